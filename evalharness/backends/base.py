@@ -1,0 +1,133 @@
+"""What a backend is: it turns prepared prompts into token ids, nothing more.
+
+Rendering, tokenising, stop policy, decoding and recording happen once, in `engine.py`, the same for every backend.
+A backend knows nothing about chat templates, texts, evals or pytest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from evalharness.contracts import GenerationFailure
+    from evalharness.generation_plugins import GenerationPlugin
+
+__all__ = ["Backend", "Capabilities", "Completion", "Prompt", "SamplingPlan"]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can do; the engine refuses the rest before anything runs."""
+
+    supports_vlm: bool = False
+    supports_token_ids: bool = True
+    supports_logprobs: bool = True
+    supports_hf_hooks: bool = False
+    supports_no_repeat_ngram: bool = False
+    supports_use_cache_off: bool = False
+    extra_options: frozenset[str] = frozenset()
+    """Names that `GenerationOptions.extra_generation_kwargs` may carry."""
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """The resolved decoding of one prompt; equal plans (seed apart) may share a batch.
+
+    `temperature` 0.0 is greedy. `stop_token_ids` holds every id that ends generation: end-of-sequence first, then
+    explicit ids, then single-token stop strings. `stop_strings` are those that only a look at the text can find.
+    """
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    stop_token_ids: tuple[int, ...]
+    stop_strings: tuple[str, ...]
+    skip_special_tokens: bool
+    seed: int | None
+    logprobs: bool
+    use_cache: bool
+    pad_token_id: int | None
+    extra: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt, ready to run.
+
+    `token_ids` are those of the rendered text; for an image prompt the placeholders are not expanded yet.
+    `num_tokens` is the exact length with images expanded, or None where only the backend can tell.
+    `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
+    pictures early.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    num_tokens: int | None
+    plan: SamplingPlan
+    load_images: Callable[[], list[Image.Image]] | None = None
+
+    @property
+    def has_images(self) -> bool:
+        """Whether this prompt carries images."""
+        return self.load_images is not None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The ids that one prompt produced: up to and including the first stop id, never padding.
+
+    `stopped_by`: "id" (the last token is one of `plan.stop_token_ids`), "string" (a stop string was completed),
+    "plugin" (a generation plugin asked to stop), "length" (the budget is used up).
+    `logprobs`: one raw log-probability per id, natural log, where the plan asked for them.
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    stopped_by: Literal["id", "string", "plugin", "length"]
+    logprobs: tuple[float, ...] | None = None
+    image_grids: tuple[tuple[int, int, int], ...] = field(default=())
+
+
+BackendOutput: TypeAlias = "Completion | tuple[int, GenerationFailure]"
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """The protocol that hf, vllm, fake and later backends share; tested by one contract suite."""
+
+    name: str
+    capabilities: Capabilities
+    tokenizer: Any
+    processor: Any
+    eos_token_ids: tuple[int, ...]
+    max_model_len: int | None
+
+    @property
+    def supports_vlm(self) -> bool:
+        """Whether prompts with images can run."""
+        ...
+
+    def generate(self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = ()) -> Iterator[BackendOutput]:
+        """Yield one output per prompt, each as soon as it is finished, in any order.
+
+        Prompts are pulled when there is room for them. A prompt that cannot run (`RequestError` while its images are
+        opened, too long once they are expanded) yields its failure and the others go on. `BackendError` when the
+        engine itself breaks. Closing the iterator early aborts what still runs.
+        """
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return plain JSON facts for run.json: library versions, dtype, device, settings in force."""
+        ...
+
+    def close(self) -> None:
+        """Free the model's memory and end all child processes; may be called twice."""
+        ...

@@ -1,0 +1,429 @@
+"""What goes into the engine and what comes out: frozen, validated, importable without torch.
+
+Every field error names the field by its dotted path (`options.stop.stop_token_ids[2]`). Wrong type: `ContractTypeError`;
+out of range: `ContractValueError`. A `bool` is never accepted where a number is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+from evalharness.errors import ContractTypeError, ContractValueError
+
+__all__ = [
+    "ChatTemplateOptions",
+    "DecodeOptions",
+    "FinishReason",
+    "GenerationFailure",
+    "GenerationOptions",
+    "GenerationResult",
+    "ModelLoadConfig",
+    "StopOptions",
+    "TextGenerationRequest",
+    "VllmEngineOptions",
+    "VlmGenerationRequest",
+    "VlmPreprocessOptions",
+]
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool"]
+Variant: TypeAlias = Literal["vlm", "text"]
+
+
+def _number(path: str, value: object, *, integer: bool, minimum: float | None = None, above: float | None = None, maximum: float | None = None) -> None:
+    wanted = "an int" if integer else "a number"
+    if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
+        raise ContractTypeError(f"{path} must be {wanted}, got {value!r} ({type(value).__name__})")
+    if not integer and not math.isfinite(value):
+        raise ContractValueError(f"{path} must be finite, got {value!r}")
+    if minimum is not None and value < minimum:
+        raise ContractValueError(f"{path} must be at least {minimum}, got {value!r}")
+    if above is not None and value <= above:
+        raise ContractValueError(f"{path} must be greater than {above}, got {value!r}")
+    if maximum is not None and value > maximum:
+        raise ContractValueError(f"{path} must be at most {maximum}, got {value!r}")
+
+
+def _integer(path: str, value: object, *, minimum: int | None = None, optional: bool = False) -> None:
+    if not (optional and value is None):
+        _number(path, value, integer=True, minimum=minimum)
+
+
+def _boolean(path: str, value: object, *, optional: bool = False) -> None:
+    if not (optional and value is None) and not isinstance(value, bool):
+        raise ContractTypeError(f"{path} must be a bool, got {value!r} ({type(value).__name__})")
+
+
+def _text(path: str, value: object, *, optional: bool = False) -> None:
+    if not (optional and value is None) and not isinstance(value, str):
+        raise ContractTypeError(f"{path} must be a str, got {value!r} ({type(value).__name__})")
+
+
+def _instance(path: str, value: object, wanted: type) -> None:
+    if not isinstance(value, wanted):
+        raise ContractTypeError(f"{path} must be a {wanted.__name__}, got {value!r} ({type(value).__name__})")
+
+
+def _sequence(path: str, value: object, of: str) -> None:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise ContractTypeError(f"{path} must be a sequence of {of}, got {value!r} ({type(value).__name__})")
+
+
+def _known_keys(path: str, mapping: object, cls: type) -> Mapping[str, Any]:
+    if not isinstance(mapping, Mapping):
+        raise ContractTypeError(f"{path} must be a mapping, got {mapping!r} ({type(mapping).__name__})")
+    known = [f.name for f in fields(cls)]
+    unknown = [key for key in mapping if key not in known]
+    if unknown:
+        raise ContractValueError(f"{path}.{unknown[0]} is unknown; known: {', '.join(known)}")
+    return mapping
+
+
+@dataclass(frozen=True)
+class StopOptions:
+    """Where generation ends besides the end-of-sequence token: strings and token ids."""
+
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _sequence("stop.stop", self.stop, "strings")
+        for position, string in enumerate(self.stop):
+            _text(f"stop.stop[{position}]", string)
+            if not string:
+                raise ContractValueError(f"stop.stop[{position}] is empty; an empty stop string would end every text at once")
+        _sequence("stop.stop_token_ids", self.stop_token_ids, "ints")
+        for position, token_id in enumerate(self.stop_token_ids):
+            _integer(f"stop.stop_token_ids[{position}]", token_id, minimum=0)
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any] | None) -> StopOptions:
+        """Return options from plain data; None gives no stops, empty strings are dropped, a bare string is refused."""
+        given = _known_keys("stop", mapping or {}, cls)
+        stop = given.get("stop") or ()
+        _sequence("stop.stop", stop, "strings")
+        return cls(tuple(s for s in stop if s != ""), tuple(given.get("stop_token_ids") or ()))
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How token ids become `text`; `raw_text` always keeps special tokens but obeys clean-up and strip."""
+
+    skip_special_tokens: bool = True
+    clean_up_tokenization_spaces: bool = False
+    strip_whitespace: bool = True
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            _boolean(f"decode.{f.name}", getattr(self, f.name))
+
+
+@dataclass(frozen=True)
+class ChatTemplateOptions:
+    """How messages become the prompt; thinking is off unless asked for."""
+
+    add_generation_prompt: bool = True
+    tokenize: bool = False
+    enable_thinking: bool = False
+    continue_final_message: bool = False
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            _boolean(f"chat_template.{f.name}", getattr(self, f.name))
+        if self.add_generation_prompt and self.continue_final_message:
+            raise ContractValueError(
+                "chat_template.continue_final_message and chat_template.add_generation_prompt exclude each other; set one to False"
+            )
+
+
+@dataclass(frozen=True)
+class VlmPreprocessOptions:
+    """How images are resized; `max_pixels` and `min_pixels` are areas in pixels, None keeps the checkpoint's own budget."""
+
+    max_pixels: int | None = None
+    min_pixels: int | None = None
+    do_resize: bool | None = None
+    padding_side: str = "left"
+    truncation_side: str = "left"
+    pad_token_fallback: bool = True
+
+    def __post_init__(self) -> None:
+        _integer("preprocess.max_pixels", self.max_pixels, minimum=1, optional=True)
+        _integer("preprocess.min_pixels", self.min_pixels, minimum=1, optional=True)
+        if self.max_pixels is not None and self.min_pixels is not None and self.min_pixels > self.max_pixels:
+            raise ContractValueError(f"preprocess.min_pixels ({self.min_pixels}) must not exceed preprocess.max_pixels ({self.max_pixels})")
+        _boolean("preprocess.do_resize", self.do_resize, optional=True)
+        _boolean("preprocess.pad_token_fallback", self.pad_token_fallback)
+        for name in ("padding_side", "truncation_side"):
+            _text(f"preprocess.{name}", getattr(self, name))
+            if getattr(self, name) not in ("left", "right"):
+                raise ContractValueError(f"preprocess.{name} must be 'left' or 'right', got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class ModelLoadConfig:
+    """Which checkpoint to load and how. `variant` None means: look at its config. Remote code and pickles are off."""
+
+    model_name_or_path: str
+    torch_dtype: str | None = None
+    device: str | None = None
+    device_map: object | None = None
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    variant: Variant | None = None
+
+    def __post_init__(self) -> None:
+        _text("model.model_name_or_path", self.model_name_or_path)
+        if not self.model_name_or_path.strip():
+            raise ContractValueError("model.model_name_or_path is empty; give the path of a checkpoint directory")
+        for name in ("torch_dtype", "device", "attn_implementation", "variant"):
+            _text(f"model.{name}", getattr(self, name), optional=True)
+        _boolean("model.trust_remote_code", self.trust_remote_code)
+        _boolean("model.allow_pickle", self.allow_pickle)
+        if self.variant is not None:
+            if self.variant.lower() not in ("vlm", "text"):
+                raise ContractValueError(f"model.variant must be 'vlm', 'text' or None, got {self.variant!r}")
+            object.__setattr__(self, "variant", self.variant.lower())
+
+
+@dataclass(frozen=True)
+class VllmEngineOptions:
+    """How vLLM is started; None leaves vLLM's own default."""
+
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
+    trust_remote_code: bool = False
+    dtype: str | None = None
+    enforce_eager: bool | None = None
+
+    def __post_init__(self) -> None:
+        _integer("vllm.tensor_parallel_size", self.tensor_parallel_size, minimum=1)
+        if self.gpu_memory_utilization is not None:
+            _number("vllm.gpu_memory_utilization", self.gpu_memory_utilization, integer=False, above=0.0, maximum=1.0)
+        _integer("vllm.max_model_len", self.max_model_len, minimum=1, optional=True)
+        _boolean("vllm.trust_remote_code", self.trust_remote_code)
+        _text("vllm.dtype", self.dtype, optional=True)
+        _boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How to decode, the same on every backend. Unset means the default written here, not what a checkpoint says.
+
+    `do_sample` None means: sample exactly when `temperature > 0`. `seed` None means: one is drawn and recorded.
+    `logprobs` asks for the raw log-probability (natural log, before temperature and penalties) of each generated token.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    do_sample: bool | None = None
+    no_repeat_ngram_size: int | None = None
+    stop: StopOptions = field(default_factory=StopOptions)
+    seed: int | None = None
+    use_cache: bool = True
+    eos_token_id: int | tuple[int, ...] | None = None
+    pad_token_id: int | None = None
+    logprobs: bool = False
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+    extra_generation_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _integer("options.max_new_tokens", self.max_new_tokens, minimum=1)
+        _number("options.temperature", self.temperature, integer=False, minimum=0.0)
+        _number("options.top_p", self.top_p, integer=False, above=0.0, maximum=1.0)
+        _number("options.repetition_penalty", self.repetition_penalty, integer=False, above=0.0)
+        _boolean("options.do_sample", self.do_sample, optional=True)
+        if self.do_sample and self.temperature == 0:
+            raise ContractValueError("options.do_sample is True but options.temperature is 0; set a temperature above 0 or leave do_sample unset")
+        _integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, optional=True)
+        _instance("options.stop", self.stop, StopOptions)
+        _integer("options.seed", self.seed, minimum=0, optional=True)
+        _boolean("options.use_cache", self.use_cache)
+        _boolean("options.logprobs", self.logprobs)
+        self._check_eos()
+        _integer("options.pad_token_id", self.pad_token_id, minimum=0, optional=True)
+        _instance("options.decode", self.decode, DecodeOptions)
+        self._check_extras()
+
+    def _check_eos(self) -> None:
+        if self.eos_token_id is None or isinstance(self.eos_token_id, int):
+            _integer("options.eos_token_id", self.eos_token_id, minimum=0, optional=True)
+            return
+        _sequence("options.eos_token_id", self.eos_token_id, "ints")
+        for position, token_id in enumerate(self.eos_token_id):
+            _integer(f"options.eos_token_id[{position}]", token_id, minimum=0)
+        object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
+
+    def _check_extras(self) -> None:
+        _instance("options.extra_generation_kwargs", self.extra_generation_kwargs, Mapping)  # type: ignore[type-abstract]
+        named = {f.name for f in fields(self)} | {"max_length", "max_tokens", "stop_token_ids", "stop_strings"}
+        for key in self.extra_generation_kwargs:
+            _text("options.extra_generation_kwargs key", key)
+            if key in named:
+                raise ContractValueError(f"options.extra_generation_kwargs.{key} would override a named option; set that one instead")
+        object.__setattr__(self, "extra_generation_kwargs", MappingProxyType(dict(self.extra_generation_kwargs)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mappingproxy cannot be pickled or deep-copied, so rebuild from plain values.
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
+        return _rebuild_options, (values,)
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn at random (False: greedy)."""
+        return self.temperature > 0 if self.do_sample is None else self.do_sample
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> GenerationOptions:
+        """Return options from plain data, numbers cast; keys that are no option (`top_k`) go to the extras."""
+        _instance("options", mapping, Mapping)  # type: ignore[type-abstract]
+        known = {f.name for f in fields(cls)}
+        values = {key: value for key, value in mapping.items() if key in known}
+        for name, cast in (("max_new_tokens", int), ("temperature", float), ("top_p", float), ("repetition_penalty", float), ("seed", int)):
+            if values.get(name) is not None:
+                values[name] = _cast(f"options.{name}", values[name], cast)
+        if isinstance(values.get("stop"), Mapping) or ("stop" in values and values["stop"] is None):
+            values["stop"] = StopOptions.from_mapping(values["stop"])
+        if isinstance(values.get("decode"), Mapping):
+            values["decode"] = DecodeOptions(**_known_keys("decode", values["decode"], DecodeOptions))
+        extras = dict(values.pop("extra_generation_kwargs", {}))
+        extras.update({key: value for key, value in mapping.items() if key not in known})
+        return cls(**values, extra_generation_kwargs=extras)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every option as plain JSON data."""
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["stop"] = {"stop": list(self.stop.stop), "stop_token_ids": list(self.stop.stop_token_ids)}
+        values["decode"] = {f.name: getattr(self.decode, f.name) for f in fields(self.decode)}
+        values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
+        if isinstance(self.eos_token_id, tuple):
+            values["eos_token_id"] = list(self.eos_token_id)
+        return values
+
+
+def _rebuild_options(values: dict[str, Any]) -> GenerationOptions:
+    return GenerationOptions(**values)
+
+
+def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | float:
+    if isinstance(value, bool):
+        raise ContractTypeError(f"{path} must be a number, got {value!r} (bool)")
+    try:
+        number = cast(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise ContractTypeError(f"{path} must be a number, got {value!r} ({type(value).__name__})") from None
+    if isinstance(value, float) and number != value:
+        raise ContractValueError(f"{path} must be a whole number, got {value!r}")
+    return number
+
+
+def _check_messages(messages: object) -> None:
+    _sequence("request.messages", messages, "mappings")
+    for position, message in enumerate(messages):  # type: ignore[arg-type]
+        if not isinstance(message, Mapping):
+            raise ContractTypeError(f"request.messages[{position}] must be a mapping, got {message!r} ({type(message).__name__})")
+
+
+@dataclass(frozen=True)
+class TextGenerationRequest:
+    """One chat without images. An empty list is accepted here and answered with a `TemplateError` of this request."""
+
+    messages: Sequence[Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        _check_messages(self.messages)
+
+
+@dataclass(frozen=True)
+class VlmGenerationRequest:
+    """One chat with images: content parts `{"type": "image", "image": SOURCE}`, any number, in message order.
+
+    SOURCE is a path, bytes or a PIL image. A part without a source takes the next of `images`; both must come out even.
+    Images are opened when their request is about to run, and let go with it. `verify` records each image's size,
+    SHA-256 and patch grid, and the expected and actual number of image tokens.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    images: Sequence[Any] = ()
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        _check_messages(self.messages)
+        _sequence("request.images", self.images, "image sources")
+        _boolean("request.verify", self.verify)
+        object.__setattr__(self, "images", tuple(self.images))
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """What one request produced.
+
+    `text` is for consumers: cut at the first stop, special tokens skipped, stripped. `raw_text` is the decoded ids up to
+    and including the end-of-sequence or stop token, never cut at a stop string. Token counts never include padding;
+    `num_completion_tokens` includes the stop token. `token_ids` are the completion's ids; `logprobs`, if asked for, is
+    one float per id (natural log, `logprobs_kind` tells raw or processed).
+    """
+
+    text: str
+    raw_text: str
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    num_prompt_tokens: int | None = None
+    num_completion_tokens: int | None = None
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] | None = None
+    logprobs_kind: Literal["raw", "processed"] | None = None
+    seed: int | None = None
+    backend: str = ""
+    fallback: str | None = None
+    ignored_options: tuple[str, ...] = ()
+    prompt_sha256: str = ""
+    prompt_text: str = ""
+    weight_version: str | None = None
+    images: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def num_total_tokens(self) -> int | None:
+        """Prompt plus completion, None when either is unknown."""
+        if self.num_prompt_tokens is None or self.num_completion_tokens is None:
+            return None
+        return self.num_prompt_tokens + self.num_completion_tokens
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON types only, without what is empty for most results."""
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["token_ids"] = list(self.token_ids)
+        values["logprobs"] = None if self.logprobs is None else list(self.logprobs)
+        values["ignored_options"] = list(self.ignored_options)
+        values["images"] = [dict(image) for image in self.images]
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> GenerationResult:
+        """Return the result that `to_json` wrote; keys of newer versions are ignored."""
+        known = {f.name for f in fields(cls)}
+        given = {key: value for key, value in values.items() if key in known}
+        for name in ("token_ids", "ignored_options", "images"):
+            given[name] = tuple(given.get(name) or ())
+        if given.get("logprobs") is not None:
+            given["logprobs"] = tuple(given["logprobs"])
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class GenerationFailure:
+    """Why one request has no result: `invalid` (it cannot be asked) or `error` (machine, network or code)."""
+
+    kind: Literal["invalid", "error"]
+    problem: str
+    error: Exception | None = field(default=None, compare=False, repr=False)
