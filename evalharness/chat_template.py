@@ -1,0 +1,69 @@
+"""Messages → prompt, once, the same for every backend. Thinking is off unless asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evalharness.contracts import ChatTemplateOptions
+from evalharness.errors import TemplateError
+
+__all__ = ["render_prompt", "template_sha256"]
+
+
+def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: ChatTemplateOptions) -> str:
+    """Return the prompt text that the owner's (a tokenizer's or processor's) chat template makes of the messages.
+
+    Raises `AttributeError` where the owner has no `apply_chat_template`, `TypeError` where the result is no string
+    (`tokenize=True`), `TemplateError` where the template is absent or refuses the messages. A template that does not
+    know `enable_thinking` is asked once more without it; any other `TypeError` surfaces as it is.
+    """
+    apply = getattr(owner, "apply_chat_template", None)
+    if apply is None:
+        raise AttributeError(f"{type(owner).__name__} has no apply_chat_template; this checkpoint cannot render chats")
+    if not messages:
+        raise TemplateError("the request has no messages; give at least one user message")
+    prompt = _apply(apply, list(messages), options)
+    if not isinstance(prompt, str):
+        raise TypeError(f"the chat template gave {type(prompt).__name__}, not str; chat_template.tokenize must be False")
+    return prompt
+
+
+def _apply(apply: Any, messages: list[Mapping[str, Any]], options: ChatTemplateOptions) -> Any:
+    arguments = {
+        "add_generation_prompt": options.add_generation_prompt,
+        "tokenize": options.tokenize,
+        "continue_final_message": options.continue_final_message,
+    }
+    try:
+        return apply(messages, enable_thinking=options.enable_thinking, **arguments)
+    except TypeError as error:
+        if "enable_thinking" not in str(error):
+            raise
+    except Exception as error:
+        raise _template_error(error) from error
+    try:
+        return apply(messages, **arguments)
+    except TypeError:
+        raise
+    except Exception as error:
+        raise _template_error(error) from error
+
+
+def _template_error(error: Exception) -> Exception:
+    """Return the error of this request that a template's refusal is; jinja and transformers raise many kinds."""
+    if isinstance(error, (MemoryError, OSError)):
+        return error
+    if isinstance(error, (ValueError, AttributeError)) and "chat_template" in str(error):
+        return TemplateError("this checkpoint has no chat template; add chat_template.jinja to it, or use a checkpoint that was trained on chats")
+    return TemplateError(f"the chat template refuses these messages: {type(error).__name__}: {error}")
+
+
+def template_sha256(owner: Any) -> str | None:
+    """Return the SHA-256 (hex) of the owner's chat template, None where it has none."""
+    template = getattr(owner, "chat_template", None)
+    if not template:
+        return None
+    text = template if isinstance(template, str) else repr(sorted(dict(template).items()))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
