@@ -1,0 +1,41 @@
+"""The backends by name. Their modules, and with them torch, transformers and vLLM, are imported only when one is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from evalharness.errors import ConfigError
+from evalharness.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evalharness.backends.base import Backend
+
+__all__ = ["BACKENDS", "known_backends", "load_backend_class", "unknown_backend"]
+
+BACKENDS = {
+    "fake": "evalharness.backends.fake:FakeBackend",
+    "hf": "evalharness.backends.hf:HfBackend",
+    "vllm": "evalharness.backends.vllm:VllmBackend",
+}
+
+
+def known_backends() -> tuple[str, ...]:
+    """Return the names that `--backend` accepts, sorted."""
+    return tuple(sorted(BACKENDS))
+
+
+def unknown_backend(name: str) -> str:
+    """Return the end of a message about a name that is no backend: what may have been meant, and what is known."""
+    return f"{name!r} is unknown{did_you_mean(name, BACKENDS) or '.'} Known: {', '.join(known_backends())}."
+
+
+def load_backend_class(name: str) -> Callable[..., Backend]:
+    """Import and return the backend's class. Raises `ConfigError` for a name that is no backend."""
+    if name not in BACKENDS:
+        raise ConfigError(f"backend {unknown_backend(name)}")
+    module, _, attribute = BACKENDS[name].partition(":")
+    loaded: Any = getattr(importlib.import_module(module), attribute)
+    return loaded

@@ -1,0 +1,268 @@
+"""One table of options, and the one resolved `RunConfig` that it gives.
+
+Command line > environment > evalharness.toml > [tool.evalharness] of pyproject.toml > default; each value keeps its
+origin. The pytest options, the environment variables and the keys of both files are derived from `OPTIONS`.
+Knows nothing about pytest and asks nothing of the file system but the two files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.backends import known_backends, unknown_backend
+from evalharness.config_kinds import Choice, Flag, Folder, Kind, NameList, Number, PathList, Text
+from evalharness.config_sources import ENV_PREFIX, SETTINGS_FILE, read_environment, read_settings_file, read_tool_table
+from evalharness.errors import ConfigError
+
+__all__ = ["OPTIONS", "Option", "RunConfig", "Setting", "resolve"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table. `only_for` names the backends that can honour it, () for all."""
+
+    name: str
+    kind: Kind
+    help: str
+    default: Any = None
+    metavar: str | None = None
+    only_for: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def env(self) -> str:
+        """The name of the environment variable."""
+        return ENV_PREFIX + self.name.upper()
+
+    @property
+    def dest(self) -> str:
+        """The attribute under which an argument parser keeps the value; prefixed, as all pytest plugins share one namespace."""
+        return "evalharness_" + self.name
+
+    def argument(self) -> dict[str, Any]:
+        """Return the keywords for `add_argument`; the parser hands the text on as it is, so `resolve` checks all sources alike."""
+        keywords: dict[str, Any] = {"dest": self.dest, "default": None, "help": self.help}
+        if self.kind.is_flag:
+            # Also gives --no-…, which takes back what a settings file says.
+            return {**keywords, "action": argparse.BooleanOptionalAction}
+        action = "append" if self.kind.is_list else "store"
+        return {**keywords, "action": action, "metavar": self.metavar or self.name.upper()}
+
+
+_RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_EVALS_OWN = "default: what the eval says"
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "backend",
+        NameList(known_backends, unknown_backend),
+        f"Backends to run on, comma-separated: {', '.join(known_backends())}; each is one engine per checkpoint (default: hf)",
+        default=("hf",),
+        metavar="NAME[,NAME…]",
+    ),
+    Option(
+        "model",
+        PathList(),
+        "Checkpoint folder, or a pattern such as 'runs/sft-42/checkpoint-*'; may be given several times (default: none)",
+        default=(),
+        metavar="PATH",
+    ),
+    Option("data", Folder(), "Folder that the evals load their cases from (default: the eval's own)", metavar="FOLDER"),
+    Option(
+        "limit",
+        Number(minimum=1, hint_if_too_small="; leave it out to run every case"),
+        "Run the first N cases of each eval only (default: all cases)",
+        metavar="N",
+    ),
+    Option("max_new_tokens", Number(minimum=1), f"Longest generation, in tokens ({_EVALS_OWN}, otherwise 256)", metavar="N"),
+    Option("temperature", Number(integer=False, minimum=0), f"Sampling temperature, 0 is greedy ({_EVALS_OWN}, otherwise 0)", metavar="T"),
+    Option(
+        "top_p",
+        Number(integer=False, above=0, maximum=1),
+        f"Probability mass that sampling draws from, above 0 and up to 1 ({_EVALS_OWN}, otherwise 1)",
+        metavar="P",
+    ),
+    Option(
+        "repetition_penalty",
+        Number(integer=False, above=0),
+        f"Factor against tokens that were there before, 1 is none ({_EVALS_OWN}, otherwise 1)",
+        metavar="F",
+    ),
+    Option("seed", Number(minimum=0, maximum=2**32 - 1), "Seed of sampling (default: 0)", default=0, metavar="N"),
+    Option("num_samples", Number(minimum=1), "Generations per case; more than 1 needs a temperature (default: 1)", default=1, metavar="N"),
+    Option("max_pixels", Number(minimum=1), "Largest area of an image after resizing, in pixels (default: the checkpoint's)", metavar="N"),
+    Option("min_pixels", Number(minimum=1), "Smallest area of an image after resizing, in pixels (default: the checkpoint's)", metavar="N"),
+    Option(
+        "dtype",
+        Choice(("float32", "float16", "bfloat16")),
+        "Type of the weights while running: float32, float16 or bfloat16 (default: bfloat16 on a GPU, float32 otherwise)",
+        metavar="TYPE",
+    ),
+    Option(
+        "device",
+        Text(r"(cpu|cuda|mps|xpu)(:\d+)?", legal="a device such as cpu, cuda or cuda:1"),
+        "Device for the hf backend: cpu, cuda, cuda:1… (default: cuda if there is one, otherwise cpu)",
+        metavar="DEVICE",
+        only_for=("hf",),
+    ),
+    Option(
+        "attn_implementation",
+        Text(r"\S+", legal="the name of an attention implementation such as sdpa"),
+        "Attention of the hf backend: eager, sdpa, flash_attention_2… (default: transformers' choice)",
+        metavar="NAME",
+        only_for=("hf",),
+    ),
+    Option(
+        "tensor_parallel_size",
+        Number(minimum=1),
+        "GPUs that one vLLM engine spreads a checkpoint over (default: 1)",
+        default=1,
+        metavar="N",
+        only_for=("vllm",),
+    ),
+    Option(
+        "gpu_memory_utilization",
+        Number(integer=False, above=0, maximum=1),
+        "Fraction of a GPU's memory that vLLM takes, above 0 and up to 1 (default: vLLM's own)",
+        metavar="F",
+        only_for=("vllm",),
+    ),
+    Option(
+        "max_model_len",
+        Number(minimum=1),
+        "Longest prompt plus generation that vLLM makes room for, in tokens (default: the checkpoint's)",
+        metavar="N",
+        only_for=("vllm",),
+    ),
+    Option(
+        "enforce_eager",
+        Flag(),
+        "Start vLLM without compiling: ready sooner, slower afterwards (default: off)",
+        default=False,
+        only_for=("vllm",),
+    ),
+    Option(
+        "fallback_backend",
+        Choice(tuple(name for name in known_backends() if name != "fake")),
+        "Backend for image requests that the chosen one cannot take; recorded in every affected row (default: none, it is an error)",
+        metavar="NAME",
+    ),
+    Option(
+        "unsupported_options",
+        Choice(("refuse", "warn")),
+        "What to do where a backend cannot honour an option: refuse before anything runs, or warn and record it (default: refuse)",
+        default="refuse",
+        metavar="refuse|warn",
+    ),
+    Option("trust_remote_code", Flag(), "Run Python code that a checkpoint brings along (default: off)", default=False),
+    Option("allow_pickle", Flag(), "Load pickled weights, which can run any code (default: off, safetensors only)", default=False),
+    Option(
+        "run_id",
+        Text(_RUN_ID, legal="1 to 100 letters, digits, '.', '_' or '-', not starting with a mark"),
+        "Name of the run and of its folder (default: UTC time and six random digits)",
+        metavar="ID",
+    ),
+    Option("report_dir", Folder(), "Folder that gets one folder per run (default: reports)", default=Path("reports"), metavar="FOLDER"),
+    Option("variant", Choice(("vlm", "text")), "Treat checkpoints as vlm or text (default: as their config says)", metavar="vlm|text"),
+)
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and where it is from: "command line", "environment EVALHARNESS_SEED", "evalharness.toml", "pyproject.toml" or "default"."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Every option's value, as an attribute of its name (`config.max_new_tokens`); unset ones are None or the default."""
+
+    settings: Mapping[str, Setting]
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are no field. `settings` itself is missing while pickle rebuilds the object.
+        if name == "settings" or name not in self.settings:
+            raise AttributeError(f"{name!r} is no option; options: {', '.join(_BY_NAME)}")
+        return self.settings[name].value
+
+    def origin(self, name: str) -> str:
+        """Return where the option's value is from."""
+        return self.settings[name].origin
+
+    def is_set(self, name: str) -> bool:
+        """Return whether someone set the option, even to its default."""
+        return self.origin(name) != "default"
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Return {name: {"value", "origin"}} as plain JSON data. No option holds a secret."""
+        return {
+            name: {"value": _BY_NAME[name].kind.to_json(setting.value), "origin": setting.origin} for name, setting in self.settings.items()
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+        """Return the config that `to_json` wrote; options unknown here are ignored, absent ones have their default."""
+        settings = {option.name: Setting(option.default, "default") for option in OPTIONS}
+        for name, given in values.items():
+            if name in _BY_NAME:
+                settings[name] = Setting(_BY_NAME[name].kind.from_json(given["value"]), given["origin"])
+        return cls(settings)
+
+
+def resolve(cli: Mapping[str, object | None], env: Mapping[str, str], root: Path, *, cwd: Path | None = None) -> RunConfig:
+    """Return the config of a run. Raises `ConfigError` naming the place of what is unknown, ill-typed or out of range.
+
+    `cli` is {option name: what the parser got, None where it was not given}. Relative paths in the two files of settings,
+    and default ones, are relative to `root`; those of command line and environment to `cwd` (default: the current folder).
+    """
+    here = cwd or Path.cwd()
+    given = _given_on_command_line(cli)
+    variables = read_environment(env, _BY_NAME)
+    own_file = read_settings_file(root, _BY_NAME)
+    table = read_tool_table(root, _BY_NAME)
+    settings = {}
+    for option in OPTIONS:
+        name = option.name
+        if name in given:
+            value = option.kind.read(given[name], label=option.flag, base=here, is_text=True)
+            settings[name] = Setting(value, "command line")
+        elif name in variables:
+            value = option.kind.read(variables[name], label=option.env, base=here, is_text=True)
+            settings[name] = Setting(value, f"environment {option.env}")
+        elif name in own_file:
+            value = option.kind.read(own_file[name], label=f"{name} in {SETTINGS_FILE}", base=root, is_text=False)
+            settings[name] = Setting(value, SETTINGS_FILE)
+        elif name in table:
+            value = option.kind.read(table[name], label=f"{name} in [tool.evalharness] of pyproject.toml", base=root, is_text=False)
+            settings[name] = Setting(value, "pyproject.toml")
+        else:
+            settings[name] = Setting(_default(option, root), "default")
+    return RunConfig(settings)
+
+
+def _given_on_command_line(cli: Mapping[str, object | None]) -> dict[str, object]:
+    for name in cli:
+        if name not in _BY_NAME:
+            raise ConfigError(f"{name!r} is no option; options: {', '.join(_BY_NAME)}")
+    return {name: value for name, value in cli.items() if value is not None}
+
+
+def _default(option: Option, root: Path) -> Any:
+    if option.name == "run_id":
+        # Random digits, so that two runs started in the same second get folders of their own.
+        return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+    return root / option.default if isinstance(option.default, Path) else option.default

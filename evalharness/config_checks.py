@@ -1,0 +1,80 @@
+"""Which options contradict each other, asked once before anything is loaded."""
+
+from __future__ import annotations
+
+from evalharness.config import OPTIONS, RunConfig
+from evalharness.errors import ConfigError
+from evalharness.suggestions import nearest_folder
+
+__all__ = ["check_combinations"]
+
+
+def check_combinations(config: RunConfig) -> None:
+    """Raise `ConfigError` for options that contradict each other, for a missing model and for a data folder that is none."""
+    _check_backend_options(config)
+    _check_fallback(config)
+    _check_sampling(config)
+    _check_pixels(config)
+    _check_lengths(config)
+    _check_inputs(config)
+
+
+def _named(config: RunConfig, name: str) -> str:
+    """Return an option as its user wrote it: `--seed 3`, or with its origin where that is not the command line."""
+    value = config.settings[name].value
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    flag = "--" + name.replace("_", "-")
+    text = flag if value is True else f"{flag} {shown}"
+    return text if config.origin(name) == "command line" else f"{text} ({config.origin(name)})"
+
+
+def _check_backend_options(config: RunConfig) -> None:
+    running = {*config.backend, config.fallback_backend}
+    for option in OPTIONS:
+        # What a settings file says is a standing wish for when that backend runs; what was asked for this run must take effect.
+        asked_now = config.origin(option.name).startswith(("command line", "environment"))
+        if option.only_for and asked_now and not running.intersection(option.only_for):
+            wanted = " or ".join(option.only_for)
+            raise ConfigError(
+                f"{_named(config, option.name)} is honoured by {wanted} only, but the run is on {_named(config, 'backend')}; "
+                f"leave it out or add --backend {wanted}"
+            )
+
+
+def _check_fallback(config: RunConfig) -> None:
+    fallback = config.fallback_backend
+    if fallback is not None and set(config.backend) == {fallback}:
+        raise ConfigError(f"{_named(config, 'fallback_backend')} is the only backend of the run already; leave it out or name another")
+
+
+def _check_sampling(config: RunConfig) -> None:
+    if config.temperature == 0:
+        if config.num_samples > 1:
+            raise ConfigError(
+                f"{_named(config, 'num_samples')} with {_named(config, 'temperature')} would give the same text every time; "
+                "set a temperature above 0 or ask for one sample"
+            )
+        if config.top_p not in (None, 1.0):
+            raise ConfigError(
+                f"{_named(config, 'top_p')} has no effect with {_named(config, 'temperature')}; set a temperature above 0 or leave it out"
+            )
+
+
+def _check_pixels(config: RunConfig) -> None:
+    if config.max_pixels is not None and config.min_pixels is not None and config.min_pixels > config.max_pixels:
+        raise ConfigError(f"{_named(config, 'min_pixels')} is more than {_named(config, 'max_pixels')}; lower the one or raise the other")
+
+
+def _check_lengths(config: RunConfig) -> None:
+    if config.max_model_len is not None and config.max_new_tokens is not None and config.max_new_tokens >= config.max_model_len:
+        raise ConfigError(
+            f"{_named(config, 'max_new_tokens')} leaves no room for a prompt within {_named(config, 'max_model_len')}; "
+            "lower the one or raise the other"
+        )
+
+
+def _check_inputs(config: RunConfig) -> None:
+    if not config.model and set(config.backend) != {"fake"}:
+        raise ConfigError("no checkpoint to evaluate: give --model PATH, or set model in evalharness.toml or [tool.evalharness]")
+    if config.data is not None and not config.data.is_dir():
+        raise ConfigError(f"{_named(config, 'data')} is no folder; the nearest that exists is {nearest_folder(config.data)}")

@@ -1,0 +1,205 @@
+"""The kinds of value an option can have: reading from text or TOML, range checks, plain JSON and back."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.errors import ConfigError
+from evalharness.suggestions import did_you_mean
+
+__all__ = ["Choice", "Flag", "Folder", "Kind", "NameList", "Number", "PathList", "Text"]
+
+
+class Kind:
+    """One kind of value. `read` gives the checked value; `raw` is text, or what TOML made of it.
+
+    `label` names the place of the value in messages; relative paths are relative to `base`.
+    """
+
+    is_flag = False
+    is_list = False
+
+    @property
+    def legal(self) -> str:
+        """Say what is accepted."""
+        raise NotImplementedError
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> Any:
+        raise NotImplementedError
+
+    def refuse(self, raw: object, label: str, hint: str = "") -> ConfigError:
+        """Return the error that says what was got, what is legal and what to do."""
+        return ConfigError(f"{label} must be {self.legal}, got {raw!r}{hint}")
+
+    def to_json(self, value: Any) -> Any:
+        """Return the value as plain JSON data."""
+        return value
+
+    def from_json(self, value: Any) -> Any:
+        """Return the value that `to_json` gave."""
+        return value
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """An int or a finite float within bounds; `above` is exclusive."""
+
+    integer: bool = True
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    hint_if_too_small: str = ""
+
+    @property
+    def legal(self) -> str:
+        """Say what is accepted."""
+        bounds = [
+            f"{word} {bound}"
+            for word, bound in (("at least", self.minimum), ("greater than", self.above), ("at most", self.maximum))
+            if bound is not None
+        ]
+        return " ".join(["a whole number" if self.integer else "a number", *(["of"] if bounds else []), " and ".join(bounds)]).strip()
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> int | float:
+        value = raw
+        if is_text and isinstance(raw, str):
+            try:
+                value = (int if self.integer else float)(raw)
+            except ValueError:
+                raise self.refuse(raw, label) from None
+        if isinstance(value, bool) or not isinstance(value, int if self.integer else (int, float)) or not math.isfinite(value):
+            raise self.refuse(raw, label)
+        if (self.minimum is not None and value < self.minimum) or (self.above is not None and value <= self.above):
+            raise self.refuse(raw, label, self.hint_if_too_small)
+        if self.maximum is not None and value > self.maximum:
+            raise self.refuse(raw, label)
+        return value if self.integer else float(value)
+
+
+class Flag(Kind):
+    """True or false."""
+
+    is_flag = True
+    legal = "true or false"
+    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}  # noqa: RUF012
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> bool:
+        if isinstance(raw, bool):
+            return raw
+        if is_text and isinstance(raw, str) and raw.lower() in self.words:
+            return self.words[raw.lower()]
+        raise self.refuse(raw, label)
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """A string that a pattern matches in full; `legal` says in words what that is."""
+
+    pattern: str
+    legal: str = "text"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> str:
+        if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw):
+            raise self.refuse(raw, label)
+        return raw
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def legal(self) -> str:
+        """Say what is accepted."""
+        return f"one of {', '.join(self.words)}"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> str:
+        if not isinstance(raw, str) or raw not in self.words:
+            raise self.refuse(raw, label, did_you_mean(str(raw), self.words))
+        return raw
+
+
+def _items(kind: Kind, raw: object, label: str) -> list[str]:
+    """Return the non-empty strings of a list; text is split at commas, as is each item of an option given several times."""
+    given = [raw] if isinstance(raw, str) else raw
+    if not isinstance(given, (list, tuple)) or not all(isinstance(item, str) for item in given):
+        raise kind.refuse(raw, label)
+    items = [part.strip() for item in given for part in item.split(",")]
+    if not items or not all(items):
+        raise kind.refuse(raw, label)
+    return items
+
+
+@dataclass(frozen=True)
+class NameList(Kind):
+    """Names out of a closed set, each at most once; `unknown` gives the message's end for one that is not of the set."""
+
+    names: Callable[[], tuple[str, ...]]
+    unknown: Callable[[str], str]
+    is_list = True
+
+    @property
+    def legal(self) -> str:
+        """Say what is accepted."""
+        return f"a comma-separated list of {', '.join(self.names())}"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
+        items = _items(self, raw, label)
+        for position, item in enumerate(items):
+            if item not in self.names():
+                raise ConfigError(f"{label} {self.unknown(item)}")
+            if item in items[:position]:
+                raise ConfigError(f"{label} names {item!r} twice; name each once")
+        return tuple(items)
+
+    def to_json(self, value: Any) -> Any:
+        return list(value)
+
+    def from_json(self, value: Any) -> Any:
+        return tuple(value)
+
+
+def _absolute(text: str, base: Path) -> Path:
+    return base / Path(text).expanduser()
+
+
+@dataclass(frozen=True)
+class PathList(Kind):
+    """Paths or glob patterns, made absolute; whether they exist is not asked here."""
+
+    is_list = True
+    legal: str = "a comma-separated list of paths or glob patterns"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
+        return tuple(str(_absolute(item, base)) for item in _items(self, raw, label))
+
+    def to_json(self, value: Any) -> Any:
+        return list(value)
+
+    def from_json(self, value: Any) -> Any:
+        return tuple(value)
+
+
+@dataclass(frozen=True)
+class Folder(Kind):
+    """The path of a folder, made absolute; whether it exists is not asked here."""
+
+    legal: str = "the path of a folder"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> Path:
+        if not isinstance(raw, str) or not raw.strip():
+            raise self.refuse(raw, label)
+        return _absolute(raw, base)
+
+    def to_json(self, value: Any) -> Any:
+        return None if value is None else str(value)
+
+    def from_json(self, value: Any) -> Any:
+        return None if value is None else Path(value)
