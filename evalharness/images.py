@@ -136,12 +136,12 @@ def _check(image: Image.Image, name: str) -> None:
     width, height = image.size
     if width * height > MAX_IMAGE_PIXELS:
         raise ImageError(f"{name} has {width} × {height} pixels, at most {MAX_IMAGE_PIXELS} are taken; make it smaller")
-    if min(width, height) < MIN_EDGE:
-        raise ImageError(f"{name} is {width} × {height} pixels, too small: each edge needs at least {MIN_EDGE}; leave it out")
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise ImageError(
             f"{name} is {width} × {height} pixels: a vision model takes an aspect ratio of at most {MAX_ASPECT_RATIO}:1; crop or pad it"
         )
+    if min(width, height) < MIN_EDGE:
+        raise ImageError(f"{name} is {width} × {height} pixels, too small: each edge needs at least {MIN_EDGE}; leave it out")
     num_frames = getattr(image, "n_frames", 1)
     # Many phones write MPO: a JPEG with a preview or depth map behind it. Its first frame is the photo.
     if num_frames > 1 and image.format != "MPO":

@@ -50,7 +50,8 @@ def given_as(request: pytest.FixtureRequest, tmp_path: Path):
     def give(data: bytes) -> Path | str | bytes:
         path = tmp_path / "photo.jpg"
         path.write_bytes(data)
-        return {"path": path, "str": str(path), "bytes": data}[request.param]
+        ways: dict[str, Path | str | bytes] = {"path": path, "str": str(path), "bytes": data}
+        return ways[request.param]
 
     return give
 
@@ -217,13 +218,13 @@ def test_text_is_no_image(given_as) -> None:
 def test_a_truncated_file_is_refused(kind: str, given_as) -> None:
     noise = Image.frombytes("RGB", (64, 64), random.Random(0).randbytes(64 * 64 * 3))
     data = encoded(noise, kind)
-    with pytest.raises(ImageError, match="damaged or truncated|not an image"):
+    with pytest.raises(ImageError, match=r"damaged or truncated|not an image"):
         load_image(given_as(data[: len(data) // 2]))
 
 
 @pytest.mark.parametrize("size", [(1, 20000), (20000, 1), (4, 804)], ids=str)
 def test_an_extreme_shape_is_refused(size: tuple[int, int]) -> None:
-    with pytest.raises(ImageError, match="too small|at most 200:1"):
+    with pytest.raises(ImageError, match="at most 200:1"):
         image_size(encoded(Image.new("L", size), "PNG"))
 
 
@@ -268,7 +269,8 @@ def test_an_animated_image_is_refused(kind: str) -> None:
 
 def test_the_photo_of_a_phone_with_a_preview_behind_it_opens() -> None:
     data = encoded(half_and_half(), "MPO", save_all=True, append_images=[Image.new("RGB", (8, 8))])
-    assert Image.open(BytesIO(data)).n_frames == 2
+    with Image.open(BytesIO(data)) as image:
+        assert (image.format, getattr(image, "n_frames", 1)) == ("MPO", 2)
     assert load_image(data).size == (40, 20)
 
 
