@@ -229,7 +229,7 @@ def resolve(cli: Mapping[str, object | None], env: Mapping[str, str], root: Path
     `cli` is {option name: what the parser got, None where it was not given}. Relative paths in the two files of settings,
     and default ones, are relative to `root`; those of command line and environment to `cwd` (default: the current folder).
     """
-    here = cwd or Path.cwd()
+    root, here = root.absolute(), (cwd or Path.cwd()).absolute()
     given = _given_on_command_line(cli)
     variables = read_environment(env, _BY_NAME)
     own_file = read_settings_file(root, _BY_NAME)
