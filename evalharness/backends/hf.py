@@ -1,0 +1,232 @@
+"""The transformers backend: `generate` on left-padded batches of similar length.
+
+No row's result depends on which batch it was in: padding is masked, penalties skip it, each row draws from its own
+generator and ends by itself. Batches are sized by memory; when it is not enough they are halved, and rows already
+finished are not run again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
+from evalharness.backends.hf_batching import groups_of_equal_plan, take_batch, windows
+from evalharness.backends.hf_decoding import Row, run_batch
+from evalharness.backends.hf_images import largest_image_tokens, row_with_images
+from evalharness.backends.hf_loading import load_checkpoint
+from evalharness.backends.hf_memory import BatchCost, available_bytes, is_broken_device, is_out_of_memory, release_memory, row_cap
+from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
+from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
+from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
+from evalharness.generation_plugins import GenerationPlugin
+
+__all__ = ["HfBackend"]
+
+logger = logging.getLogger(__name__)
+
+WINDOW_SIZE = 1024
+"""How many prompts are pulled, without their pictures, to be sorted by length."""
+
+
+class HfBackend:
+    """Generates with transformers; text and, for vision-language checkpoints, images."""
+
+    name = "hf"
+
+    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
+        loaded = load_checkpoint(config, preprocess)
+        self._model = loaded.model
+        self._settings = loaded.settings
+        self.tokenizer = loaded.tokenizer
+        self.processor = loaded.processor
+        self.eos_token_ids = loaded.eos_token_ids
+        self.max_model_len = loaded.max_model_len
+        self.capabilities = Capabilities(
+            supports_vlm=loaded.variant == "vlm",
+            supports_hf_hooks=True,
+            supports_no_repeat_ngram=True,
+            supports_use_cache_off=True,
+            extra_options=EXTRA_OPTIONS,
+        )
+        text_config = loaded.model.config.get_text_config()
+        self._vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
+        self._cost = BatchCost.of(text_config, loaded.model.dtype)
+        self._row_cap = row_cap(loaded.model.device)
+        self._num_halvings = 0
+        self._known_limit: int | None = None  # bytes; set once memory was not enough
+        self._broken: str | None = None
+
+    @property
+    def supports_vlm(self) -> bool:
+        """Whether prompts with images can run."""
+        return self.capabilities.supports_vlm
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return plain JSON facts for run.json."""
+        import transformers
+
+        return {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            **self._settings,
+            "max_model_len": self.max_model_len,
+            "eos_token_ids": list(self.eos_token_ids),
+            "max_rows_per_batch": self._row_cap,
+            "num_batches_halved": self._num_halvings,
+        }
+
+    def generate(self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = ()) -> Iterator[BackendOutput]:
+        """Yield one output per prompt, batch by batch, the longest prompts of each window first."""
+        for window in windows(prompts, WINDOW_SIZE):
+            for group in groups_of_equal_plan(window):
+                self._require_usable()
+                self._check_plan(group[0].plan)
+                if group[0].has_images:
+                    yield from self._run_image_prompts(group, plugins)
+                else:
+                    rows, refused = _sort_out(group, self._text_row)
+                    yield from refused
+                    yield from self._run_rows(rows, plugins)
+
+    def _require_usable(self) -> None:
+        if self._model is None:
+            raise BackendError("backend 'hf' is closed; make a new one")
+        if self._broken is not None:
+            raise BackendError(f"backend 'hf' cannot go on after: {self._broken}")
+
+    def _check_plan(self, plan: SamplingPlan) -> None:
+        check_extras(plan, self._vocab_size)
+        if plan.pad_token_id is not None and plan.pad_token_id >= self._vocab_size:
+            raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self._vocab_size - 1}")
+
+    def _text_row(self, prompt: Prompt) -> Row:
+        return self._checked(Row(prompt, prompt.token_ids))
+
+    def _image_row(self, prompt: Prompt) -> Row:
+        if self.processor is None:
+            raise RequestError("this checkpoint takes text only, but the prompt has images")
+        return self._checked(row_with_images(prompt, self.processor))
+
+    def _checked(self, row: Row) -> Row:
+        """Return the row, or raise a `RequestError` for one that must not run (an unknown id would take a GPU down)."""
+        num_tokens, num_new = len(row.token_ids), row.prompt.plan.max_new_tokens
+        if not num_tokens:
+            raise RequestError("the prompt has no tokens")
+        if max(row.token_ids) >= self._vocab_size:
+            raise RequestError(f"the prompt has token id {max(row.token_ids)}; the model's vocabulary ends at {self._vocab_size - 1}")
+        if self.max_model_len is not None and num_tokens + num_new > self.max_model_len:
+            raise PromptTooLong(
+                f"the prompt's {num_tokens} tokens and max_new_tokens {num_new} exceed the context of {self.max_model_len} tokens; "
+                "shorten the prompt or lower max_new_tokens"
+            )
+        return row
+
+    def _run_image_prompts(self, prompts: list[Prompt], plugins: Sequence[GenerationPlugin]) -> Iterator[BackendOutput]:
+        """Open the pictures of one batch at a time; lengths are estimates until then."""
+        per_image = largest_image_tokens(self.processor) if self.processor is not None else 0
+        placeholder = getattr(self.processor, "image_token_id", None)
+
+        def estimate(prompt: Prompt) -> int:
+            return prompt.num_tokens or len(prompt.token_ids) + prompt.token_ids.count(placeholder) * per_image
+
+        prompts.sort(key=estimate)
+        while prompts:
+            batch = take_batch(prompts, estimate, self._fits(prompts[0].plan))
+            rows, refused = _sort_out(batch, self._image_row)
+            yield from refused
+            yield from self._run_rows(rows, plugins)
+
+    def _run_rows(self, rows: list[Row], plugins: Sequence[GenerationPlugin]) -> Iterator[BackendOutput]:
+        rows.sort(key=_length)
+        while rows:
+            yield from self._run_batch(take_batch(rows, _length, self._fits(rows[0].prompt.plan)), plugins)
+
+    def _fits(self, plan: SamplingPlan) -> Callable[[int, int], bool]:
+        budget = available_bytes(self._model.device)
+        if self._known_limit is not None:
+            budget = min(budget, self._known_limit)
+
+        def fits(num_rows: int, width: int) -> bool:
+            return num_rows <= self._row_cap and self._cost.bytes_for(num_rows, width, plan.max_new_tokens) <= budget
+
+        return fits
+
+    def _run_batch(self, batch: list[Row], plugins: Sequence[GenerationPlugin]) -> Iterator[BackendOutput]:
+        """Run a batch: in halves when memory is not enough, row by row after any other error."""
+        waiting = [batch]
+        while waiting:
+            rows = waiting.pop()
+            outputs, problem = self._attempt(rows, plugins)
+            if problem is None:
+                yield from outputs
+            elif len(rows) == 1:
+                yield rows[0].prompt.index, GenerationFailure("error", problem.text, BackendError(problem.text))
+            elif problem.is_out_of_memory:
+                self._note_halving(rows, problem)
+                half = len(rows) // 2
+                waiting += [rows[half:], rows[:half]]
+            else:
+                # One bad row must not take the others along.
+                logger.warning("a batch of %d failed (%s); running its rows one by one", len(rows), problem.text)
+                waiting += [[row] for row in reversed(rows)]
+
+    def _attempt(self, rows: list[Row], plugins: Sequence[GenerationPlugin]) -> tuple[list[BackendOutput], _Problem | None]:
+        """Return outputs, or what went wrong as plain text: the exception would keep the batch's tensors alive."""
+        try:
+            return run_batch(self._model, self.tokenizer, rows, plugins), None
+        except Exception as error:
+            problem = _Problem(_describe(error), is_out_of_memory(error))
+            if not problem.is_out_of_memory and is_broken_device(error):
+                self._broken = problem.text
+                raise BackendError(f"the device failed and cannot be used any more by this process: {problem.text}") from error
+        if problem.is_out_of_memory:
+            release_memory()
+        return [], problem
+
+    def _note_halving(self, rows: list[Row], problem: _Problem) -> None:
+        self._num_halvings += 1
+        width = max(len(row.token_ids) for row in rows)
+        self._known_limit = self._cost.bytes_for(len(rows) // 2, width, rows[0].prompt.plan.max_new_tokens)
+        logger.warning("out of memory with %d rows of %d tokens; going on with half (%s)", len(rows), width, problem.text)
+
+    def close(self) -> None:
+        """Free the model's memory; may be called twice."""
+        if self._model is None:
+            return
+        self._model = None
+        self.processor = None
+        release_memory()
+
+
+@dataclass(frozen=True)
+class _Problem:
+    text: str
+    is_out_of_memory: bool
+
+
+def _length(row: Row) -> int:
+    return len(row.token_ids)
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row]) -> tuple[list[Row], list[BackendOutput]]:
+    """Return the rows that can run, and the failures of the prompts that cannot."""
+    rows: list[Row] = []
+    refused: list[BackendOutput] = []
+    for prompt in prompts:
+        try:
+            rows.append(prepare(prompt))
+        except RequestError as error:
+            refused.append((prompt.index, GenerationFailure("invalid", str(error), error.with_traceback(None))))
+        except Exception as error:
+            text = f"preparing the prompt failed: {_describe(error)}"
+            refused.append((prompt.index, GenerationFailure("error", text, BackendError(text))))
+    return rows, refused

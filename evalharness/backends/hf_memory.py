@@ -1,0 +1,125 @@
+"""How many rows fit into memory at once, and how memory is given back.
+
+The estimate only picks a sensible batch; that it was wrong shows as an out-of-memory error, which halves the batch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["BatchCost", "available_bytes", "is_broken_device", "is_out_of_memory", "release_memory", "row_cap"]
+
+_USABLE_SHARE = {"cpu": 0.5, "cuda": 0.85}  # a CPU machine is shared with other processes; torch fragments a GPU's memory
+# Measured, see benchmarks/hf_batching.py: on two cores nothing is gained beyond; a GPU is far from full at this size.
+_ROW_CAP = {"cpu": 32, "cuda": 256}
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """Bytes that a batch takes at its peak."""
+
+    cache_bytes: int
+    """Keys and values of one position in all layers."""
+    prefill_bytes: int
+    """Intermediate values of one prompt position in one layer."""
+    row_bytes: int
+    """Scores over the vocabulary and their copies while a token is picked."""
+    mask_bytes: int = 5
+    """One cell of the attention mask, as bool and as float."""
+
+    @classmethod
+    def of(cls, text_config: Any, dtype: torch.dtype) -> BatchCost:
+        """Return the cost for a text model's config; what it lacks is taken from its usual relation to the rest."""
+        width = dtype.itemsize
+        hidden = int(text_config.hidden_size)
+        num_heads = int(getattr(text_config, "num_attention_heads", None) or 1)
+        num_key_heads = int(getattr(text_config, "num_key_value_heads", None) or num_heads)
+        head_dim = int(getattr(text_config, "head_dim", None) or hidden // num_heads)
+        intermediate = int(getattr(text_config, "intermediate_size", None) or 4 * hidden)
+        return cls(
+            cache_bytes=2 * int(text_config.num_hidden_layers) * num_key_heads * head_dim * width,
+            prefill_bytes=(8 * hidden + 3 * intermediate) * width,
+            row_bytes=40 * int(text_config.vocab_size),
+        )
+
+    def bytes_for(self, num_rows: int, prompt_width: int, max_new_tokens: int) -> int:
+        """Return the bytes of a batch padded to `prompt_width` that generates `max_new_tokens`."""
+        cache = (prompt_width + max_new_tokens) * self.cache_bytes
+        prefill = prompt_width * self.prefill_bytes + prompt_width**2 * self.mask_bytes
+        return num_rows * (cache + prefill + self.row_bytes)
+
+
+def row_cap(device: torch.device) -> int:
+    """Return the most rows of a batch on this kind of device."""
+    return _ROW_CAP.get(device.type, _ROW_CAP["cuda"])
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return how many bytes a batch may take on the device now."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int((free + reusable) * _USABLE_SHARE["cuda"])
+    return int(_available_ram_bytes() * _USABLE_SHARE["cpu"])
+
+
+def _available_ram_bytes() -> int:
+    """Return what the kernel can still give, the container's own limit included; 4 GiB where nobody tells."""
+    amounts = []
+    meminfo = _read_numbers(Path("/proc/meminfo"))
+    if "MemAvailable:" in meminfo:
+        amounts.append(meminfo["MemAvailable:"] * 1024)
+    for limit_path, used_path in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        try:
+            limit = int((Path("/sys/fs/cgroup") / limit_path).read_text())
+            used = int((Path("/sys/fs/cgroup") / used_path).read_text())
+        except (OSError, ValueError):  # no such file in this version of cgroups, or "max": no limit
+            continue
+        amounts.append(max(limit - used, 0))
+    return min(amounts, default=4 * 1024**3)
+
+
+def _read_numbers(path: Path) -> Mapping[str, int]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:  # not Linux
+        return {}
+    return {words[0]: int(words[1]) for line in lines if len(words := line.split()) > 1 and words[1].isdigit()}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error says that memory, of the machine or of the GPU, was not enough."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text
+        for sign in ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory", "STATUS_ALLOC_FAILED")
+    )
+
+
+def is_broken_device(error: BaseException) -> bool:
+    """Whether the error leaves the GPU unusable for this process, so that nothing else can be answered either."""
+    accelerator_error = getattr(torch, "AcceleratorError", ())
+    return isinstance(error, accelerator_error) or (
+        isinstance(error, RuntimeError) and ("CUDA error" in str(error) or "device-side assert" in str(error))
+    )
+
+
+def release_memory() -> None:
+    """Give unused memory back: Python's garbage, torch's GPU cache, and glibc's free heap (it keeps it otherwise)."""
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # absent in musl
+        if trim is not None:
+            trim(0)

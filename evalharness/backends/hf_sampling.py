@@ -1,0 +1,250 @@
+"""Logits processors that give each row of a batch exactly what it would get alone.
+
+transformers' own processors look at the padding of a left-padded batch, and its sampling draws all rows from one global
+generator; both make a row depend on its neighbours. Order per step: raw scores → repetition penalty → no-repeat n-grams
+→ banned tokens → plugins → temperature, top-k, top-p, min-p, typical-p → pick. Knows nothing about models and texts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from evalharness.backends.base import SamplingPlan
+from evalharness.errors import ConfigError, UnsupportedOption
+
+__all__ = ["EXTRA_OPTIONS", "NoRepeatNgrams", "RawScores", "RepetitionPenalty", "TokenPicker", "check_extras", "processors_for"]
+
+
+def _is_int(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(_is_int(item, 0) for item in value)
+
+
+_EXTRAS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "top_k": ("an int of at least 0 (0: off)", lambda value: _is_int(value, 0)),
+    "min_p": ("a number from 0 to 1 (0: off)", _is_share),
+    "typical_p": ("a number above 0 and at most 1 (1: off)", lambda value: _is_share(value) and value > 0),
+    "min_new_tokens": ("an int of at least 0", lambda value: _is_int(value, 0)),
+    "suppress_tokens": ("a non-empty list of token ids", _are_ids),
+    "bad_words_ids": (
+        "a non-empty list of non-empty lists of token ids",
+        lambda value: isinstance(value, (list, tuple)) and bool(value) and all(_are_ids(item) for item in value),
+    ),
+}
+
+EXTRA_OPTIONS: frozenset[str] = frozenset(_EXTRAS)
+"""What `GenerationOptions.extra_generation_kwargs` may carry here, with transformers' meaning.
+
+`top_k`, `min_p`, `typical_p`: cut the distribution, after temperature. `min_new_tokens`: no stop id before that many
+tokens (a stop string still ends the text). `bad_words_ids`, `suppress_tokens`: token sequences and tokens never
+generated.
+"""
+
+
+def check_extras(plan: SamplingPlan, vocab_size: int) -> None:
+    """Raise `UnsupportedOption` for an unknown extra and `ConfigError` for a value that transformers would misread."""
+    for name, value in plan.extra:
+        if name not in _EXTRAS:
+            raise UnsupportedOption(f"backend 'hf' cannot honour options.{name}; it knows the extras {', '.join(sorted(_EXTRAS))}")
+        wanted, is_legal = _EXTRAS[name]
+        if not is_legal(value):
+            raise ConfigError(f"options.{name} must be {wanted}, got {value!r}")
+        if name in ("bad_words_ids", "suppress_tokens"):
+            ids = list(value) if name == "suppress_tokens" else [token_id for word in value for token_id in word]
+            if max(ids) >= vocab_size:
+                raise ConfigError(f"options.{name} holds token id {max(ids)}; the vocabulary ends at {vocab_size - 1}")
+    if dict(plan.extra).get("min_new_tokens", 0) > plan.max_new_tokens:
+        raise ConfigError(f"options.min_new_tokens must not exceed max_new_tokens ({plan.max_new_tokens})")
+
+
+class RawScores(LogitsProcessor):
+    """Keeps what the model itself said, before anything changes it.
+
+    `broken_at` (rows,): the first step (from 0) without a usable number to choose by, `NEVER` if there was none; a row
+    that has ended is still computed, so only a step before its end counts. `logprobs`: per step (rows,) float32,
+    natural log.
+    """
+
+    NEVER = 2**31 - 1
+
+    def __init__(self, num_rows: int, device: torch.device, keep_logprobs: bool) -> None:
+        self.broken_at = torch.full((num_rows,), self.NEVER, dtype=torch.int64, device=device)
+        self.logprobs: list[torch.Tensor] = []
+        self._keep = keep_logprobs
+        self._num_steps = 0
+        self._raw: torch.Tensor | None = None  # (rows, vocab)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.note_broken(~torch.isfinite(scores.amax(dim=-1)))  # amax passes NaN on
+        if self._keep:
+            self._raw = scores.float().log_softmax(dim=-1)
+        return scores
+
+    def note_broken(self, is_broken: torch.Tensor) -> None:
+        """Take down rows (rows,) that have nothing to choose by in this step."""
+        self.broken_at = torch.where(is_broken, self.broken_at.clamp(max=self._num_steps), self.broken_at)
+
+    def note_tokens(self, tokens: torch.Tensor) -> None:
+        """Take down the log-probabilities of this step's tokens (rows,)."""
+        if self._raw is not None:
+            self.logprobs.append(self._raw.gather(1, tokens[:, None]).squeeze(1))
+            self._raw = None
+        self._num_steps += 1
+
+
+class RepetitionPenalty(LogitsProcessor):
+    """The penalty of CTRL over prompt and completion; transformers' own one also punishes the padding token."""
+
+    def __init__(self, penalty: float, attention_mask: torch.Tensor) -> None:
+        self._penalty = penalty
+        self._mask = attention_mask.bool()
+        self._seen: torch.Tensor | None = None  # (rows, vocab)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self._seen is None:
+            counts = torch.zeros(scores.shape, dtype=torch.int32, device=scores.device)
+            counts.scatter_add_(1, input_ids, self._mask.to(torch.int32))
+            self._seen = counts > 0
+        else:
+            self._seen.scatter_(1, input_ids[:, -1:], True)
+        penalised = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
+        return torch.where(self._seen, penalised, scores)
+
+
+class NoRepeatNgrams(LogitsProcessor):
+    """Bans each token that would complete an n-gram its row (prompt included, padding not) already has."""
+
+    def __init__(self, size: int, prompts: Sequence[Sequence[int]]) -> None:
+        self._size = size
+        self._rows = [list(prompt) for prompt in prompts]
+        self._next: list[dict[tuple[int, ...], set[int]]] = [{} for _ in prompts]
+        for row in range(len(self._rows)):
+            for end in range(size, len(self._rows[row]) + 1):
+                self._remember(row, end)
+        self._is_first = True
+
+    def _remember(self, row: int, end: int) -> None:
+        *prefix, token_id = self._rows[row][end - self._size : end]
+        self._next[row].setdefault(tuple(prefix), set()).add(token_id)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not self._is_first:
+            for row, token_id in enumerate(input_ids[:, -1].tolist()):
+                self._rows[row].append(token_id)
+                if len(self._rows[row]) >= self._size:
+                    self._remember(row, len(self._rows[row]))
+        self._is_first = False
+        scores = scores.clone()
+        for row, ids in enumerate(self._rows):
+            prefix = tuple(ids[len(ids) - self._size + 1 :])
+            if banned := self._next[row].get(prefix):
+                scores[row, list(banned)] = -torch.inf
+        return scores
+
+
+class _WithoutPadding(LogitsProcessor):
+    """Runs a processor that reads `input_ids` on each row alone, without its padding."""
+
+    def __init__(self, processor: LogitsProcessor, num_padding: Sequence[int]) -> None:
+        self._processor = processor
+        self._num_padding = tuple(num_padding)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        rows = [self._processor(input_ids[row : row + 1, padding:], scores[row : row + 1]) for row, padding in enumerate(self._num_padding)]
+        return torch.cat(rows)
+
+
+class TokenPicker(LogitsProcessor):
+    """The last processor: picks each row's token itself and leaves only that one possible.
+
+    Row i draws one number per step from its own generator, seeded with `seeds[i]`, on the CPU whatever the device: the
+    same seed gives the same draws in any batch.
+    """
+
+    def __init__(self, plan: SamplingPlan, seeds: Sequence[int | None], raw: RawScores) -> None:
+        extra = dict(plan.extra)
+        self._raw = raw
+        self._temperature = plan.temperature
+        self._generators = [random.Random(seed) for seed in seeds] if plan.temperature > 0 else []
+        self._warpers: list[LogitsProcessor] = []
+        if plan.temperature > 0:
+            if extra.get("top_k"):
+                self._warpers.append(TopKLogitsWarper(extra["top_k"]))
+            if plan.top_p < 1.0:
+                self._warpers.append(TopPLogitsWarper(plan.top_p))
+            if extra.get("min_p"):
+                self._warpers.append(MinPLogitsWarper(float(extra["min_p"])))
+            if extra.get("typical_p", 1.0) < 1.0:
+                self._warpers.append(TypicalLogitsWarper(float(extra["typical_p"])))
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        highest = scores.amax(dim=-1, keepdim=True)
+        # Everything banned, or NaN from a plugin. An infinite score is a legal choice for greedy decoding only.
+        self._raw.note_broken(~torch.isfinite(highest[:, 0]) if self._generators else ~(highest[:, 0] > -torch.inf))
+        if not self._generators:
+            self._raw.note_tokens(scores.argmax(dim=-1))
+            return scores
+        scores = (scores - highest) / self._temperature  # the highest is 0: a tiny temperature cannot overflow
+        for warper in self._warpers:
+            scores = warper(input_ids, scores)
+        tokens = self._draw(scores)
+        self._raw.note_tokens(tokens)
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def _draw(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return one token per row (rows,): the first whose cumulated probability exceeds the row's drawn share."""
+        shares = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64, device=scores.device)
+        cumulated = scores.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (rows, vocab)
+        target = shares[:, None] * cumulated[:, -1:]
+        return torch.searchsorted(cumulated, target, right=True).squeeze(1).clamp_(max=scores.shape[-1] - 1)
+
+
+def processors_for(
+    plan: SamplingPlan,
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[int | None],
+    attention_mask: torch.Tensor,
+    plugin_processors: Sequence[Any],
+) -> tuple[list[Any], RawScores]:
+    """Return the processors of one batch, in order, and the first of them; `attention_mask` (rows, width) shows the padding."""
+    extra = dict(plan.extra)
+    num_rows, width = attention_mask.shape
+    device = attention_mask.device
+    raw = RawScores(num_rows, device, plan.logprobs)
+    processors: list[Any] = [raw]
+    if plan.repetition_penalty != 1.0:
+        processors.append(RepetitionPenalty(plan.repetition_penalty, attention_mask))
+    if plan.no_repeat_ngram_size > 0:
+        processors.append(NoRepeatNgrams(plan.no_repeat_ngram_size, prompts))
+    if "bad_words_ids" in extra:
+        banned = NoBadWordsLogitsProcessor([list(word) for word in extra["bad_words_ids"]], eos_token_id=None)
+        processors.append(_WithoutPadding(banned, [width - len(prompt) for prompt in prompts]))
+    if extra.get("min_new_tokens") and plan.stop_token_ids:
+        stop_ids = torch.tensor(plan.stop_token_ids, device=device)
+        processors.append(MinNewTokensLengthLogitsProcessor(width, extra["min_new_tokens"], stop_ids, device=str(device)))
+    if "suppress_tokens" in extra:
+        processors.append(SuppressTokensLogitsProcessor(list(extra["suppress_tokens"]), device=str(device)))
+    processors.extend(plugin_processors)
+    processors.append(TokenPicker(plan, seeds, raw))
+    return processors, raw
