@@ -58,12 +58,9 @@ class Number(Kind):
     @property
     def legal(self) -> str:
         """Say what is accepted."""
-        bounds = [
-            f"{word} {bound}"
-            for word, bound in (("at least", self.minimum), ("greater than", self.above), ("at most", self.maximum))
-            if bound is not None
-        ]
-        return " ".join(["a whole number" if self.integer else "a number", *(["of"] if bounds else []), " and ".join(bounds)]).strip()
+        words = (("of at least", self.minimum), ("greater than", self.above), ("at most", self.maximum))
+        bounds = " and ".join(f"{word} {bound}" for word, bound in words if bound is not None)
+        return f"{'a whole number' if self.integer else 'a number'} {bounds}".strip()
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> int | float:
         value = raw
