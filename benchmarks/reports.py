@@ -1,0 +1,120 @@
+"""Time and memory of `write_reports` on a made-up run: `python benchmarks/reports.py [--cases N] [--text-chars N]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+_MISSIONS = ("RRU安装检查", "BBU安装检查", "线缆整理")
+_CATEGORIES = tuple(f"category-{number:02d}" for number in range(12))
+
+
+def sample_row(number: int, rng: random.Random, text_chars: int) -> dict[str, Any]:
+    """Return one row as the recorder writes it; about one in twenty is not parsed, one in fifty hits the length cap."""
+    valid = rng.random() > 0.05
+    text = (f'{{"统计": [{{"类别": "标签", "文本": {{"DEMO-{number}": 1}}}}]}} ' * (text_chars // 40 + 1))[:text_chars]
+    generation = {
+        "text": text,
+        "raw_text": text + "<|im_end|>",
+        "finish_reason": "length" if rng.random() < 0.02 else "stop",
+        "stop_reason": 151645,
+        "num_prompt_tokens": 812,
+        "num_completion_tokens": 64,
+        "token_ids": [rng.randrange(150_000) for _ in range(64)],
+        "seed": 7,
+        "weight_version": None,
+        "fallback": None,
+        "ignored_options": [],
+        "prompt_sha256": f"{number:064x}",
+    }
+    return {
+        "run_id": "bench",
+        "nodeid": f"evals/test_stage_a.py::test_summary[fake:tiny-case-{number:05d}]",
+        "eval": "stage_a",
+        "test": "test_summary",
+        "case_id": f"case-{number:05d}",
+        "group": f"QC-DEMO-{number // 2:06d}",
+        "tags": {"mission": rng.choice(_MISSIONS), "category": rng.choice(_CATEGORIES), "domain": "RRU"},
+        "engine": "fake:tiny",
+        "checkpoint": "tiny",
+        "backend": "fake",
+        "outcome": "pass" if valid else "miss",
+        "problem": None if valid else f"no JSON object in line {number}",
+        "scores": {"valid": float(valid), "category_f1": rng.random(), "exact": float(rng.random() > 0.5)},
+        "generation": generation,
+        "prompt_sha256": f"{number:064x}",
+        "options": {"max_new_tokens": 1024, "temperature": 0.0, "top_p": 1.0},
+        "worker": "main",
+        "started_at": "2030-01-01T00:00:00+00:00",
+        "duration_s": 0.001,
+    }
+
+
+def make_run(run_dir: Path, num_cases: int, text_chars: int) -> None:
+    """Write run.json and samples.jsonl of a run with `num_cases` cases of one eval on one engine."""
+    rng = random.Random(0)
+    with (run_dir / "samples.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(num_cases):
+            file.write(json.dumps(sample_row(number, rng, text_chars)) + "\n")
+    gate = {"eval": "stage_a", "test": "test_summary", "engine": "fake:tiny", "expression": "valid >= 0.9", "metric": "valid"}
+    run = {
+        "schema_version": 1,
+        "run_id": "bench",
+        "command": ["pytest", "evals"],
+        "exit_code": 0,
+        "evals": [{"name": "stage_a", "path": "evals/test_stage_a.py", "num_cases": num_cases, "tests": ["test_summary"]}],
+        "engines": [{"id": "fake:tiny", "checkpoint": "tiny", "backend": "fake"}],
+        "gates": [{**gate, "value": 0.95, "passed": True, "reason": ""}],
+    }
+    (run_dir / "run.json").write_text(json.dumps(run), encoding="utf-8")
+
+
+def main() -> None:
+    """Print one table: seconds and microseconds per case for each step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=10_000, help="Number of cases (default 10000)")
+    parser.add_argument("--text-chars", type=int, default=200, help="Length of a text in characters (default 200)")
+    parser.add_argument("--rounds", type=int, default=5, help="Rounds; the best counts (default 5)")
+    asked = parser.parse_args()
+
+    started = time.perf_counter()
+    from evalharness.report.tables import load_tables
+    from evalharness.report.writing import terminal_summary, write_reports
+
+    import_s = time.perf_counter() - started
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder)
+        make_run(run_dir, asked.cases, asked.text_chars)
+        samples_bytes = (run_dir / "samples.jsonl").stat().st_size
+        baseline_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        steps = {
+            "load_tables": lambda: load_tables(run_dir),
+            "write_reports": lambda: write_reports(run_dir),
+            "terminal_summary": lambda: terminal_summary(run_dir),
+        }
+        print(f"{asked.cases} cases, samples.jsonl {samples_bytes / 1e6:.1f} MB; importing pandas and tabulate {import_s:.2f} s")
+        print("| step | best of | s | µs per case |\n|:--|--:|--:|--:|")
+        for name, step in steps.items():
+            best = min(_seconds(step) for _ in range(asked.rounds))
+            print(f"| {name} | {asked.rounds} | {best:.3f} | {best / asked.cases * 1e6:.0f} |")
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - baseline_bytes
+        print(f"peak memory above the start: {grown / 1e6:.0f} MB")
+
+
+def _seconds(step: Any) -> float:
+    started = time.perf_counter()
+    step()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

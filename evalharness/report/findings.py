@@ -1,0 +1,158 @@
+"""Plain sentences about a run: its verdict, and whatever makes its numbers untrustworthy, most serious first.
+
+The sentences are plain text that may hold hostile names: whoever shows them escapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from evalharness.report.collecting import OUTCOMES, mapping, text_of
+from evalharness.report.safe_text import one_line
+from evalharness.report.tables import RunTables, records
+from evalharness.report.wording import plural, share_text
+
+__all__ = ["findings", "verdict"]
+
+MAX_FINDINGS = 30
+FEW_CASES = 10
+"""Below this a score says little, whatever it is."""
+SAME_TEXT_CASES = 3
+"""From this many cases on, one and the same answer to all of them is worth a sentence."""
+NOTABLE_LENGTH_CAP = 0.05
+"""From this share of answers on, hitting the length cap is worth a sentence."""
+
+_UNANSWERED = ("error", "invalid", "skip")
+
+
+def verdict(tables: RunTables) -> tuple[str, str]:
+    """Return one word for the run (PASSED, FAILED, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
+    counts = tables.rows[list(OUTCOMES)].sum()
+    gates = records(tables.run, "gates")
+    num_failed = sum(gate.get("passed") is not True for gate in gates)
+    if num_failed:
+        reasons = [f"{share_text(num_failed, len(gates))} gates failed"]
+    else:
+        reasons = [f"{share_text(len(gates), len(gates))} gates passed" if gates else "no gates were set"]
+    for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be asked or answered")):
+        if counts[outcome]:
+            reasons.append(f"{plural(int(counts[outcome]), 'case')} {what}")
+    exit_code = tables.run.get("exit_code")
+    broken = bool(num_failed or counts["fail"] or counts["error"] or exit_code not in (None, 0))
+    if exit_code not in (None, 0) and not (num_failed or counts["fail"] or counts["error"]):
+        reasons.append(f"pytest ended with exit code {text_of(exit_code)}")
+    sentence = "; ".join(reasons)
+    if tables.run.get("interrupted"):
+        return "INTERRUPTED", f"{one_line(text_of(tables.run['interrupted']), 200)}; {sentence}"
+    if tables.rows.empty:
+        return "EMPTY", f"no case was recorded; {sentence}"
+    return ("FAILED" if broken else "PASSED" if gates else "FINISHED"), sentence
+
+
+def findings(tables: RunTables) -> list[str]:
+    """Return what a reader must know before believing a number; empty if nothing is wrong."""
+    parts: tuple[Callable[[RunTables], Iterator[str]], ...] = (
+        _coverage, _parse_failures, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
+    )  # fmt: skip
+    found = [sentence for part in parts for sentence in part(tables)]
+    if len(found) > MAX_FINDINGS:
+        left_out = len(found) - MAX_FINDINGS
+        found = [*found[:MAX_FINDINGS], f"{left_out} more remarks like these are left out; report.csv has the counts of every line"]
+    return found
+
+
+def _groups(tables: RunTables) -> Iterator[tuple[str, dict[Any, int]]]:
+    """Yield "eval::test on engine" and the counts of each line of the score table."""
+    for (eval_name, test, engine), counts in zip(tables.counts.index, tables.counts.to_dict("records"), strict=True):
+        yield f"{eval_name}::{test} on {engine}", counts
+
+
+def _coverage(tables: RunTables) -> Iterator[str]:
+    yield from tables.collected.notes
+    engines = max(len(records(tables.run, "engines")), len(tables.collected.engines.names), 1)
+    by_eval = tables.rows["eval"].value_counts()
+    for entry in records(tables.run, "evals"):
+        tests = entry.get("tests")
+        num_cases = entry.get("num_cases")
+        if isinstance(tests, list) and isinstance(num_cases, int):
+            expected = num_cases * max(len(tests), 1) * engines
+            name = text_of(entry.get("name"))
+            missing = expected - int(by_eval.get(name, 0))
+            if missing > 0:
+                yield f"{name}: {missing:,} of {expected:,} cases × tests × engines have no row: they were not run"
+    counted = [count for count in mapping(tables.run.get("counts")).values() if isinstance(count, int)]
+    if counted and sum(counted) != len(tables.rows):
+        yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {len(tables.rows):,}: the two do not belong together"
+    if tables.collected.num_duplicates:
+        yield f"{plural(tables.collected.num_duplicates, 'row')} repeat a case × test × engine that was there already: they count twice"
+    for outcome, count in sorted(tables.collected.unknown_outcomes.items()):
+        yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
+
+
+def _parse_failures(tables: RunTables) -> Iterator[str]:
+    for where, counts in _groups(tables):
+        failed, judged = counts["not_parsed"], counts["parse_judged"]
+        if failed == judged > 0:
+            yield f"0 of {judged:,} answers of {where} could be parsed: its scores say nothing about quality"
+        elif failed * 2 >= judged > 0:
+            yield f"{share_text(failed, judged)} answers of {where} could not be parsed: its scores are mostly about format, not quality"
+        elif failed:
+            yield f"{share_text(failed, judged)} answers of {where} could not be parsed"
+
+
+def _same_answers(tables: RunTables) -> Iterator[str]:
+    answered = tables.rows[tables.rows["answered"] == 1]
+    distinct = answered.groupby(["eval", "engine"], observed=True)[["case_id", "text_hash"]].nunique()
+    for (eval_name, engine), num_cases, num_texts in distinct.itertuples(name=None):
+        if num_cases >= SAME_TEXT_CASES and num_texts == 1:
+            yield f"{engine} gave one and the same answer to all {num_cases:,} cases of {eval_name}"
+
+
+def _same_checkpoints(tables: RunTables) -> Iterator[str]:
+    """Pairs of checkpoints in which every common case got the same answer: most often one checkpoint under two names."""
+    answered = tables.rows[tables.rows["answered"] == 1].drop_duplicates(["eval", "engine", "case_id"])
+    checkpoints = tables.collected.checkpoints
+    for eval_name, part in answered.groupby("eval", observed=True):
+        first: dict[frozenset[Any], Any] = {}
+        for engine, answers in part.groupby("engine", observed=True):
+            if answers["text_hash"].nunique() < SAME_TEXT_CASES:
+                continue  # one answer to everything has its own sentence; so few cases can agree by chance
+            other = first.setdefault(frozenset(zip(answers["case_id"], answers["text_hash"], strict=True)), engine)
+            if checkpoints.get(other) != checkpoints.get(str(engine)):
+                yield f"{other} and {engine} gave the same answer to every case of {eval_name}: are they the same weights?"
+
+
+def _unanswered(tables: RunTables) -> Iterator[str]:
+    for where, counts in _groups(tables):
+        error, invalid, skipped = (f"{share_text(counts[name], counts['cases'])} cases of {where}" for name in _UNANSWERED)
+        if counts["error"]:
+            yield f"{error} ended in an error (machine, network or code): they are in no mean"
+        if counts["invalid"]:
+            yield f"{invalid} are invalid (could not be asked or answered): they are in no mean"
+        if counts["skip"]:
+            yield f"{skipped} were skipped"
+
+
+def _cut_answers(tables: RunTables) -> Iterator[str]:
+    for where, counts in _groups(tables):
+        answered = counts["answered"]
+        if counts["length_cap"] and counts["length_cap"] >= NOTABLE_LENGTH_CAP * answered:
+            yield f"{share_text(counts['length_cap'], answered)} answers of {where} hit the length cap: they may be unfinished"
+        if counts["empty"]:
+            yield f"{share_text(counts['empty'], answered)} answers of {where} are empty"
+
+
+def _deviations(tables: RunTables) -> Iterator[str]:
+    names = tables.collected.engines.names
+    for (engine, backend), count in tables.collected.fallbacks.items():
+        yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one asked for"
+    for (engine, option), count in tables.collected.ignored_options.items():
+        yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
+
+
+def _few_cases(tables: RunTables) -> Iterator[str]:
+    cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
+    for eval_name, count in cases.items():
+        if count < FEW_CASES:
+            yield f"{eval_name} has {plural(int(count), 'case')} only: its scores can differ by chance alone"

@@ -1,0 +1,137 @@
+"""report.md: one run for people, as a GitHub-flavoured Markdown document in which every name and text is escaped."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from evalharness.report.collecting import OUTCOMES, ProblemGroup, text_of
+from evalharness.report.findings import findings, verdict
+from evalharness.report.safe_text import code_block, markdown_cell, terminal_text
+from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections
+from evalharness.report.settings import settings_sections
+from evalharness.report.tables import RunTables, records
+from evalharness.report.wording import number_text, plural
+
+__all__ = ["markdown_report"]
+
+NUM_PROBLEM_GROUPS = 20
+
+_FILES_NOTE = (
+    "Texts are cut here. The full ones are in samples.jsonl; samples.csv has one line per sample (cells of up to 32,767 characters);"
+    " report.csv has every number of this page, unrounded."
+)
+
+
+def markdown_report(tables: RunTables) -> Iterator[str]:
+    """Yield the blocks of report.md, to be set apart by empty lines."""
+    yield f"# Run {markdown_cell(text_of(tables.run.get('run_id')) or tables.run_dir.name)}"
+    yield from _summary(tables)
+    yield from _gates(tables)
+    yield from score_sections(tables)
+    yield from _aggregates(tables)
+    yield from breakdown_sections(tables)
+    yield from _problems(tables)
+    yield from _throughput(tables)
+    yield from settings_sections(tables.run)
+    yield from _rerun(tables)
+
+
+def _summary(tables: RunTables) -> Iterator[str]:
+    word, sentence = verdict(tables)
+    yield f"**{word}**: {markdown_cell(sentence, 1000)}."
+    codes = tables.collected
+    num_cases = len(tables.rows.drop_duplicates(["eval", "case_id"]))
+    counts = [f"{int(tables.rows[name].sum()):,} {name}" for name in (*OUTCOMES, "other") if tables.rows[name].any()]
+    yield (
+        f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}: "
+        f"{', '.join(counts) or 'no rows'}."
+    )
+    remarks = findings(tables)
+    if remarks:
+        yield "Before believing a number:"
+        yield "\n".join(f"- {markdown_cell(_capital(remark), 500)}." for remark in remarks)
+    yield _FILES_NOTE
+
+
+def _capital(sentence: str) -> str:
+    """Return the sentence with a capital, unless it begins with a name."""
+    return sentence[0].upper() + sentence[1:] if re.match(r"(all|the) ", sentence) else sentence
+
+
+def _gates(tables: RunTables) -> Iterator[str]:
+    gates = records(tables.run, "gates")
+    if gates:
+        yield "## Gates"
+        headers = ["gate", "passed", "eval", "test", "engine", "reason", "value", "threshold", "n"]
+        yield markdown_table(headers, [_gate_line(gate) for gate in gates], 6)
+
+
+def _gate_line(gate: dict[str, Any]) -> list[str]:
+    passed = "yes" if gate.get("passed") is True else "**NO**"
+    names = [markdown_cell(text_of(gate.get(name))) for name in ("eval", "test", "engine", "reason")]
+    numbers = [markdown_cell(number_text(gate.get("value")))]
+    numbers += [markdown_cell(text_of(gate.get(name))) for name in ("threshold", "n")]
+    return [markdown_cell(text_of(gate.get("expression"))), passed, *names, *numbers]
+
+
+def _aggregates(tables: RunTables) -> Iterator[str]:
+    entries = records(tables.run, "aggregates")
+    if entries:
+        yield "## Aggregates"
+        yield "Metrics that are no mean of cases, as the eval computed them."
+        names = ("eval", "engine", "metric")
+        lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in entries]
+        lines = [[markdown_cell(cell) for cell in line] for line in lines]
+        yield markdown_table([*names, "value"], lines, 3)
+
+
+def _problems(tables: RunTables) -> Iterator[str]:
+    titles = {"error": "Errors", "invalid": "Invalid", "fail": "Failures", "other": "Unknown outcomes", "miss": "Misses"}
+    for outcome, title in titles.items():
+        groups = sorted((group for group in tables.collected.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
+        if groups:
+            yield f"## {title}"
+            lines = [_problem_line(group) for group in groups[:NUM_PROBLEM_GROUPS]]
+            yield markdown_table(["reason", "eval", "engine", "first cases", "first answer", "count"], lines, 5)
+        if len(groups) > NUM_PROBLEM_GROUPS:
+            num_rows = sum(group.count for group in groups[NUM_PROBLEM_GROUPS:])
+            more = plural(len(groups) - NUM_PROBLEM_GROUPS, "more reason")
+            yield f"{more}, {plural(num_rows, 'row')}, left out here; samples.csv has them."
+
+
+def _problem_line(group: ProblemGroup) -> list[str]:
+    cells = (group.problem or "no reason was recorded", group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
+    return [*(markdown_cell(cell, 700) for cell in cells), f"{group.count:,}"]
+
+
+def _throughput(tables: RunTables) -> Iterator[str]:
+    entries = records(tables.run, "throughput")
+    if entries:
+        yield "## Throughput"
+        headers = ["engine", "seconds", "generations", "prompt tokens", "completion tokens", "completion tokens/s", "all tokens/s"]
+        yield markdown_table(headers, [_throughput_line(entry) for entry in entries], 1)
+
+
+def _throughput_line(entry: dict[str, Any]) -> list[str]:
+    seconds, *counts = (
+        value if isinstance(value, (int, float)) else None
+        for value in map(entry.get, ("generation_s", "num_generations", "num_prompt_tokens", "num_completion_tokens"))
+    )
+    _, prompt, completion = counts
+    total = None if prompt is None or completion is None else prompt + completion
+    rates = [None if count is None or not seconds else count / seconds for count in (completion, total)]
+    shown = [None if seconds is None else f"{seconds:,.2f}", *(None if count is None else f"{count:,}" for count in counts)]
+    shown += [None if rate is None else f"{rate:,.1f}" for rate in rates]
+    return [markdown_cell(text_of(entry.get("engine"))), *(cell or "-" for cell in shown)]
+
+
+def _rerun(tables: RunTables) -> Iterator[str]:
+    command = tables.run.get("command")
+    if isinstance(command, list) and command:
+        yield "## Run it again"
+        yield code_block([shlex.join(terminal_text(text_of(part), 2000) for part in command)])
+        if tables.collected.problems:
+            yield "One case alone: its node id (column *first cases*), in quotes, in place of the folder."

@@ -1,0 +1,74 @@
+"""The sections of report.md that say what ran: engines, options that are no default, versions, machine, code state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from evalharness.report.collecting import mapping, text_of
+from evalharness.report.safe_text import markdown_cell
+from evalharness.report.score_tables import markdown_table
+from evalharness.report.tables import records
+from evalharness.report.wording import number_text
+
+__all__ = ["settings_sections"]
+
+_ENGINE_FACTS = {
+    "checkpoint_path": "path",
+    "fingerprint": "fingerprint",
+    "backend": "backend",
+    "template_sha256": "template",
+}
+
+
+def settings_sections(run: dict[str, Any]) -> Iterator[str]:
+    """Yield "What ran"; parts that run.json lacks are left out."""
+    if not run:
+        return
+    yield "## What ran"
+    yield markdown_table(["", "value"], [[name, markdown_cell(value, 1000)] for name, value in _facts(run)], 2)
+    yield from _engines(run)
+    yield from _options(run)
+
+
+def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("started_at", "finished_at", "duration_s", "exit_code", "interrupted", "python", "platform"):
+        if run.get(name) is not None:
+            yield name.replace("_at", "").replace("_s", " (s)").replace("_", " "), _value_text(run[name])
+    for name in ("versions", "hardware"):
+        for key, value in mapping(run.get(name)).items():
+            if value is not None:
+                yield name, f"{key} {_value_text(value)}"
+    git = mapping(run.get("git"))
+    if git:
+        yield "git", text_of(git.get("commit")) + (" with uncommitted changes" if git.get("dirty") else "")
+
+
+def _engines(run: dict[str, Any]) -> Iterator[str]:
+    entries = records(run, "engines")
+    if not entries:
+        return
+    yield "### Engines"
+    lines = []
+    for entry in entries:
+        settings = ", ".join(f"{key}={_value_text(value)}" for key, value in mapping(entry.get("settings")).items())
+        facts = [text_of(entry.get(name)) for name in ("id", *_ENGINE_FACTS)]
+        lines.append([markdown_cell(fact, 1000) for fact in (*facts, settings, number_text(entry.get("load_s")))])
+    yield markdown_table(["engine", *_ENGINE_FACTS.values(), "settings", "load (s)"], lines, 6)
+
+
+def _options(run: dict[str, Any]) -> Iterator[str]:
+    config = {name: mapping(option) for name, option in mapping(run.get("config")).items()}
+    chosen = {name: option for name, option in config.items() if option.get("origin", "default") != "default"}
+    if config:
+        yield "### Options"
+        yield "Set for this run; every other option has its default (run.json lists all)." if chosen else "Every option has its default."
+    if chosen:
+        lines = [(name, _value_text(option.get("value")), text_of(option["origin"])) for name, option in chosen.items()]
+        yield markdown_table(["option", "value", "set by"], [[markdown_cell(cell) for cell in line] for line in lines], 3)
+
+
+def _value_text(value: object) -> str:
+    """Return a JSON value as short text; a string as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,123 @@
+"""The numbers of a report as pandas tables, computed from a run directory alone. Knows nothing of how they are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from evalharness.report.collecting import OUTCOMES, Codes, Collected, collect, mapping
+
+__all__ = ["COUNTS", "GROUP", "RunTables", "load_tables", "records"]
+
+GROUP = ["eval", "test", "engine"]
+"""What a line of the score table stands for."""
+
+COUNTS = ["cases", *OUTCOMES, "other", "answered", "parse_judged", "not_parsed", "length_cap", "empty", "fallback"]
+"""Countable facts of rows: outcomes, and the validity of what was answered.
+
+`parse_judged` rows have a score `valid`, `not_parsed` have it at 0; `length_cap` and `empty` rows have at least one
+generation that hit the cap, or whose text is empty or white space.
+"""
+
+_TAGGED = [*GROUP, "key", "value"]
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """A run in tables. `rows` has one line per sample; `counts`, `scores` and the tag tables are indexed by group."""
+
+    collected: Collected
+    rows: pd.DataFrame
+    """eval, test, engine (categories in order of first use), case_id, text_hash and the columns `COUNTS` as 0 or 1."""
+    row_scores: pd.DataFrame
+    """row, metric, score: one line per row and score."""
+    row_tags: pd.DataFrame
+    """row, key, value: one line per row and tag."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run lies."""
+        return self.collected.run_dir
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """run.json; empty if it is missing."""
+        return self.collected.run
+
+    @cached_property
+    def counts(self) -> pd.DataFrame:
+        """Sums of `COUNTS` by eval, test, engine."""
+        return self.rows.groupby(GROUP, observed=True)[COUNTS].sum()
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Mean, standard error, n and `is_rate` (every score is 0 or 1) by eval, test, engine, metric."""
+        return _summarise(self._scored, [*GROUP, "metric"])
+
+    @cached_property
+    def tag_counts(self) -> pd.DataFrame:
+        """Sums of `COUNTS` by eval, test, engine, tag key, tag value."""
+        tagged = self.row_tags.join(self.rows[GROUP + COUNTS], on="row")
+        return tagged.groupby(_TAGGED, observed=True)[COUNTS].sum()
+
+    @cached_property
+    def tag_scores(self) -> pd.DataFrame:
+        """Like `scores`, by eval, test, engine, tag key, tag value, metric."""
+        return _summarise(self.row_tags.merge(self._scored, on="row"), [*_TAGGED, "metric"])
+
+    @property
+    def _scored(self) -> pd.DataFrame:
+        return self.row_scores.join(self.rows[GROUP], on="row")
+
+
+def load_tables(run_dir: Path) -> RunTables:
+    """Return the tables of a run directory. Raises `RecordError` if it cannot be read."""
+    collected = collect(run_dir)
+    row_scores = pd.DataFrame(collected.scores, columns=["row", "metric", "score"]).astype({"row": "int64", "score": "float64"})
+    rows = _rows(collected)
+    _add_parse_verdicts(rows, row_scores, collected.score_names)
+    row_scores["metric"] = _categories(row_scores["metric"], collected.score_names)
+    row_tags = pd.DataFrame(collected.tags, columns=["row", "key", "value"]).astype({"row": "int64"})
+    row_tags["key"] = _categories(row_tags["key"], collected.tag_keys)
+    row_tags["value"] = _categories(row_tags["value"], collected.tag_values)
+    return RunTables(collected, rows, row_scores, row_tags)
+
+
+def _rows(collected: Collected) -> pd.DataFrame:
+    keys = pd.DataFrame(collected.row_keys, columns=GROUP)
+    for name, codes in zip(GROUP, (collected.evals, collected.tests, collected.engines), strict=True):
+        keys[name] = _categories(keys[name], codes)
+    facts = pd.DataFrame(collected.facts, columns=["answered", "length_cap", "empty", "fallback", "text_hash"]).astype("int64")
+    outcomes = pd.Series(collected.outcomes, dtype=object)
+    shares = {outcome: (outcomes == outcome).astype("int64") for outcome in (*OUTCOMES, "other")}
+    return pd.concat([keys, facts], axis=1).assign(case_id=pd.Series(collected.case_ids, dtype=object), cases=1, **shares)
+
+
+def _add_parse_verdicts(rows: pd.DataFrame, row_scores: pd.DataFrame, names: Codes) -> None:
+    """Add `parse_judged` and `not_parsed` to `rows`, in place."""
+    rows["parse_judged"] = rows["not_parsed"] = 0
+    if "valid" in names.names:
+        verdicts = row_scores[row_scores["metric"] == names.of("valid")]
+        rows.loc[verdicts["row"], "parse_judged"] = 1
+        rows.loc[verdicts.loc[verdicts["score"] == 0, "row"], "not_parsed"] = 1
+
+
+def _categories(codes: pd.Series, names: Codes) -> pd.Categorical:
+    # object, not pandas' string type: names come in the order of their first use and stay exactly as they are.
+    return pd.Categorical.from_codes(codes.astype("int64").to_numpy(), categories=pd.Index(names.names, dtype=object), ordered=True)
+
+
+def _summarise(scored: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    grouped = scored.assign(is_rate=scored["score"].isin((0.0, 1.0))).groupby(by, observed=True)
+    table = grouped["score"].agg(["mean", "sem", "count"]).rename(columns={"sem": "stderr", "count": "n"})
+    return table.assign(is_rate=grouped["is_rate"].all())
+
+
+def records(run: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the entries of a list in run.json that are objects; absent or wrongly typed gives none."""
+    entries = run.get(name)
+    return [dict(entry) for entry in entries if mapping(entry)] if isinstance(entries, list) else []

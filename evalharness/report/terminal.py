@@ -1,0 +1,157 @@
+"""The end of a run on a terminal: verdict, gates and one short line per eval and engine, as wide as the terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from evalharness.report.collecting import text_of
+from evalharness.report.findings import findings, verdict
+from evalharness.report.safe_text import display_width, one_line, terminal_text
+from evalharness.report.tables import RunTables, records
+from evalharness.report.wording import number_text
+
+__all__ = ["DEFAULT_COLUMNS", "terminal_lines", "terminal_width"]
+
+DEFAULT_COLUMNS = 80
+MIN_COLUMNS = 40
+NUM_REMARKS = 5
+NUM_LINES = 40
+_VALIDITY = {
+    "not_parsed": "unparsed",
+    "length_cap": "cut",
+    "empty": "empty",
+    "invalid": "invalid",
+    "error": "errors",
+    "skip": "skipped",
+    "miss": "miss",
+    "fail": "fail",
+    "other": "unknown",
+}
+_ALWAYS_SHOWN = ("not_parsed", "length_cap", "invalid", "error")
+_SHORTEST_NAME = 8
+
+
+def terminal_width() -> int:
+    """Return COLUMNS if it is a number, else `DEFAULT_COLUMNS`."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdigit() else DEFAULT_COLUMNS
+
+
+def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
+    """Yield lines that take at most `columns` columns (never fewer than `MIN_COLUMNS`) and hold no control character."""
+    columns = max(columns, MIN_COLUMNS)
+    for line in _lines(tables, columns):
+        yield _fit(line, columns)
+
+
+def _lines(tables: RunTables, columns: int) -> Iterator[str]:
+    yield from _table(tables, columns)
+    for gate in records(tables.run, "gates"):
+        mark = "gate passed" if gate.get("passed") is True else "GATE FAILED"
+        where = "::".join(filter(None, (text_of(gate.get("eval")), text_of(gate.get("test")))))
+        reason = one_line(text_of(gate.get("reason")), 200)
+        value = "" if gate.get("value") is None else f" is {number_text(gate['value'])}"
+        line = f"{mark}: {text_of(gate.get('expression'))}{value} ({where} on {text_of(gate.get('engine'))}) {reason}"
+        yield from _wrapped(terminal_text(line, 400), columns)
+    remarks = findings(tables)
+    for remark in remarks[:NUM_REMARKS]:
+        yield from _wrapped(f"! {terminal_text(remark, 400)}", columns)
+    if len(remarks) > NUM_REMARKS:
+        yield f"! {len(remarks) - NUM_REMARKS} more remarks in report.md"
+    word, sentence = verdict(tables)
+    yield from _wrapped(f"{word}: {terminal_text(sentence, 400)}", columns)
+
+
+def _table(tables: RunTables, columns: int) -> Iterator[str]:
+    """Yield the score table: validity counts are never dropped, scores wrap to a line of their own if they do not fit."""
+    counts = tables.counts
+    shown = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or counts[name].any()]
+    lines: list[list[str]] = [["eval", "engine", "cases", *(_VALIDITY[name] for name in shown)]]
+    scores: list[str] = [""]
+    means = _means(tables)
+    for key, row in zip(counts.index, counts.to_dict("records"), strict=True):
+        numbers = ["-" if name == "not_parsed" and not row["parse_judged"] else f"{row[name]}" for name in shown]
+        lines.append([terminal_text(f"{key[0]}::{key[1]}", 80), terminal_text(key[2], 80), f"{row['cases']}", *numbers])
+        scores.append(means.get(key, ""))
+    left_out = len(lines) - 1 - NUM_LINES
+    lines, scores = lines[: NUM_LINES + 1], scores[: NUM_LINES + 1]
+    widths = _column_widths(lines, columns)
+    room = columns - sum(widths) - 2 * len(widths)
+    if room < -2:
+        yield from _stacked(lines, scores, columns)
+        return
+    beside = max(map(display_width, scores)) <= room
+    for line, score in zip(lines, scores, strict=True) if len(lines) > 1 else ():
+        cells = [_pad(cell, width, right=position > 1) for position, (cell, width) in enumerate(zip(line, widths, strict=True))]
+        yield "  ".join([*cells, score] if beside else cells).rstrip()
+        if score and not beside:
+            yield from _wrapped(f"  {score}", columns)
+    if left_out > 0:
+        yield f"{left_out} more lines in report.md"
+
+
+def _stacked(lines: Sequence[Sequence[str]], scores: Sequence[str], columns: int) -> Iterator[str]:
+    """Yield each line of the table as a sentence, for a terminal too narrow for columns."""
+    titles = lines[0][2:]
+    for (name, engine, *numbers), score in zip(lines[1:], scores[1:], strict=True):
+        counts = ", ".join(f"{number} {title}" for number, title in zip(numbers, titles, strict=True))
+        yield from _wrapped(f"{name} on {engine}: {counts}", columns)
+        if score:
+            yield from _wrapped(f"  {score}", columns)
+
+
+def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
+    """Return "valid 0.950, f1 0.812 (n=19)" by eval, test, engine; n only where it is not the number of cases."""
+    texts: dict[tuple[str, ...], list[str]] = {}
+    cases = tables.counts["cases"].to_dict()
+    for (*group, metric), mean, n in tables.scores[["mean", "n"]].itertuples(name=None):
+        key = tuple(group)
+        scored = "" if n == cases[key] else f" (n={n})"
+        texts.setdefault(key, []).append(f"{terminal_text(metric, 30)} {number_text(mean)}{scored}")
+    return {key: ", ".join(parts) for key, parts in texts.items()}
+
+
+def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:
+    """Return the width of each column; the two name columns shrink where the line would be too long."""
+    widths = [max(display_width(line[position]) for line in lines) for position in range(len(lines[0]))]
+    excess = sum(widths) + 2 * (len(widths) - 1) - columns
+    for position in sorted((0, 1), key=lambda position: -widths[position]):
+        if excess > 0:
+            shrink = min(excess, max(0, widths[position] - _SHORTEST_NAME))
+            widths[position] -= shrink
+            excess -= shrink
+    return widths
+
+
+def _pad(text: str, width: int, *, right: bool) -> str:
+    text = _fit(text, width)
+    space = " " * (width - display_width(text))
+    return space + text if right else text + space
+
+
+def _fit(text: str, width: int) -> str:
+    """Return the text cut to `width` columns, the cut shown as `~`."""
+    if display_width(text) <= width:
+        return text
+    shown, used = [], 0
+    for char in text:
+        used += display_width(char)
+        if used > width - 1:
+            break
+        shown.append(char)
+    return "".join(shown) + "~"
+
+
+def _wrapped(text: str, columns: int) -> Iterator[str]:
+    """Yield the text in lines, broken at spaces; a longer word is left to be cut."""
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    first, *words = text.split() or [""]
+    line = indent + first
+    for word in words:
+        if display_width(line) + 1 + display_width(word) > columns:
+            yield line
+            line = f"{indent}  {word}"
+        else:
+            line = f"{line} {word}"
+    yield line
