@@ -1,1 +1,73 @@
-"""pytest for post-training checkpoints."""
+"""pytest for post-training checkpoints: write evals as test modules, run them on real engines, keep every generation.
+
+The names below are loaded when they are first used, so that `import evalharness` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evalharness.cases import Case
+    from evalharness.contracts import (
+        ChatTemplateOptions,
+        DecodeOptions,
+        FinishReason,
+        GenerationFailure,
+        GenerationOptions,
+        GenerationResult,
+        ModelLoadConfig,
+        StopOptions,
+        TextGenerationRequest,
+        VllmEngineOptions,
+        VlmGenerationRequest,
+        VlmPreprocessOptions,
+    )
+    from evalharness.engine import Engine, EngineWarning, build_engine
+    from evalharness.errors import EvalHarnessError
+
+__all__ = [
+    "Case",
+    "ChatTemplateOptions",
+    "DecodeOptions",
+    "Engine",
+    "EngineWarning",
+    "EvalHarnessError",
+    "FinishReason",
+    "GenerationFailure",
+    "GenerationOptions",
+    "GenerationResult",
+    "ModelLoadConfig",
+    "StopOptions",
+    "TextGenerationRequest",
+    "VllmEngineOptions",
+    "VlmGenerationRequest",
+    "VlmPreprocessOptions",
+    "build_engine",
+]
+
+# What is not here is a contract.
+_HOMES = {
+    "Case": "evalharness.cases",
+    "Engine": "evalharness.engine",
+    "EngineWarning": "evalharness.engine",
+    "EvalHarnessError": "evalharness.errors",
+    "build_engine": "evalharness.engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("evalharness")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
+    value = getattr(import_module(_HOMES.get(name, "evalharness.contracts")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

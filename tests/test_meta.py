@@ -1,0 +1,173 @@
+"""What holds for the package as a whole: imports, public names, the tree of errors, who may know what."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import evalharness
+from evalharness import GenerationOptions, GenerationResult, StopOptions, errors
+
+PACKAGE = Path(evalharness.__file__).parent
+SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = [".".join(["evalharness", *Path(name).with_suffix("").parts]).removesuffix(".__init__") for name in SOURCES]
+HEAVY = ("torch", "torchvision", "transformers", "vllm", "pandas", "numpy", "PIL")
+
+# Each child imports one module into an interpreter that has imported nothing of the package yet.
+IMPORT_EACH_ALONE = """
+import importlib, os, sys
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        importlib.import_module(name)
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        print(name)
+"""
+
+
+def run_python(code: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def trees(*, without: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.Module]]:
+    for name, path in SOURCES.items():
+        if not name.startswith(without):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports_of(tree: ast.AST) -> set[str]:
+    """Return the top-level packages that a module imports anywhere, functions included."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def defined_names(tree: ast.Module) -> set[str]:
+    """Return the names that a module's top level binds, also within `if` and `try`."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def test_each_module_imports_alone() -> None:
+    light = [name for name in MODULES if not name.startswith("evalharness.backends.") and not name.endswith("__main__")]
+    assert run_python(IMPORT_EACH_ALONE, *light).split() == []
+
+
+@pytest.mark.parametrize("module", ["evalharness", "evalharness.contracts", "evalharness.config", "evalharness.pytest_plugin"])
+def test_importing_it_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    assert run_python(code).split() == []
+
+
+def test_importing_the_plugin_costs_at_most_50_ms() -> None:
+    code = "import time, pytest; start = time.process_time(); import evalharness.pytest_plugin; print(time.process_time() - start)"
+    # The least of five: other processes can only add.
+    assert min(float(run_python(code)) for _ in range(5)) <= 0.050
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_all_is_true(name: str) -> None:
+    tree = ast.parse(SOURCES[name].read_text(encoding="utf-8"))
+    declared = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+    if not declared:
+        return
+    listed = ast.literal_eval(declared[0])
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= defined_names(tree)
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert all(getattr(evalharness, name) is not None for name in evalharness.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Engin'; public names: Case"):
+        _ = evalharness.Engin
+
+
+def test_the_error_tree_in_the_docstring_is_the_class_tree() -> None:
+    drawn = {}
+    ancestors = ["EvalHarnessError"]
+    for line in (errors.__doc__ or "").splitlines():
+        entry = re.match(r"    ([│├└─ ]*)(\w+) \((\w+)\)|    ([│├└─ ]+)(\w+)  ", line)
+        if entry:
+            prefix, name, builtin = entry[1] or entry[4], entry[2] or entry[5], entry[3]
+            depth = len(prefix) // 4
+            ancestors[depth:] = [name]
+            drawn[name] = (ancestors[depth - 1], builtin)
+    classes = {name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    actual = {}
+    for name, cls in classes.items():
+        if name != "EvalHarnessError":
+            builtin = cls.__bases__[1].__name__ if len(cls.__bases__) > 1 else None
+            actual[name] = (cls.__bases__[0].__name__, builtin)
+    assert drawn == actual
+    assert set(errors.__all__) == set(classes)
+
+
+def test_a_result_survives_json() -> None:
+    result = GenerationResult(
+        "é\ud800", "x", "stop", 7, 3, 4, (1, 2), (-0.5, -1.0), "raw", 9, "hf", "vllm", ("top_k",), "ab", "p", "w", ({"width": 2},)
+    )
+    sent = json.dumps(result.to_json(), allow_nan=False)
+    assert GenerationResult.from_json(json.loads(sent)) == result
+
+
+def test_options_survive_json() -> None:
+    options = GenerationOptions(
+        max_new_tokens=3, temperature=0.5, stop=StopOptions(("a",), (2,)), eos_token_id=(1, 2), extra_generation_kwargs={"top_k": 4}
+    )
+    assert GenerationOptions.from_mapping(json.loads(json.dumps(options.to_json(), allow_nan=False))) == options
+
+
+@pytest.mark.parametrize(
+    ("packages", "home"),
+    [
+        pytest.param({"torch", "torchvision", "transformers", "vllm", "safetensors", "accelerate"}, "backends/", id="torch"),
+        pytest.param({"pytest", "_pytest", "xdist", "pluggy"}, "pytest_plugin/", id="pytest"),
+        pytest.param({"pandas", "tabulate", "jinja2"}, "report/", id="tables"),
+    ],
+)
+def test_a_package_is_known_in_one_room_only(packages: set[str], home: str) -> None:
+    strangers = {name: found for name, tree in trees(without=(home,)) if (found := imports_of(tree) & packages)}
+    assert strangers == {}
+
+
+def test_only_the_stop_policy_gives_a_finish_reason() -> None:
+    deciding = []
+    for name, tree in trees(without=("stop_policy.py",)):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "finish_reason" and isinstance(node.value, ast.Constant):
+                deciding.append(f"{name}:{node.value.lineno}")
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "GenerationResult" and len(node.args) > 2:
+                deciding.append(f"{name}:{node.lineno}")
+    assert deciding == []
+
+
+def test_nothing_heavy_is_imported_at_the_top_outside_backends_and_report() -> None:
+    at_top = {}
+    for name, tree in trees(without=("backends/", "report/")):
+        heavy = {package for node in tree.body for package in imports_of(node) if isinstance(node, (ast.Import, ast.ImportFrom))}
+        if heavy.intersection(HEAVY):
+            at_top[name] = heavy.intersection(HEAVY)
+    assert at_top == {}
