@@ -115,12 +115,16 @@ class Backend(Protocol):
         """Whether prompts with images can run."""
         ...
 
-    def generate(self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = ()) -> Iterator[BackendOutput]:
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished, in any order.
 
         Prompts are pulled when there is room for them. A prompt that cannot run (`RequestError` while its images are
         opened, too long once they are expanded) yields its failure and the others go on. `BackendError` when the
-        engine itself breaks. Closing the iterator early aborts what still runs.
+        engine itself breaks. Closing the iterator early aborts what still runs; so does `should_stop()` turning True,
+        which is asked at least once per decoding step (another thread may want the engine to end): nothing more is
+        yielded then.
         """
         ...
 

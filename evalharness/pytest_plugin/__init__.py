@@ -1,1 +1,45 @@
-"""The pytest plugin: options, markers, fixtures, work units, journal, gates. The only package that knows pytest."""
+"""The pytest plugin: options, markers, fixtures, work units, gates. The only package that knows pytest.
+
+Loaded by the entry point of an installed evalharness, or by a conftest.py with
+`pytest_plugins = ["evalharness.pytest_plugin"]`. Its hooks are in `hooks.py`; without evals in a session they do nothing.
+"""
+
+from evalharness.pytest_plugin.fixtures import case, engine, generation, generations, score
+from evalharness.pytest_plugin.hooks import (
+    pytest_collection_finish,
+    pytest_configure,
+    pytest_generate_tests,
+    pytest_pyfunc_call,
+    pytest_report_collectionfinish,
+    pytest_report_teststatus,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_runtest_setup,
+    pytest_sessionfinish,
+    pytest_sessionstart,
+    pytest_terminal_summary,
+    pytest_unconfigure,
+)
+from evalharness.pytest_plugin.options import pytest_addoption
+
+__all__ = [
+    "case",
+    "engine",
+    "generation",
+    "generations",
+    "pytest_addoption",
+    "pytest_collection_finish",
+    "pytest_configure",
+    "pytest_generate_tests",
+    "pytest_pyfunc_call",
+    "pytest_report_collectionfinish",
+    "pytest_report_teststatus",
+    "pytest_runtest_logreport",
+    "pytest_runtest_makereport",
+    "pytest_runtest_setup",
+    "pytest_sessionfinish",
+    "pytest_sessionstart",
+    "pytest_terminal_summary",
+    "pytest_unconfigure",
+    "score",
+]

@@ -1,0 +1,212 @@
+"""A backend without weights: answers come from a script. For tests, demos and trying out evals and reports.
+
+    FakeBackend.from_answers(["first answer", "second answer"])       # by request order, the last one repeats
+    FakeBackend.from_answers(lambda prompt: prompt.text.upper())       # computed
+    --backend fake --model answers.jsonl                               # rows {"contains": "BBU", "text": "…"}
+    --backend fake --model echo                                        # repeats the prompt's last user turn
+
+A script row may also carry `"error": "…"` (an infrastructure failure), `"invalid": "…"` and `"delay_s": 0.1`. The first
+row whose `contains` stands in the prompt answers; a row without `contains` answers everything. Everything behind the
+answer is real: rendering, token counting, images, stop policy, sampling seeds, records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt
+from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
+from evalharness.errors import CheckpointError, RequestError
+from evalharness.generation_plugins import GenerationPlugin
+from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
+
+__all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
+
+_SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>")
+_TEMPLATE = "<|im_start|>{role}\n{content}<|im_end|>\n"
+
+
+@dataclass(frozen=True)
+class FakeAnswer:
+    """One scripted answer: a text, or a failure, after `delay_s` seconds. `ends` False leaves out the end token."""
+
+    text: str = ""
+    error: str | None = None
+    invalid: str | None = None
+    delay_s: float = 0.0
+    ends: bool = True
+
+
+Answers: TypeAlias = "Callable[[Prompt], FakeAnswer | str] | Sequence[FakeAnswer | str]"
+
+
+class FakeTokenizer:
+    """One token a character, plus Qwen's special tokens; knows chat messages and images as Qwen's template does."""
+
+    chat_template = _TEMPLATE
+    all_special_tokens = list(_SPECIAL_TOKENS)
+    eos_token = "<|im_end|>"
+    pad_token = "<|endoftext|>"
+    eos_token_id = _SPECIAL_TOKENS.index("<|im_end|>")
+    pad_token_id = _SPECIAL_TOKENS.index("<|endoftext|>")
+    _pieces = re.compile("|".join(map(re.escape, _SPECIAL_TOKENS)) + "|.", re.DOTALL)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Return one id per character or special token."""
+        if "<|" not in text:
+            return [ord(c) + len(_SPECIAL_TOKENS) for c in text]
+        return [self._id(piece) for piece in self._pieces.findall(text)]
+
+    @staticmethod
+    def _id(piece: str) -> int:
+        return _SPECIAL_TOKENS.index(piece) if piece in _SPECIAL_TOKENS else ord(piece) + len(_SPECIAL_TOKENS)
+
+    def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:
+        """Return the text of the ids."""
+        first = len(_SPECIAL_TOKENS)
+        return "".join(chr(i - first) if i >= first else ("" if skip_special_tokens else _SPECIAL_TOKENS[i]) for i in token_ids)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        continue_final_message: bool,
+        enable_thinking: bool,
+    ) -> str | list[int]:
+        """Return the chat in Qwen's form; images stand as one `<|image_pad|>` each."""
+        prompt = "".join(_TEMPLATE.format(role=m["role"], content=_content(m["content"])) for m in messages)
+        if continue_final_message:
+            prompt = prompt.removesuffix("<|im_end|>\n")
+        if add_generation_prompt:
+            prompt += "<|im_start|>assistant\n" + ("" if enable_thinking else "")
+        return self.encode(prompt) if tokenize else prompt
+
+
+def _content(content: str | Sequence[Mapping[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join("<|image_pad|>" if part.get("type") == "image" else str(part.get("text", "")) for part in content)
+
+
+class FakeBackend:
+    """Answers from a script; honours every option that shows in a text, and opens images like the real ones."""
+
+    name = "fake"
+    supports_vlm = True
+    capabilities = Capabilities(
+        supports_vlm=True,
+        supports_no_repeat_ngram=True,
+        supports_use_cache_off=True,
+        extra_options=frozenset({"top_k", "min_p", "min_new_tokens"}),
+    )
+
+    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
+        self._start(read_script(config.model_name_or_path), None)
+
+    @classmethod
+    def from_answers(cls, answers: Answers, *, max_model_len: int | None = None) -> FakeBackend:
+        """Return a backend that answers from a function of the prompt or from a sequence, by request order."""
+        backend = cls.__new__(cls)
+        backend._start(answers, max_model_len)
+        return backend
+
+    def _start(self, answers: Answers, max_model_len: int | None) -> None:
+        self._answers = answers
+        self.tokenizer = FakeTokenizer()
+        self.processor = self.tokenizer
+        self.eos_token_ids = (FakeTokenizer.eos_token_id, FakeTokenizer.pad_token_id)
+        self.max_model_len = max_model_len
+        self.num_calls = 0
+
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
+        """Yield the scripted outputs in order."""
+        self.num_calls += 1
+        for prompt in prompts:
+            if should_stop():
+                return
+            yield self._complete(prompt)
+
+    def _complete(self, prompt: Prompt) -> BackendOutput:
+        answer = self._answer(prompt)
+        if answer.delay_s:
+            time.sleep(answer.delay_s)
+        if answer.error is not None:
+            return prompt.index, GenerationFailure("error", answer.error)
+        if answer.invalid is not None:
+            return prompt.index, GenerationFailure("invalid", answer.invalid)
+        if prompt.load_images is not None:
+            try:
+                prompt.load_images()
+            except RequestError as error:
+                return prompt.index, GenerationFailure("invalid", str(error), error)
+        ids = self.tokenizer.encode(answer.text)
+        return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids)
+
+    def _answer(self, prompt: Prompt) -> FakeAnswer:
+        if callable(self._answers):
+            answer = self._answers(prompt)
+        else:
+            answer = self._answers[min(prompt.index, len(self._answers) - 1)]
+        return FakeAnswer(answer) if isinstance(answer, str) else answer
+
+    def _end(self, prompt: Prompt, ids: Sequence[int]) -> Completion:
+        plan = prompt.plan
+        kept, found = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
+        stopped_by = "id" if found else "length"
+        if plan.stop_strings:
+            watcher = StopStringWatcher(self.tokenizer, plan.stop_strings, plan.skip_special_tokens)
+            for position, token_id in enumerate(kept):
+                if watcher.push(token_id):
+                    kept, stopped_by = kept[: position + 1], "string"
+                    break
+        logprobs = tuple(0.0 for _ in kept) if plan.logprobs else None
+        return Completion(prompt.index, kept, len(prompt.token_ids), stopped_by, logprobs)  # type: ignore[arg-type]
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return plain facts for run.json."""
+        return {"backend": self.name}
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def read_script(source: str) -> Answers:
+    """Return the answers that a model argument names: `echo`, or a JSONL file of script rows."""
+    if source == "echo":
+        return _echo
+    path = Path(source)
+    if not path.is_file():
+        raise CheckpointError(f"backend 'fake' got --model {source!r}; give 'echo' or a JSONL file with rows {{\"contains\": …, \"text\": …}}")
+    rows = [_script_row(path, number, line) for number, line in enumerate(path.read_text("utf-8").splitlines(), 1) if line.strip()]
+
+    def answer(prompt: Prompt) -> FakeAnswer:
+        for contains, scripted in rows:
+            if contains is None or contains in prompt.text:
+                return scripted
+        return FakeAnswer(error=f"no row of {path.name} answers this prompt; add a row without 'contains'")
+
+    return answer
+
+
+def _script_row(path: Path, number: int, line: str) -> tuple[str | None, FakeAnswer]:
+    try:
+        row = json.loads(line)
+        contains = row.pop("contains", None)
+        return contains, FakeAnswer(**row)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path.name}:{number} is no script row ({error}); known keys: contains, text, error, invalid, delay_s, ends") from None
+
+
+def _echo(prompt: Prompt) -> str:
+    turns = prompt.text.split("<|im_start|>user\n")
+    return turns[-1].split("<|im_end|>")[0].replace("<|image_pad|>", "")

@@ -1,0 +1,203 @@
+"""Requests → prompts: rendered, tokenised and measured once, before any backend sees them. Knows no torch.
+
+Images are referred to, not held: a prompt opens its pictures when its backend asks for them, and their hashes become
+known then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from evalharness import images
+from evalharness.backends.base import Backend, Prompt, SamplingPlan
+from evalharness.chat_template import render_prompt
+from evalharness.contracts import ChatTemplateOptions, GenerationOptions, TextGenerationRequest, VlmGenerationRequest
+from evalharness.errors import ImageError, PromptTooLong, RequestError
+from evalharness.stop_policy import StopPlan, resolve_stops
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["PreparedRequest", "PromptBuilder", "Request"]
+
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
+
+_SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A prompt with what is needed to turn its completion into a result."""
+
+    prompt: Prompt
+    stops: StopPlan
+    options: GenerationOptions
+    images: RequestImages | None
+
+
+@dataclass
+class RequestImages:
+    """The images of one request, in prompt order; `facts` is filled in when they are opened."""
+
+    sources: tuple[Any, ...]
+    verify: bool
+    facts: tuple[dict[str, Any], ...] = field(default=())
+
+    def load(self) -> list[Image.Image]:
+        """Return the opened images and note their size and hash."""
+        loaded = [images.load_image(source) for source in self.sources]
+        self.facts = tuple(
+            {"width": picture.width, "height": picture.height, "sha256": images.image_sha256(source)}
+            for picture, source in zip(loaded, self.sources, strict=True)
+        )
+        return loaded
+
+
+class PromptBuilder:
+    """Turns requests into prompts for one backend."""
+
+    def __init__(self, backend: Backend, chat_template: ChatTemplateOptions) -> None:
+        self._backend = backend
+        self._chat_template = chat_template
+        self._stops: dict[int, tuple[GenerationOptions, StopPlan]] = {}
+
+    def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
+        """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
+        stops = self._stop_plan(options)
+        request_images = _request_images(request)
+        owner = self._backend.tokenizer
+        if request_images is not None:
+            owner = self._backend.processor or owner
+        text = render_prompt(owner, _without_pictures(request.messages), self._chat_template)
+        self._check_placeholders(text, request_images)
+        token_ids = tuple(self._backend.tokenizer.encode(text, add_special_tokens=False))
+        num_tokens = self._num_tokens(token_ids, request_images)
+        check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
+        plan = _sampling_plan(options, stops)
+        load = request_images.load if request_images is not None else None
+        return PreparedRequest(Prompt(index, text, token_ids, num_tokens, plan, load), stops, options, request_images)
+
+    def _stop_plan(self, options: GenerationOptions) -> StopPlan:
+        known = self._stops.get(id(options))  # holding the options keeps their id from being given to others
+        if known is None:
+            known = (options, resolve_stops(options.stop, self._eos_token_ids(options), self._backend.tokenizer))
+            self._stops[id(options)] = known
+        return known[1]
+
+    def _eos_token_ids(self, options: GenerationOptions) -> tuple[int, ...]:
+        if options.eos_token_id is None:
+            return tuple(self._backend.eos_token_ids)
+        return (options.eos_token_id,) if isinstance(options.eos_token_id, int) else options.eos_token_id
+
+    def _check_placeholders(self, text: str, request_images: RequestImages | None) -> None:
+        placeholder = getattr(self._backend.processor, "image_token", None)
+        if not placeholder:
+            return
+        wanted = len(request_images.sources) if request_images is not None else 0
+        found = text.count(placeholder)
+        if found != wanted:
+            raise ImageError(
+                f"the rendered prompt has {found} image placeholders ({placeholder}) for {wanted} images; "
+                "write no placeholder into a message's text, and use a chat template that gives each image one"
+            )
+
+    def _num_tokens(self, token_ids: tuple[int, ...], request_images: RequestImages | None) -> int | None:
+        if request_images is None:
+            return len(token_ids)
+        measure = getattr(self._backend.processor, "_get_num_multimodal_tokens", None)
+        resizes = getattr(getattr(self._backend.processor, "image_processor", None), "do_resize", False)
+        if measure is None or not resizes:
+            return None  # the backend checks the length once it has expanded the placeholders
+        sizes = [images.image_size(source) for source in request_images.sources]
+        counts = measure(image_sizes=[(height, width) for width, height in sizes])["num_image_tokens"]
+        return len(token_ids) - len(sizes) + sum(int(count) for count in counts)
+
+
+def check_length(num_tokens: int | None, max_new_tokens: int, max_model_len: int | None) -> None:
+    """Raise `PromptTooLong` where the prompt, or prompt + max_new_tokens, does not fit the context."""
+    if num_tokens is None or max_model_len is None:
+        return
+    if num_tokens >= max_model_len:
+        raise PromptTooLong(f"the prompt has {num_tokens} tokens, the context {max_model_len}; shorten it or use smaller images (--max-pixels)")
+    if num_tokens + max_new_tokens > max_model_len:
+        raise PromptTooLong(
+            f"prompt ({num_tokens} tokens) + max_new_tokens ({max_new_tokens}) exceed the context of {max_model_len}; "
+            f"lower --max-new-tokens to at most {max_model_len - num_tokens} or shorten the prompt"
+        )
+
+
+def _sampling_plan(options: GenerationOptions, stops: StopPlan) -> SamplingPlan:
+    seed = options.seed
+    if options.samples and seed is None:
+        seed = secrets.randbelow(_SEED_LIMIT)
+    return SamplingPlan(
+        max_new_tokens=options.max_new_tokens,
+        temperature=float(options.temperature) if options.samples else 0.0,
+        top_p=float(options.top_p) if options.samples else 1.0,
+        repetition_penalty=float(options.repetition_penalty),
+        no_repeat_ngram_size=options.no_repeat_ngram_size or 0,
+        stop_token_ids=stops.token_ids,
+        stop_strings=stops.watched,
+        skip_special_tokens=options.decode.skip_special_tokens,
+        seed=seed,
+        logprobs=options.logprobs,
+        use_cache=options.use_cache,
+        pad_token_id=options.pad_token_id,
+        extra=tuple(sorted(options.extra_generation_kwargs.items())),
+    )
+
+
+def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    parts: list[Mapping[str, Any]] = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, Sequence) and not isinstance(content, (str, bytes)):
+            parts += [part for part in content if isinstance(part, Mapping) and part.get("type") == "image"]
+    return parts
+
+
+def _request_images(request: Request) -> RequestImages | None:
+    parts = _image_parts(request.messages)
+    if isinstance(request, TextGenerationRequest):
+        if parts:
+            raise RequestError(f"a TextGenerationRequest has {len(parts)} image parts; use VlmGenerationRequest")
+        return None
+    waiting = list(request.images)
+    sources = []
+    for part in parts:
+        source = part.get("image")
+        if source is None:
+            if not waiting:
+                raise ImageError(f"the messages have more image placeholders than images: {len(parts)} placeholders, {len(request.images)} in request.images")
+            source = waiting.pop(0)
+        sources.append(source)
+    if waiting:
+        raise ImageError(f"{len(waiting)} of {len(request.images)} images in request.images have no placeholder {{'type': 'image'}} in the messages")
+    if not sources:
+        raise ImageError("a VlmGenerationRequest needs at least one image; use TextGenerationRequest for a chat without")
+    return RequestImages(tuple(sources), request.verify)
+
+
+def _without_pictures(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the messages as they are, but with image parts that name no source: templates only place them."""
+    if not _image_parts(messages):
+        return messages
+    bare = []
+    for message in messages:
+        content = message["content"]
+        if not isinstance(content, str):
+            content = [{"type": "image"} if part.get("type") == "image" else part for part in content]
+        bare.append({**message, "content": content})
+    return bare
+
+
+def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
+    """Return the identity of what was asked: SHA-256 (hex) over the rendered prompt and the images' hashes."""
+    digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass"))
+    for fact in facts:
+        digest.update(b"\0" + fact["sha256"].encode("ascii"))
+    return digest.hexdigest()

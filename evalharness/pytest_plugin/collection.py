@@ -1,0 +1,122 @@
+"""From an eval marker to tests: one per case and engine, with written ids. Nothing here loads torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.cases import Case
+from evalharness.config import RunConfig
+from evalharness.contracts import GenerationOptions
+from evalharness.errors import ConfigError, EvalHarnessError
+from evalharness.gates import Gate, parse_gate
+from evalharness.suggestions import did_you_mean
+
+__all__ = ["EvalModule", "gates_of", "parametrize_eval", "read_eval"]
+
+_KEYWORDS = ("cases", "request", "options", "num_samples", "aggregate", "data")
+_OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
+
+
+@dataclass(frozen=True)
+class EvalModule:
+    """What one eval module asks: its cases, how each becomes a request, and how it is decoded.
+
+    `variants` are the decodings of every case: decode settings × samples, each with its seed.
+    """
+
+    name: str
+    path: str
+    cases: Sequence[Case]
+    request: Callable[[Any], Any]
+    variants: tuple[GenerationOptions, ...]
+    aggregate: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, float]] | None
+
+
+def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> EvalModule:
+    """Return the eval that a marker describes, its cases loaded; `ConfigError` says what is wrong with it."""
+    given = dict(marker.kwargs)
+    if marker.args:
+        raise ConfigError(f"{path}: the eval marker takes keywords only: {', '.join(_KEYWORDS)}")
+    for key in given:
+        if key not in _KEYWORDS:
+            raise ConfigError(f"{path}: the eval marker has no {key!r}{did_you_mean(key, _KEYWORDS) or '.'} Known: {', '.join(_KEYWORDS)}")
+    for key in ("cases", "request"):
+        if not callable(given.get(key)):
+            raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {given.get(key)!r}")
+    name = Path(path).stem.removeprefix("test_")
+    cases = _load_cases(given["cases"], _data_dir(given.get("data"), run, root), path, run.limit)
+    return EvalModule(name, path, cases, given["request"], _variants(given, path, run), given.get("aggregate"))
+
+
+def _data_dir(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:
+    if run.data is not None:
+        return Path(run.data)
+    return root / marked if marked is not None else None
+
+
+def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None) -> Sequence[Case]:
+    cases = list(load(data_dir))
+    where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
+    if not cases:
+        raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
+    for case in cases:
+        if not isinstance(case, Case):
+            raise ConfigError(f"{where} gave {case!r}; every case must be an evalharness.Case")
+        if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
+            raise ConfigError(f"{where} gave a case with id {case.id!r}; ids are printable text without '::'")
+    twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{where} gave case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
+    return cases[:limit]
+
+
+def _variants(given: Mapping[str, Any], path: str, run: RunConfig) -> tuple[GenerationOptions, ...]:
+    marked = given.get("options", GenerationOptions())
+    settings = [marked] if isinstance(marked, GenerationOptions) else list(marked)
+    if not settings or not all(isinstance(options, GenerationOptions) for options in settings):
+        raise ConfigError(f"{path}: options must be GenerationOptions or a list of them, got {marked!r}")
+    num_samples = run.num_samples if run.is_set("num_samples") else given.get("num_samples", 1)
+    if not isinstance(num_samples, int) or num_samples < 1:
+        raise ConfigError(f"{path}: num_samples must be an int of at least 1, got {num_samples!r}")
+    overrides = {name: getattr(run, name) for name in _OVERRIDES if run.is_set(name) and getattr(run, name) is not None}
+    variants = []
+    for options in settings:
+        options = replace(options, **overrides)
+        if num_samples > 1 and not options.samples:
+            raise ConfigError(f"{path}: num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0")
+        seed = run.seed if options.seed is None or run.is_set("seed") else options.seed
+        variants += [replace(options, seed=seed + sample) for sample in range(num_samples)]
+    return tuple(variants)
+
+
+def gates_of(node: pytest.Item | Any) -> tuple[Gate, ...]:
+    """Return the gates of a test, those of its module last; `ConfigError` for an expression that is none."""
+    return tuple(parse_gate(expression) for marker in node.iter_markers("gate") for expression in marker.args)
+
+
+def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], module: EvalModule | None) -> None:
+    """Parametrise a test over engines and, in an eval module, over cases; ids read `engine-case`."""
+    names = metafunc.fixturenames
+    if "engine" in names:
+        metafunc.parametrize("engine", engine_ids, ids=engine_ids, indirect=True, scope="session")
+    if "case" not in names:
+        return
+    if module is None:
+        raise ConfigError(f"{metafunc.definition.nodeid}: fixtures case, generation and score need pytestmark = pytest.mark.eval(...) in the module")
+    if "generation" in names and len(module.variants) > 1:
+        raise ConfigError(
+            f"{metafunc.definition.nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`"
+        )
+    gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
+    metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
+
+
+def as_collection_error(error: EvalHarnessError) -> Exception:
+    """Return the error that pytest shows as one short message, without a traceback."""
+    return pytest.Collector.CollectError(str(error))

@@ -1,0 +1,119 @@
+"""The fixtures that evals use: engine, case, generation, generations, score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evalharness.cases import Case
+from evalharness.contracts import GenerationFailure, GenerationResult
+from evalharness.errors import EvalHarnessError, RecordError, ScoreError
+from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, shorten
+from evalharness.pytest_plugin.session import STATE
+
+if TYPE_CHECKING:
+    from evalharness.engine import Engine
+
+__all__ = ["Score", "case", "engine", "generation", "generations", "score"]
+
+_NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.mark.eval(...)"
+
+
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """The engine of this test: one checkpoint on one backend, kept loaded while tests use it."""
+    state = request.config.stash[STATE]
+    spec = state.engine_spec(request.param)
+    try:
+        opened = state.open_engine(spec)
+    except EvalHarnessError as error:
+        # Short on purpose: pytest shows this once for every test that waits for the engine.
+        pytest.fail(f"engine {spec.id} cannot be opened: {error}", pytrace=False)
+    yield opened
+    state.stop_runner()
+    opened.close()
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest) -> Case:
+    """The case of this test; given by the eval marker, so this body runs only where there is none."""
+    raise pytest.UsageError(f"{request.node.nodeid}: fixture 'case' needs pytestmark = pytest.mark.eval(...) in its module")
+
+
+@pytest.fixture
+def generations(request: pytest.FixtureRequest, engine: Engine, case: Case) -> list[GenerationResult]:
+    """All generations of the case, decode settings × samples, in the marker's order."""
+    state = request.config.stash[STATE]
+    record = _record(state.current, request)
+    runner = state.runner(request.node, engine)
+    try:
+        outcomes = runner.outcomes(case.id, request.config.stash[WAITING])
+    except RecordError as error:
+        pytest.exit(f"the run cannot go on: {error}", returncode=pytest.ExitCode.INTERNAL_ERROR)
+    results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
+    record.num_tokens = sum(result.num_completion_tokens or 0 for result in results)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
+    if failures:
+        _raise_failure(record, failures)
+    return results
+
+
+@pytest.fixture
+def generation(generations: list[GenerationResult]) -> GenerationResult:
+    """The case's one generation."""
+    return generations[0]
+
+
+def _raise_failure(record: ItemRecord, failures: list[GenerationFailure]) -> None:
+    broken = next((failure for failure in failures if failure.kind == "error"), None)
+    if broken is not None:
+        record.broken = broken.problem
+        pytest.fail(shorten(broken.problem), pytrace=False)
+    record.invalid = failures[0].problem
+    message = shorten(f"invalid: {record.invalid}")
+    if record.gated:
+        pytest.skip(message)
+    raise InvalidSample(message, pytrace=False)
+
+
+class Score:
+    """Records numbers for the case of one test: `score(valid=True, f1=0.5)`; each name once, None means not applicable."""
+
+    def __init__(self, record: ItemRecord) -> None:
+        self._record = record
+
+    def __call__(self, **values: Any) -> None:
+        for name, value in values.items():
+            if name in self._record.scores:
+                raise ScoreError(f"score {name!r} was recorded already for this case; give each name once")
+            if value is not None:
+                self._record.scores[name] = _finite(name, value)
+
+
+def _finite(name: str, value: Any) -> float:
+    plain = value.item() if not isinstance(value, (int, float)) and hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
+    if not isinstance(plain, (bool, int, float)):
+        raise ScoreError(f"score {name!r} must be a number or bool, got {value!r} ({type(value).__name__})")
+    number = float(plain)
+    if not math.isfinite(number):
+        raise ScoreError(f"score {name!r} must be finite, got {number!r}; leave it out, or give None, where it does not apply")
+    return number
+
+
+@pytest.fixture
+def score(request: pytest.FixtureRequest) -> Score:
+    """Records scores of this test's case."""
+    return Score(_record(request.config.stash[STATE].current, request))
+
+
+def _record(record: ItemRecord | None, request: pytest.FixtureRequest) -> ItemRecord:
+    if record is None:
+        raise pytest.UsageError(f"{request.node.nodeid}: fixture {request.fixturename!r} {_NO_EVAL}")
+    return record
+
+
+WAITING = pytest.StashKey[Any]()
+"""What to call while a test waits for its generation (shows progress)."""

@@ -1,0 +1,50 @@
+"""The command line options and markers of the plugin; the options themselves come from `evalharness.config.OPTIONS`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from evalharness.config import OPTIONS, RunConfig, resolve
+from evalharness.config_checks import check_combinations
+from evalharness.errors import ConfigError
+
+__all__ = ["asked_on_command_line", "check_run_config", "resolve_run_config"]
+
+_MARKERS = (
+    "eval(cases, request, options=GenerationOptions(), num_samples=1, aggregate=None, data=None): "
+    "the cases of this module, how each is asked and decoded, and metrics that are no mean",
+    "gate(*expressions): conditions on this test's metrics, such as 'valid >= 0.95'; a failed assertion then is a miss, not a failure",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add every option of the table."""
+    group = parser.getgroup("evalharness", "evals of checkpoints (evalharness)")
+    for option in OPTIONS:
+        group.addoption(option.flag, **option.argument())
+
+
+def add_markers(config: pytest.Config) -> None:
+    """Make the two markers known, for `--markers` and strict mode."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def asked_on_command_line(config: pytest.Config) -> bool:
+    """Return whether any of our options was given: then this session is surely about evals."""
+    return any(config.getoption(option.dest) is not None for option in OPTIONS)
+
+
+def resolve_run_config(config: pytest.Config) -> RunConfig:
+    """Return the resolved options; what is wrong with them is a usage error."""
+    try:
+        return resolve({option.name: config.getoption(option.dest) for option in OPTIONS}, os.environ, config.rootpath)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def check_run_config(run: RunConfig) -> None:
+    """Raise `ConfigError` where options contradict each other."""
+    check_combinations(run)

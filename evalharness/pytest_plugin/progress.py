@@ -1,0 +1,89 @@
+"""What a run says while it runs: what will run, how far it is, where the report lies. Only the reporting process talks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from evalharness.pytest_plugin.session import EvalSession
+
+__all__ = ["Progress", "announce"]
+
+_TERMINAL_EVERY_S = 0.2
+_PIPE_EVERY_S = 30.0
+
+
+def announce(state: EvalSession, num_tests: int) -> str:
+    """Return the line that says what will run."""
+    run = state.run
+    engines = ", ".join(spec.id for spec in state.known_engines)
+    workers = f", {state.num_workers} workers" if state.num_workers > 1 else ""
+    return f"evalharness: {num_tests} eval tests on {engines}{workers}; run {run.run_id} -> {state.run_dir}"
+
+
+class Progress:
+    """Shows cases done, tokens per second and time left: one live line on a terminal, a line now and then in a pipe."""
+
+    def __init__(self, config: pytest.Config, state: EvalSession) -> None:
+        self._state = state
+        self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+        self._live = bool(self._reporter is not None and self._reporter.isatty and sys.stdout.isatty() and config.get_verbosity() <= 0)
+        self._every_s = _TERMINAL_EVERY_S if self._live else _PIPE_EVERY_S
+        self._started = time.monotonic()
+        self._last = self._started
+        self._num_done = 0
+        self._num_tokens = 0
+        self._num_problems = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether one line is rewritten in place (then pytest's own dots stay away)."""
+        return self._live
+
+    def test_ended(self, num_tokens: int, is_problem: bool) -> None:
+        """Count a test."""
+        self._num_done += 1
+        self._num_tokens += num_tokens
+        self._num_problems += is_problem
+        self.show()
+
+    def show(self) -> None:
+        """Show the line if it is time again; also called while a test waits for its generation."""
+        now = time.monotonic()
+        if self._reporter is None or now - self._last < self._every_s:
+            return
+        self._last = now
+        line = self._line(now)
+        if self._live:
+            self._reporter.rewrite(line[: self._reporter._screen_width - 1], erase=True)
+        else:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(line)
+
+    def clear(self) -> None:
+        """Take the live line away."""
+        if self._live and self._last != self._started:
+            self._reporter.rewrite("", erase=True)
+
+    def _line(self, now: float) -> str:
+        total = len(self._state.eval_nodeids)
+        elapsed = now - self._started
+        tokens = max(self._num_tokens, self._state.progress.num_completion_tokens)
+        parts = [f"{self._num_done}/{total} tests", f"{tokens / elapsed:,.0f} tokens/s"]
+        generated = self._state.progress.num_generations
+        if generated > self._num_done:
+            parts.insert(1, f"{generated} generated")
+        if 0 < self._num_done < total:
+            parts.append(f"about {_duration((total - self._num_done) * elapsed / self._num_done)} left")
+        if self._num_problems:
+            parts.append(f"{self._num_problems} not passed")
+        return "evalharness: " + ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

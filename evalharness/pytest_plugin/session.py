@@ -1,0 +1,193 @@
+"""What one process of a run knows: options, engines, eval modules, units, journal. The controller's is the one that reports."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evalharness.cases import Case
+from evalharness.config import RunConfig
+from evalharness.journal import Journal
+from evalharness.pytest_plugin.collection import EvalModule, gates_of, read_eval
+from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, open_engine
+from evalharness.pytest_plugin.options import check_run_config
+from evalharness.pytest_plugin.outcomes import ItemRecord
+from evalharness.pytest_plugin.units import UnitKey, assign_units
+
+from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
+
+if TYPE_CHECKING:
+    from evalharness.engine import Engine
+
+__all__ = ["STATE", "EvalSession", "utc_now"]
+
+
+def utc_now() -> str:
+    """Return the current time as ISO 8601, UTC, to the millisecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+class EvalSession:
+    """State of one pytest process; `worker` is "main" without xdist, "gw0"… in a worker, "controller" above them."""
+
+    def __init__(self, run: RunConfig, root: Path, worker: str, num_workers: int, engines: Sequence[EngineSpec] | None = None) -> None:
+        self.run = run
+        self.root = root
+        self.worker = worker
+        self.num_workers = num_workers
+        self.run_dir = Path(run.report_dir) / run.run_id
+        self.started_at = utc_now()
+        self.started = time.monotonic()
+        self.modules: dict[str, EvalModule] = {}
+        self.current: ItemRecord | None = None
+        self.started_run = False
+        self._engines = list(engines) if engines is not None else None
+        self._journal: Journal | None = None
+        self._units: dict[str, UnitKey] = {}
+        self._unit_cases: dict[UnitKey, list[Case]] = {}
+        self._tests_left: Counter[tuple[str, str, str]] = Counter()
+        self._runner: tuple[UnitKey, UnitRunner] | None = None
+        self.progress = UnitProgress()
+
+    # Engines and evals, known at collection
+
+    @property
+    def engines(self) -> list[EngineSpec]:
+        """The engines of the run; found, and their checkpoints looked at, on first use."""
+        if self._engines is None:
+            check_run_config(self.run)
+            self._engines = engine_specs(self.run, self.root)
+        return self._engines
+
+    @property
+    def known_engines(self) -> list[EngineSpec]:
+        """The engines if they were found already, without looking for them."""
+        return self._engines or []
+
+    def engine_spec(self, engine_id: str) -> EngineSpec:
+        """Return the spec of an id."""
+        return next(spec for spec in self.engines if spec.id == engine_id)
+
+    def module(self, marker: pytest.Mark, path: str) -> EvalModule:
+        """Return the eval of a module, its cases loaded once per process."""
+        if path not in self.modules:
+            self.modules[path] = read_eval(marker, path, self.run, self.root)
+        return self.modules[path]
+
+    # Units, known once the final collection is
+
+    def plan_nodeids(self, nodeids: Sequence[str]) -> None:
+        """Note the unit of every eval test by its id; all that the controller of workers knows."""
+        self._units = assign_units(nodeids, [spec.id for spec in self.known_engines], self.num_workers)
+
+    def plan_units(self, items: Sequence[pytest.Item]) -> None:
+        """Note which tests share a unit, which cases each unit has, and how many tests wait for each case."""
+        self.plan_nodeids([item.nodeid for item in items])
+        for item in items:
+            unit = self._units.get(item.nodeid)
+            if unit is None:
+                continue
+            case = item.callspec.params["case"]  # type: ignore[attr-defined]
+            key = (unit.engine, unit.path, case.id)
+            if not self._tests_left[key]:
+                self._unit_cases.setdefault(unit, []).append(case)
+            self._tests_left[key] += 1
+
+    def is_eval(self, nodeid: str) -> bool:
+        """Return whether the node id is one of an eval's tests."""
+        return nodeid in self._units
+
+    @property
+    def eval_nodeids(self) -> list[str]:
+        """The node ids of all collected eval tests, in order."""
+        return list(self._units)
+
+    def record_for(self, item: pytest.Item) -> ItemRecord | None:
+        """Return a new record for an eval test that is about to run, None for any other test."""
+        unit = self._units.get(item.nodeid)
+        if unit is None:
+            return None
+        module = self.modules[unit.path]
+        return ItemRecord(
+            nodeid=item.nodeid,
+            eval=module.name,
+            test=item.originalname,  # type: ignore[attr-defined]
+            case=item.callspec.params["case"],  # type: ignore[attr-defined]
+            engine=self.engine_spec(unit.engine),
+            options=module.variants,
+            gated=next(item.iter_markers("gate"), None) is not None,
+            started_at=utc_now(),
+        )
+
+    # Running
+
+    @property
+    def journal(self) -> Journal:
+        """This process's journal, opened on first use."""
+        if self._journal is None:
+            self._journal = Journal(self.run_dir, self.worker)
+        return self._journal
+
+    def open_engine(self, spec: EngineSpec) -> Engine:
+        """Return the opened engine of a spec and note its facts."""
+        started = time.monotonic()
+        engine = open_engine(spec, self.run)
+        facts = engine.describe()
+        self.journal.write("engine", {"id": spec.id, "load_s": time.monotonic() - started, "settings": facts, "worker": self.worker})
+        return engine
+
+    def runner(self, item: pytest.Item, engine: Engine) -> UnitRunner:
+        """Return the runner of the test's unit, started if it is the unit's first test."""
+        unit = self._units[item.nodeid]
+        if self._runner is not None and self._runner[0] == unit:
+            return self._runner[1]
+        self.stop_runner()
+        module = self.modules[unit.path]
+        cases = [case for case in self._unit_cases[unit] if self._tests_left[unit.engine, unit.path, case.id]]
+        runner = UnitRunner(unit.engine, engine, module, cases, self.journal, self.progress)
+        self._runner = (unit, runner)
+        return runner
+
+    def stop_runner(self) -> None:
+        """End the running unit, if any."""
+        if self._runner is not None:
+            self._runner[1].stop()
+            self._runner = None
+
+    def test_ended(self, record: ItemRecord, duration_s: float) -> None:
+        """Write the test's row and let its case's generations go when no other test needs them."""
+        unit = self._units[record.nodeid]
+        key = (unit.engine, unit.path, record.case.id)
+        self._tests_left[key] -= 1
+        if not self._tests_left[key] and self._runner is not None:
+            self._runner[1].release(record.case.id)
+        self.journal.write("row", {**record.to_json(), "run_id": self.run.run_id, "worker": self.worker, "duration_s": round(duration_s, 6)})
+
+    def note_evals(self, items: Sequence[pytest.Item]) -> None:
+        """Write each eval's tests and gates into the journal, so that the controller can judge without importing them."""
+        tests: dict[str, dict[str, list[str]]] = {}
+        for item in items:
+            unit = self._units.get(item.nodeid)
+            if unit is not None:
+                name = item.originalname  # type: ignore[attr-defined]
+                if name not in tests.setdefault(unit.path, {}):
+                    tests[unit.path][name] = [gate.expression for gate in gates_of(item)]
+        for path, gates in tests.items():
+            module = self.modules[path]
+            self.journal.write("eval", {"name": module.name, "path": path, "num_cases": len(module.cases), "tests": gates})
+
+    def close(self) -> None:
+        """End the running unit and close the journal."""
+        self.stop_runner()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+STATE = pytest.StashKey[EvalSession]()
