@@ -1,0 +1,144 @@
+"""Find the photos of work orders on disk: `<root>/<mission>/{审核通过|审核不通过}/<group>/*.{jpg,jpeg,png}`.
+
+Whatever is left out (unknown folders, empty groups) is said in a `DataWarning`; a folder without any group is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Literal, TypeAlias
+
+from evalharness.errors import ConfigError
+from evalharness.tasks import DataWarning
+from evalharness.tasks.stage_a_schema import MISSIONS, Domain, Mission
+
+__all__ = ["LABELS", "Group", "Label", "find_groups", "natural_key", "reference_path"]
+
+Label: TypeAlias = Literal["pass", "fail"]
+# In the order in which they are read.
+LABEL_DIRS: tuple[tuple[str, Label], ...] = (("审核不通过", "fail"), ("审核通过", "pass"))
+LABELS: tuple[Label, ...] = ("pass", "fail")
+SUFFIXES = (".jpg", ".jpeg", ".png")
+LAYOUT = "<root>/<mission>/{审核通过|审核不通过}/<group>/*.{jpg,jpeg,png}"
+
+_GROUP_ID = re.compile(r"QC-[A-Za-z]+-[0-9]{8}-[0-9]+")
+
+
+@dataclass(frozen=True)
+class Group:
+    """One work order: its photos in natural order. `copy` counts groups of one id, mission and label from 1."""
+
+    mission: str
+    domain: Domain
+    label: Label
+    group_id: str
+    images: tuple[Path, ...]
+    copy: int = 1
+
+    @property
+    def key(self) -> str:
+        """`<group id>::<label>`: the same work order may lie under both labels, as two records."""
+        return f"{self.group_id}::{self.label}"
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts 2 before 10; equal numbers written differently stay apart."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), part) if place % 2 else (0, part) for place, part in enumerate(parts)]
+
+
+def reference_path(root: Path, mission: str) -> Path:
+    """Return where the reference summaries of a mission lie: beside its folder, in the five-key JSONL form."""
+    return root / f"{mission}_stage_a.jsonl"
+
+
+def find_groups(
+    data_dir: Path | str | None, *, max_pass: int | None = None, max_fail: int | None = None, seed: int = 0
+) -> tuple[Path, list[Group]]:
+    """Return the root and its groups: missions by name, fail before pass, groups by folder name.
+
+    `data_dir` is the root or one mission's folder. `max_pass` and `max_fail` draw that many groups per mission and label
+    (`Random(seed)` for pass, `Random(seed + 1)` for fail), order kept; None takes all, 0 none.
+    """
+    if data_dir is None:
+        raise ConfigError(f"no data folder was given; give one with --data, laid out as {LAYOUT}")
+    root = Path(data_dir)
+    if not root.is_dir():
+        raise ConfigError(f"data folder {root} {'is not a folder' if root.exists() else 'does not exist'}; expected {LAYOUT}")
+    root, missions = _missions(root)
+    groups: list[Group] = []
+    for mission in missions:
+        found = list(_groups_of(root, mission))
+        groups += _drawn(found, "fail", max_fail, seed + 1)
+        groups += _drawn(found, "pass", max_pass, seed)
+    if not groups:
+        raise ConfigError(f"no Stage-A photos in {data_dir}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
+    return root, _numbered(groups)
+
+
+def _missions(root: Path) -> tuple[Path, list[Mission]]:
+    # resolve(), so that `--data .` inside a mission's folder knows where it is
+    if root.resolve().name in MISSIONS:
+        return root.resolve().parent, [MISSIONS[root.resolve().name]]
+    names = _folders(root)
+    unknown = [name for name in names if name not in MISSIONS]
+    if unknown:
+        warnings.warn(DataWarning(f"{root}: no missions, left out: {', '.join(unknown)}; known: {', '.join(MISSIONS)}"), stacklevel=4)
+    return root, [MISSIONS[name] for name in names if name in MISSIONS]
+
+
+def _folders(parent: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(parent) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
+    parent = root / mission.name
+    labels = dict(LABEL_DIRS)
+    unknown = [name for name in _folders(parent) if name not in labels]
+    if unknown:
+        warnings.warn(DataWarning(f"{parent}: no labels, left out: {', '.join(unknown)}; known: {', '.join(labels)}"), stacklevel=5)
+    for folder, label in LABEL_DIRS:
+        if not (parent / folder).is_dir():
+            continue
+        for name in _folders(parent / folder):
+            directory = parent / folder / name
+            images = sorted(_photos(directory), key=lambda path: natural_key(path.name))
+            if images:
+                match = _GROUP_ID.match(images[0].stem)
+                yield Group(mission.name, mission.domain, label, match[0] if match else name, tuple(images))
+            else:
+                warnings.warn(DataWarning(f"{directory}: no photos, group left out"), stacklevel=5)
+
+
+def _photos(directory: Path) -> list[Path]:
+    # Names with a leading dot are what macOS writes beside the real files.
+    return [
+        directory / entry.name
+        for entry in os.scandir(directory)
+        if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir()
+    ]
+
+
+def _drawn(groups: Sequence[Group], label: str, cap: int | None, seed: int) -> list[Group]:
+    mine = [group for group in groups if group.label == label]
+    if cap is None or cap >= len(mine):
+        return mine
+    return [mine[place] for place in sorted(Random(seed).sample(range(len(mine)), cap))]
+
+
+def _numbered(groups: Sequence[Group]) -> list[Group]:
+    seen: dict[tuple[str, str], int] = {}
+    numbered = []
+    for group in groups:
+        key = (group.mission, group.key)
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] == 2:
+            warnings.warn(DataWarning(f"{group.mission}: several folders hold group {group.key}; kept apart as …~2, …~3"), stacklevel=4)
+        numbered.append(replace(group, copy=seen[key]))
+    return numbered

@@ -1,0 +1,34 @@
+"""Stage-A: one structured summary per site photo.
+
+A photo of a work order in, two lines out (or `无关图片` alone, if it shows no site):
+
+    <DOMAIN=RRU>, <TASK=SUMMARY>
+    {"统计": [{"类别": "站点距离", "站点距离": {"7": 1}}, {"类别": "紧固件", "安装状态": {"合格": 2}}], "分组统计": {"1": 2}}
+
+Photos lie in `<root>/<mission>/{审核通过|审核不通过}/<group>/`, references in `<root>/<mission>_stage_a.jsonl`; another
+root is given with --data. The rules of form and schema are in `evalharness/tasks/stage_a_schema.py`, the metrics in
+`stage_a_metrics.py`.
+
+Gates: `valid`, nothing to forgive in form and schema; `category_f1`, what is in the photo, nothing missed or invented.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from evalharness import GenerationOptions
+from evalharness.tasks import stage_a
+
+pytestmark = pytest.mark.eval(
+    cases=stage_a.load_cases,
+    request=stage_a.request,
+    options=GenerationOptions(max_new_tokens=1024),
+    aggregate=stage_a.aggregate,
+)
+
+
+@pytest.mark.gate("valid >= 0.95", "category_f1 >= 0.80")
+def test_summary(case, generation, score):
+    summary = stage_a.parse_summary(generation.text, domain=case.domain)
+    score(**stage_a.scores(summary, case))
+    assert summary.valid, summary.problem
