@@ -1,0 +1,98 @@
+"""Image prompts for vLLM: token ids and pictures in, expanded ids out, checked against the checkpoint's own image processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from evalharness.backends.base import Prompt
+from evalharness.errors import BackendError, ImageError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["ImageGrid", "ImagePrompts"]
+
+ImageGrid: TypeAlias = "tuple[int, int, int]"
+"""Patches of one image: time, height, width."""
+
+PROBE_SIZES = ((64, 48), (3000, 2000))  # width, height: below and above any usual budget
+
+
+class ImagePrompts:
+    """Turns prompts with pictures into vLLM's engine inputs."""
+
+    def __init__(self, llm: Any, processor: Any) -> None:
+        self._renderer = llm.renderer
+        self._image_processor = processor.image_processor
+        self._image_token_id: int | None = getattr(processor, "image_token_id", None)
+        self._grid_of_hash: dict[str, ImageGrid] = {}
+
+    @property
+    def can_verify(self) -> bool:
+        """Whether the image processor can say beforehand how many tokens an image takes."""
+        return hasattr(self._image_processor, "get_number_of_image_patches") and self._image_token_id is not None
+
+    def render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
+        """Return the engine input, its pictures processed, and their patch grids.
+
+        The ids go in unexpanded and vLLM expands each placeholder, so that a text is never tokenised a second time.
+        `ImageError` when a picture cannot be opened or used, `BackendError` when vLLM made other tokens than the
+        checkpoint's image processor would.
+        """
+        assert prompt.load_images is not None
+        images = prompt.load_images()
+        sizes = [image.size for image in images]
+        num_placeholders = prompt.token_ids.count(self._image_token_id) if self._image_token_id is not None else len(images)
+        if num_placeholders != len(images):
+            raise ImageError(f"the prompt has {num_placeholders} image placeholders and {len(images)} images; they must come out even")
+        engine_input = self._render(prompt.token_ids, images)
+        del images
+        self._check_tokens(engine_input, sizes)
+        if prompt.num_tokens is not None and len(engine_input["prompt_token_ids"]) != prompt.num_tokens:
+            raise BackendError(f"vLLM made {len(engine_input['prompt_token_ids'])} prompt tokens where {prompt.num_tokens} are right")
+        return engine_input, self._grids(engine_input)
+
+    def check_pixel_budget(self) -> None:
+        """Raise `BackendError` unless vLLM resizes as the checkpoint's image processor does, with the budget that was set."""
+        if not self.can_verify:
+            return
+        from PIL import Image
+
+        for size in PROBE_SIZES:
+            self._check_tokens(self._render((self._image_token_id,), [Image.new("RGB", size, "gray")]), [size])
+
+    def _render(self, token_ids: Sequence[int | None], images: list[Image.Image]) -> Any:
+        (engine_input,) = self._renderer.render_cmpl([{"prompt_token_ids": list(token_ids), "multi_modal_data": {"image": images}}])
+        return engine_input
+
+    def _check_tokens(self, engine_input: Any, sizes: Sequence[tuple[int, int]]) -> None:
+        if not self.can_verify:
+            return
+        made = [place.length for place in engine_input["mm_placeholders"]["image"]]
+        right = [self._num_tokens(width, height) for width, height in sizes]
+        if made != right:
+            raise BackendError(
+                f"vLLM made {made} image tokens of images of {list(sizes)} pixels where the image processor makes {right}: "
+                f"the pixel budget {dict(self._image_processor.size)} is not in force"
+            )
+
+    def _num_tokens(self, width: int, height: int) -> int:
+        processor = self._image_processor
+        if getattr(processor, "do_resize", True):
+            num_patches = processor.get_number_of_image_patches(height, width, {})
+        else:
+            num_patches = (height // processor.patch_size) * (width // processor.patch_size)
+        return int(num_patches // processor.merge_size**2)
+
+    def _grids(self, engine_input: Any) -> tuple[ImageGrid, ...]:
+        """Return the patch grid of each image; vLLM leaves out the data of pictures that the engine core has already."""
+        grids = []
+        items = engine_input["mm_kwargs"].get("image", ())
+        for item, image_hash in zip(items, engine_input["mm_hashes"]["image"], strict=True):
+            if item is not None and "image_grid_thw" in item:
+                values = item["image_grid_thw"].data.flatten().tolist()
+                self._grid_of_hash[image_hash] = (int(values[0]), int(values[1]), int(values[2]))
+            if image_hash in self._grid_of_hash:
+                grids.append(self._grid_of_hash[image_hash])
+        return tuple(grids)

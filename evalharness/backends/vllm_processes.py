@@ -1,0 +1,113 @@
+"""The processes that vLLM starts: they can import transformers, and they end with this one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["ChildProcesses", "children_prepared"]
+
+PR_SET_PDEATHSIG = 1
+CONFIG_KEY = "evalharness"
+
+_starting_engine = threading.local()
+
+
+class ChildProcesses:
+    """The child processes, direct and indirect, that appear while an engine starts."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._known_before = set(psutil.Process().children(recursive=True))
+        self._started: set[psutil.Process] = set()
+
+    def look(self) -> None:
+        """Take note of all that have been started by now."""
+        import psutil
+
+        self._started |= set(psutil.Process().children(recursive=True)) - self._known_before
+
+    def end(self, *, grace_s: float) -> int:
+        """End those that are left: wait, then SIGKILL; return how many had to be killed. Takes `grace_s` + 10 s at most."""
+        import psutil
+
+        self.look()
+        own = [process for process in self._started if process.pid != _resource_tracker_pid()]
+        _, alive = psutil.wait_procs(own, timeout=grace_s)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive, timeout=10)
+        self._started.clear()
+        return len(alive)
+
+
+def _resource_tracker_pid() -> int | None:
+    """Return the id of Python's own helper process, which serves the whole program and ends with it."""
+    from multiprocessing import resource_tracker
+
+    return getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
+
+
+@contextlib.contextmanager
+def children_prepared() -> Iterator[None]:
+    """Prepare every process that is started in here, by fork or by spawn, see `_prepare`.
+
+    A spawned process knows nothing of this one, and vLLM on CPU always spawns. The first thing that it unpickles is the
+    configuration that Python's multiprocessing hands from parent to child, before the function that it is to run (and so
+    before it imports vLLM): an object in there is unpickled by a call of `_prepare`.
+    """
+    config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    config[CONFIG_KEY] = _Preparation(ends_with_parent=threading.current_thread() is threading.main_thread())
+    _starting_engine.preparation = config[CONFIG_KEY]
+    try:
+        yield
+    finally:
+        del config[CONFIG_KEY], _starting_engine.preparation
+
+
+class _Preparation:
+    """Is unpickled, in a spawned child, by preparing that child."""
+
+    def __init__(self, ends_with_parent: bool) -> None:
+        self.ends_with_parent = ends_with_parent
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _prepare, (self.ends_with_parent,)
+
+
+def _prepare(ends_with_parent: bool) -> _Preparation:
+    """Make transformers importable in this process and let the kernel end it with its parent; return what its children get.
+
+    vLLM ends its engine when this process ends or is interrupted, but not when it is killed (SIGKILL, out of memory).
+    """
+    from evalharness.backends.torchvision_cpu import register_missing_operators
+
+    if ends_with_parent:
+        _end_with_parent()
+    register_missing_operators()
+    return _Preparation(ends_with_parent)
+
+
+def _end_with_parent() -> None:
+    # Linux only. The kernel watches the thread that forked, not its process: never ask for it from a thread that may end.
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _after_fork_in_child() -> None:
+    preparation = getattr(_starting_engine, "preparation", None)
+    if preparation is not None and preparation.ends_with_parent:
+        _end_with_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
