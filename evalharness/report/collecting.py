@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from evalharness.report.reading import read_run, read_samples
 from evalharness.report.safe_text import one_line, printable, terminal_text
+from evalharness.report.wording import plural
 
 __all__ = ["OUTCOMES", "Codes", "Collected", "ProblemGroup", "collect", "generations_of", "mapping", "text_of"]
 
@@ -142,7 +143,7 @@ def collect(run_dir: Path) -> Collected:
     for row in read_samples(run_dir, notes):
         _add_row(collected, row, seen)
     for what, count in collected.unusable.items():
-        notes.append(f"{what}: left out of every mean ({count:,} times)")
+        notes.append(f"{what}: left out of every mean ({plural(count, 'time')})")
     return collected
 
 
@@ -203,7 +204,7 @@ def _add_scores(collected: Collected, number: int, outcome: str, scores: object)
         except OverflowError:
             score = math.inf
         if outcome not in _SCORED:
-            collected.unusable[f"a score of a row that ended as '{outcome}'"] += 1
+            collected.unusable[f"a score of a case that ended as {outcome}"] += 1
         elif math.isfinite(score):
             collected.scores.append((number, code, score))
         else:

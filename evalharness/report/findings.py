@@ -31,10 +31,8 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     counts = tables.rows[list(OUTCOMES)].sum()
     gates = records(tables.run, "gates")
     num_failed = sum(gate.get("passed") is not True for gate in gates)
-    if num_failed:
-        reasons = [f"{share_text(num_failed, len(gates))} gates failed"]
-    else:
-        reasons = [f"{share_text(len(gates), len(gates))} gates passed" if gates else "no gates were set"]
+    which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
+    reasons = [f"{which} {'failed' if num_failed else 'passed'}" if gates else "no gates were set"]
     for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be asked or answered")):
         if counts[outcome]:
             reasons.append(f"{plural(int(counts[outcome]), 'case')} {what}")
@@ -85,7 +83,7 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     if counted and sum(counted) != len(tables.rows):
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {len(tables.rows):,}: the two do not belong together"
     if tables.collected.num_duplicates:
-        yield f"{plural(tables.collected.num_duplicates, 'row')} repeat a case × test × engine that was there already: they count twice"
+        yield f"{plural(tables.collected.num_duplicates, 'row')} too many, of a case × test × engine that has one already: counted all the same"
     for outcome, count in sorted(tables.collected.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 

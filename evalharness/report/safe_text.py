@@ -27,7 +27,7 @@ _LONGEST_ESCAPE = 6
 # What spreadsheets run as a formula, with the full-width and small forms that East Asian input methods accept, also
 # behind spaces and invisible characters.
 _INVISIBLE = r"\s\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
-_FORMULA = re.compile(rf"[\t\r\n]|[{_INVISIBLE}]*[=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212]")
+_FORMULA = re.compile(rf"[\t\n]|[{_INVISIBLE}]*[=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212]")
 
 _MARKDOWN = str.maketrans({**{mark: "\\" + mark for mark in "\\|`*[]~$"}, "<": "&lt;", "&": "&amp;"})
 # An underscore inside a word is no emphasis and stays readable (`category_f1`).

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.report.findings import MAX_FINDINGS, findings, verdict
+from evalharness.report.tables import load_tables
+from tests.report.runs import gate, generation, invalid, row, rows, write_run
+
+WHERE = "stage_a::test_summary on hf:tiny"
+
+
+def findings_of(tmp_path: Path, samples: list[dict[str, Any]], **run: Any) -> list[str]:
+    return findings(load_tables(write_run(tmp_path, samples, **run)))
+
+
+def verdict_of(tmp_path: Path, samples: list[dict[str, Any]], **run: Any) -> tuple[str, str]:
+    return verdict(load_tables(write_run(tmp_path, samples, **run)))
+
+
+def test_a_sound_run_needs_no_remark(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, rows(20)) == []
+
+
+def test_scores_of_an_engine_that_never_parsed_say_nothing_about_quality(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, [row(f"case-{number}", scores={"valid": 0.0}) for number in range(20)])
+    assert found == [f"0 of 20 answers of {WHERE} could be parsed: its scores say nothing about quality"]
+
+
+@pytest.mark.parametrize(
+    ("failed", "sentence"),
+    [
+        (10, f"10 of 20 answers of {WHERE} could not be parsed: its scores are mostly about format, not quality"),
+        (1, f"1 of 20 answers of {WHERE} could not be parsed"),
+    ],
+    ids=["half", "one"],
+)
+def test_parse_failures_are_named(tmp_path: Path, failed: int, sentence: str) -> None:
+    assert findings_of(tmp_path, [row(f"case-{number}", scores={"valid": float(number >= failed)}) for number in range(20)]) == [sentence]
+
+
+def test_one_and_the_same_answer_to_all_cases_is_named(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, rows(12, text="same")) == ["hf:tiny gave one and the same answer to all 12 cases of stage_a"]
+
+
+def test_several_tests_of_one_case_are_no_identical_answers(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, [row("only", test=name) for name in ("test_a", "test_b", "test_c")])
+    assert found == ["stage_a has 1 case only: its scores can differ by chance alone"]
+
+
+def test_two_checkpoints_with_the_same_answers_are_suspect(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, [*rows(12), *rows(12, engine="hf:other")])
+    assert found == ["hf:tiny and hf:other gave the same answer to every case of stage_a: are they the same weights?"]
+
+
+def test_one_checkpoint_on_two_backends_may_agree(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, [*rows(12), *rows(12, engine="vllm:tiny")]) == []
+
+
+def test_checkpoints_that_differ_in_one_answer_are_not_suspect(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, [*rows(12), *rows(11, engine="hf:other"), row("case-11", engine="hf:other", text="else")]) == []
+
+
+def test_what_could_not_be_asked_or_broke_is_named(tmp_path: Path) -> None:
+    samples = [*rows(17), invalid("a"), invalid("b", outcome="error"), invalid("c", outcome="skip")]
+    assert findings_of(tmp_path, samples) == [
+        f"1 of 20 cases of {WHERE} ended in an error (machine, network or code): they are in no mean",
+        f"1 of 20 cases of {WHERE} are invalid (could not be asked or answered): they are in no mean",
+        f"1 of 20 cases of {WHERE} were skipped",
+    ]
+
+
+@pytest.mark.parametrize(("capped", "named"), [(1, False), (5, True), (100, True)], ids=["rare", "notable", "all"])
+def test_length_cap_hits_are_named_from_a_share_on(tmp_path: Path, capped: int, named: bool) -> None:
+    cut = [row(f"case-{number}", generation=generation(text=str(number), finish_reason="length")) for number in range(capped)]
+    found = findings_of(tmp_path, [*cut, *(row(f"more-{number}") for number in range(100 - capped))])
+    assert bool(found) is named
+    assert all("hit the length cap: they may be unfinished" in sentence for sentence in found)
+
+
+def test_empty_answers_are_named(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, [*rows(19), row("z", text=" \n")]) == [f"1 of 20 answers of {WHERE} are empty"]
+
+
+def test_fallback_and_ignored_options_are_named(tmp_path: Path) -> None:
+    changed = row("z", generation=generation(fallback="hf", ignored_options=["top_k"]), engine="vllm:tiny")
+    assert findings_of(tmp_path, [*rows(19, engine="vllm:tiny"), changed]) == [
+        "1 answer of vllm:tiny came from the fallback backend hf, not from the one asked for",
+        "vllm:tiny ignored the option top_k in 1 answer",
+    ]
+
+
+def test_few_cases_are_named(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, rows(2)) == ["stage_a has 2 cases only: its scores can differ by chance alone"]
+
+
+def test_cases_without_a_row_are_named(tmp_path: Path) -> None:
+    entry = {"name": "stage_a", "num_cases": 20, "tests": ["test_summary"]}
+    found = findings_of(tmp_path, rows(12), evals=[entry], engines=[{"id": "hf:tiny"}])
+    assert found == ["stage_a: 8 of 20 cases × tests × engines have no row: they were not run"]
+
+
+def test_an_eval_without_any_row_is_named(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, [], evals=[{"name": "stage_a", "num_cases": 3, "tests": ["test_summary"]}])
+    assert found == ["stage_a: 3 of 3 cases × tests × engines have no row: they were not run"]
+
+
+def test_counts_that_differ_from_the_rows_are_named(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, rows(19), counts={"pass": 20})
+    assert found == ["run.json counts 20 rows, samples.jsonl holds 19: the two do not belong together"]
+
+
+def test_repeated_rows_and_unknown_outcomes_are_named(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, [*rows(12), row("case-0"), row("z", outcome="novel", scores={})]) == [
+        "1 row too many, of a case × test × engine that has one already: counted all the same",
+        "1 row with the unknown outcome 'novel': counted as other, never scored",
+    ]
+
+
+def test_what_could_not_be_read_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, [])
+    (tmp_path / "samples.jsonl").unlink()
+    assert findings(load_tables(tmp_path)) == ["samples.jsonl is missing: no sample of this run can be shown"]
+
+
+def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, [row("a", eval=f"eval-{number}") for number in range(40)])
+    assert len(found) == MAX_FINDINGS + 1
+    assert found[-1] == "10 more remarks like these are left out; report.csv has the counts of every line"
+
+
+@pytest.mark.parametrize(
+    ("samples", "run", "expected"),
+    [
+        (rows(2), {"gates": [gate(), gate()]}, ("PASSED", "all 2 gates passed")),
+        (rows(2), {}, ("FINISHED", "no gates were set")),
+        (rows(2), {"gates": [gate(), gate(False)], "exit_code": 1}, ("FAILED", "1 of 2 gates failed")),
+        ([row(outcome="fail")], {"exit_code": 1}, ("FAILED", "no gates were set; 1 case failed")),
+        ([row(outcome="error")], {"gates": [gate()]}, ("FAILED", "the gate passed; 1 case ended in an error")),
+        ([row(), invalid("b")], {"gates": [gate()]}, ("PASSED", "the gate passed; 1 case could not be asked or answered")),
+        (rows(2), {"exit_code": 3}, ("FAILED", "no gates were set; pytest ended with exit code 3")),
+        (rows(2), {"interrupted": "Ctrl-C", "exit_code": 2}, ("INTERRUPTED", "Ctrl-C; no gates were set; pytest ended with exit code 2")),
+        ([], {}, ("EMPTY", "no case was recorded; no gates were set")),
+        (rows(2), {"gates": [{"expression": "valid > 0"}]}, ("FAILED", "the gate failed")),
+    ],
+    ids=[
+        "passed",
+        "no gates",
+        "gate failed",
+        "test failed",
+        "error",
+        "invalid",
+        "exit code",
+        "interrupted",
+        "empty",
+        "gate without a verdict",
+    ],
+)
+def test_the_verdict_is_one_word_and_its_reason(
+    tmp_path: Path, samples: list[dict[str, Any]], run: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert verdict_of(tmp_path, samples, **run) == expected

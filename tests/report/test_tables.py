@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.report.tables import COUNTS, RunTables, load_tables
+from tests.report.hostile import HOSTILE_TEXTS
+from tests.report.runs import generation, invalid, row, rows, write_run
+
+KEY = ("stage_a", "test_summary", "hf:tiny")
+
+
+def tables_of(tmp_path: Path, samples: list[dict[str, Any]], **run: Any) -> RunTables:
+    return load_tables(write_run(tmp_path, samples, **run))
+
+
+def counts_of(tables: RunTables, key: tuple[str, ...] = KEY) -> dict[str, int]:
+    return {name: count for name, count in tables.counts.loc[key].to_dict().items() if count}
+
+
+def test_a_mean_is_over_the_rows_that_have_the_score(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, [row("a", scores={"f1": 1.0}), row("b", scores={"f1": 0.5}), row("c", scores={}), invalid("d")])
+    line = tables.scores.loc[(*KEY, "f1")]
+    assert (line["mean"], line["n"], bool(line["is_rate"])) == (0.75, 2, False)
+    assert line["stderr"] == pytest.approx(0.25)
+
+
+def test_a_score_of_zeros_and_ones_is_a_rate(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, [row("a", scores={"exact": 1}), row("b", scores={"exact": False})])
+    assert bool(tables.scores.loc[(*KEY, "exact"), "is_rate"])
+    assert tables.scores.loc[(*KEY, "exact"), "mean"] == 0.5
+
+
+def test_one_case_has_no_standard_error(tmp_path: Path) -> None:
+    assert math.isnan(tables_of(tmp_path, [row("a", scores={"f1": 0.3})]).scores["stderr"].iloc[0])
+
+
+@pytest.mark.parametrize("outcome", ["error", "invalid", "skip", "novel"])
+def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
+    tables = tables_of(tmp_path, [row("a", scores={"valid": 1.0}), row("b", outcome=outcome, scores={"valid": 0.0})])
+    assert tables.scores.loc[(*KEY, "valid"), ["mean", "n"]].tolist() == [1.0, 1]
+    assert counts_of(tables)["parse_judged"] == 1
+    assert any(
+        note == f"a score of a case that ended as {outcome if outcome != 'novel' else 'other'}: left out of every mean (1 time)"
+        for note in tables.collected.notes
+    )
+
+
+@pytest.mark.parametrize(
+    "score", [float("nan"), float("inf"), "0.5", None, [1], 10**400], ids=["nan", "inf", "text", "none", "list", "huge"]
+)
+def test_a_score_that_is_no_finite_number_is_left_out_and_noted(tmp_path: Path, score: object) -> None:
+    tables = tables_of(tmp_path, [row("a", scores={"f1": score}), row("b", scores={"f1": 0.5})])
+    assert tables.scores.loc[(*KEY, "f1"), ["mean", "n"]].tolist() == [0.5, 1]
+    assert tables.collected.notes == ["score 'f1' is no finite number: left out of every mean (1 time)"]
+
+
+def test_validity_is_counted_by_row(tmp_path: Path) -> None:
+    samples = [
+        row("a"),
+        row("b", scores={"valid": 0}, outcome="miss", problem="no JSON"),
+        row("c", generation=generation(finish_reason="length")),
+        row("d", text=" \n"),
+        row("e", generation=generation(fallback="hf")),
+        invalid("f"),
+        invalid("g", outcome="error"),
+        invalid("h", outcome="skip"),
+        row("i", outcome="fail", scores={}),
+    ]
+    counts = {"cases": 9, "pass": 4, "miss": 1, "fail": 1, "invalid": 1, "error": 1, "skip": 1, "answered": 6}
+    validity = {"parse_judged": 5, "not_parsed": 1, "length_cap": 1, "empty": 1, "fallback": 1}
+    assert counts_of(tables_of(tmp_path, samples)) == counts | validity
+
+
+def test_several_generations_count_as_one_row(tmp_path: Path) -> None:
+    several = [generation(), generation(finish_reason="length"), generation(finish_reason="length", text="")]
+    tables = tables_of(tmp_path, [row("a", generation=several[0], generations=several)])
+    assert counts_of(tables) == {"cases": 1, "pass": 1, "answered": 1, "parse_judged": 1, "length_cap": 1, "empty": 1}
+
+
+def test_an_unknown_outcome_is_counted_as_other(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, [row("a", outcome="novel"), row("b", outcome=None), row("c")])
+    assert counts_of(tables)["other"] == 2
+    assert tables.collected.unknown_outcomes == {"novel": 1, "": 1}
+
+
+def test_lines_keep_the_order_of_first_use(tmp_path: Path) -> None:
+    samples = [row("a", engine="vllm:z", eval="z"), row("a", engine="hf:a", eval="z"), row("a", engine="vllm:z", eval="a")]
+    assert [(key[0], key[2]) for key in tables_of(tmp_path, samples).counts.index] == [("z", "vllm:z"), ("z", "hf:a"), ("a", "vllm:z")]
+
+
+def test_tags_break_scores_and_counts_down(tmp_path: Path) -> None:
+    samples = [
+        row("a", tags={"domain": "RRU"}),
+        row("b", tags={"domain": "BBU"}, scores={"valid": 0.0}),
+        invalid("c", tags={"domain": "BBU"}),
+    ]
+    tables = tables_of(tmp_path, samples)
+    assert tables.tag_counts["cases"].to_dict() == {(*KEY, "domain", "RRU"): 1, (*KEY, "domain", "BBU"): 2}
+    assert tables.tag_scores["mean"].to_dict() == {(*KEY, "domain", "RRU", "valid"): 1.0, (*KEY, "domain", "BBU", "valid"): 0.0}
+
+
+def test_problems_that_differ_in_names_and_numbers_are_one_reason(tmp_path: Path) -> None:
+    samples = [invalid(f"case-{number}", f"photos/x{number}.jpg: 'a{number}' has {number} bytes") for number in range(5)]
+    groups = list(tables_of(tmp_path, [*samples, invalid("z", "too long")]).collected.problems.values())
+    assert [(group.count, group.problem) for group in groups] == [(5, "photos/x0.jpg: 'a0' has 0 bytes"), (1, "too long")]
+    assert groups[0].nodeids == [sample["nodeid"] for sample in samples[:3]]
+
+
+def test_a_case_recorded_twice_is_noticed(tmp_path: Path) -> None:
+    assert tables_of(tmp_path, [row("a"), row("a"), row("a", engine="vllm:tiny")]).collected.num_duplicates == 1
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [[], [{}], [{"scores": 3, "tags": [], "generation": "x", "eval": 5, "problem": {}, "generations": 1}]],
+    ids=["no row", "empty row", "ill-typed row"],
+)
+def test_empty_and_ill_typed_rows_give_tables(tmp_path: Path, samples: list[dict[str, Any]]) -> None:
+    tables = tables_of(tmp_path, samples)
+    assert int(tables.counts["cases"].sum()) == len(samples)
+    assert list(tables.counts.columns) == COUNTS
+    assert tables.scores.empty
+    assert tables.tag_scores.empty
+
+
+def test_hostile_names_stay_apart(tmp_path: Path) -> None:
+    texts = list(HOSTILE_TEXTS.values())
+    samples = [row(text, eval=text, test=text, engine=text, tags={text: text}, scores={text: 0.5}) for text in texts]
+    tables = tables_of(tmp_path, samples)
+    assert len(tables.counts) == len(tables.scores) == len(tables.tag_scores) == len(texts)
+
+
+def test_a_long_text_is_not_kept(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, [row("a", text="x" * 1_000_000, outcome="miss", problem="y" * 1_000_000)])
+    (group,) = tables.collected.problems.values()
+    assert len(group.excerpt) + len(group.problem) < 1000
