@@ -140,7 +140,8 @@ def _before_wildcards(pattern: Path) -> Path:
 
 def _listing(folder: Path, most: int = 5) -> str:
     """Return " (it has a, b, c, …)" for the folders inside, "" without any."""
-    names = sorted((entry.name for entry in os.scandir(folder) if entry.is_dir()), key=lambda name: _natural_key(Path(name)))
+    visible = (entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    names = sorted(visible, key=lambda name: _natural_key(Path(name)))
     return f" (it has {', '.join(names[:most])}{', …' if len(names) > most else ''})" if names else ""
 
 
