@@ -33,7 +33,9 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool"]
 Variant: TypeAlias = Literal["vlm", "text"]
 
 
-def _number(path: str, value: object, *, integer: bool, minimum: float | None = None, above: float | None = None, maximum: float | None = None) -> None:
+def _number(
+    path: str, value: object, *, integer: bool, minimum: float | None = None, above: float | None = None, maximum: float | None = None
+) -> None:
     wanted = "an int" if integer else "a number"
     if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
         raise ContractTypeError(f"{path} must be {wanted}, got {value!r} ({type(value).__name__})")
@@ -243,7 +245,9 @@ class GenerationOptions:
         _number("options.repetition_penalty", self.repetition_penalty, integer=False, above=0.0)
         _boolean("options.do_sample", self.do_sample, optional=True)
         if self.do_sample and self.temperature == 0:
-            raise ContractValueError("options.do_sample is True but options.temperature is 0; set a temperature above 0 or leave do_sample unset")
+            raise ContractValueError(
+                "options.do_sample is True but options.temperature is 0; set a temperature above 0 or leave do_sample unset"
+            )
         _integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, optional=True)
         _instance("options.stop", self.stop, StopOptions)
         _integer("options.seed", self.seed, minimum=0, optional=True)
@@ -264,7 +268,7 @@ class GenerationOptions:
         object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
 
     def _check_extras(self) -> None:
-        _instance("options.extra_generation_kwargs", self.extra_generation_kwargs, Mapping)  # type: ignore[type-abstract]
+        _instance("options.extra_generation_kwargs", self.extra_generation_kwargs, Mapping)
         named = {f.name for f in fields(self)} | {"max_length", "max_tokens", "stop_token_ids", "stop_strings"}
         for key in self.extra_generation_kwargs:
             _text("options.extra_generation_kwargs key", key)
@@ -286,7 +290,7 @@ class GenerationOptions:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> GenerationOptions:
         """Return options from plain data, numbers cast; keys that are no option (`top_k`) go to the extras."""
-        _instance("options", mapping, Mapping)  # type: ignore[type-abstract]
+        _instance("options", mapping, Mapping)
         known = {f.name for f in fields(cls)}
         values = {key: value for key, value in mapping.items() if key in known}
         for name, cast in (("max_new_tokens", int), ("temperature", float), ("top_p", float), ("repetition_penalty", float), ("seed", int)):
@@ -319,7 +323,7 @@ def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | floa
     if isinstance(value, bool):
         raise ContractTypeError(f"{path} must be a number, got {value!r} (bool)")
     try:
-        number = cast(value)  # type: ignore[call-overload]
+        number: int | float = cast(value)  # type: ignore[arg-type, call-overload]
     except (TypeError, ValueError):
         raise ContractTypeError(f"{path} must be a number, got {value!r} ({type(value).__name__})") from None
     if isinstance(value, float) and number != value:
@@ -327,9 +331,9 @@ def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | floa
     return number
 
 
-def _check_messages(messages: object) -> None:
+def _check_messages(messages: Sequence[object]) -> None:
     _sequence("request.messages", messages, "mappings")
-    for position, message in enumerate(messages):  # type: ignore[arg-type]
+    for position, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise ContractTypeError(f"request.messages[{position}] must be a mapping, got {message!r} ({type(message).__name__})")
 
