@@ -16,7 +16,7 @@ import torch
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
 from evalharness.backends.hf_batching import groups_of_equal_plan, take_batch, windows
-from evalharness.backends.hf_decoding import Row, run_batch
+from evalharness.backends.hf_decoding import BatchRunner, Row, StopRequested
 from evalharness.backends.hf_images import largest_image_tokens, row_with_images
 from evalharness.backends.hf_loading import load_checkpoint
 from evalharness.backends.hf_memory import BatchCost, available_bytes, is_broken_device, is_out_of_memory, release_memory, row_cap
@@ -80,18 +80,30 @@ class HfBackend:
             "num_batches_halved": self._num_halvings,
         }
 
-    def generate(self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = ()) -> Iterator[BackendOutput]:
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, batch by batch, the longest prompts of each window first."""
+        self._require_usable()
+        runner = BatchRunner(self._model, self.tokenizer, plugins, should_stop)
+        try:
+            for output in self._outputs(prompts, runner):
+                if should_stop():
+                    return
+                yield output
+        except StopRequested:
+            return
+
+    def _outputs(self, prompts: Iterable[Prompt], runner: BatchRunner) -> Iterator[BackendOutput]:
         for window in windows(prompts, WINDOW_SIZE):
             for group in groups_of_equal_plan(window):
-                self._require_usable()
                 self._check_plan(group[0].plan)
                 if group[0].has_images:
-                    yield from self._run_image_prompts(group, plugins)
+                    yield from self._run_image_prompts(group, runner)
                 else:
-                    rows, refused = _sort_out(group, self._text_row)
+                    rows, refused = _sort_out(group, self._text_row, runner)
                     yield from refused
-                    yield from self._run_rows(rows, plugins)
+                    yield from self._run_rows(rows, runner)
 
     def _require_usable(self) -> None:
         if self._model is None:
@@ -126,7 +138,7 @@ class HfBackend:
             )
         return row
 
-    def _run_image_prompts(self, prompts: list[Prompt], plugins: Sequence[GenerationPlugin]) -> Iterator[BackendOutput]:
+    def _run_image_prompts(self, prompts: list[Prompt], runner: BatchRunner) -> Iterator[BackendOutput]:
         """Open the pictures of one batch at a time; lengths are estimates until then."""
         per_image = largest_image_tokens(self.processor) if self.processor is not None else 0
         placeholder = getattr(self.processor, "image_token_id", None)
@@ -137,14 +149,14 @@ class HfBackend:
         prompts.sort(key=estimate)
         while prompts:
             batch = take_batch(prompts, estimate, self._fits(prompts[0].plan))
-            rows, refused = _sort_out(batch, self._image_row)
+            rows, refused = _sort_out(batch, self._image_row, runner)
             yield from refused
-            yield from self._run_rows(rows, plugins)
+            yield from self._run_rows(rows, runner)
 
-    def _run_rows(self, rows: list[Row], plugins: Sequence[GenerationPlugin]) -> Iterator[BackendOutput]:
+    def _run_rows(self, rows: list[Row], runner: BatchRunner) -> Iterator[BackendOutput]:
         rows.sort(key=_length)
         while rows:
-            yield from self._run_batch(take_batch(rows, _length, self._fits(rows[0].prompt.plan)), plugins)
+            yield from self._run_batch(take_batch(rows, _length, self._fits(rows[0].prompt.plan)), runner)
 
     def _fits(self, plan: SamplingPlan) -> Callable[[int, int], bool]:
         budget = available_bytes(self._model.device)
@@ -156,12 +168,12 @@ class HfBackend:
 
         return fits
 
-    def _run_batch(self, batch: list[Row], plugins: Sequence[GenerationPlugin]) -> Iterator[BackendOutput]:
+    def _run_batch(self, batch: list[Row], runner: BatchRunner) -> Iterator[BackendOutput]:
         """Run a batch: in halves when memory is not enough, row by row after any other error."""
         waiting = [batch]
         while waiting:
             rows = waiting.pop()
-            outputs, problem = self._attempt(rows, plugins)
+            outputs, problem = self._attempt(rows, runner)
             if problem is None:
                 yield from outputs
             elif len(rows) == 1:
@@ -175,10 +187,10 @@ class HfBackend:
                 logger.warning("a batch of %d failed (%s); running its rows one by one", len(rows), problem.text)
                 waiting += [[row] for row in reversed(rows)]
 
-    def _attempt(self, rows: list[Row], plugins: Sequence[GenerationPlugin]) -> tuple[list[BackendOutput], _Problem | None]:
+    def _attempt(self, rows: list[Row], runner: BatchRunner) -> tuple[list[BackendOutput], _Problem | None]:
         """Return outputs, or what went wrong as plain text: the exception would keep the batch's tensors alive."""
         try:
-            return run_batch(self._model, self.tokenizer, rows, plugins), None
+            return runner.run(rows), None
         except Exception as error:
             problem = _Problem(_describe(error), is_out_of_memory(error))
             if not problem.is_out_of_memory and is_broken_device(error):
@@ -217,11 +229,13 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row]) -> tuple[list[Row], list[BackendOutput]]:
+def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row], runner: BatchRunner) -> tuple[list[Row], list[BackendOutput]]:
     """Return the rows that can run, and the failures of the prompts that cannot."""
     rows: list[Row] = []
     refused: list[BackendOutput] = []
     for prompt in prompts:
+        if runner.should_stop():
+            raise StopRequested
         try:
             rows.append(prepare(prompt))
         except RequestError as error:

@@ -6,7 +6,7 @@ no setting of a tokenizer can change it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +20,11 @@ from evalharness.errors import BackendError
 from evalharness.generation_plugins import GenerationPlugin
 from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
 
-__all__ = ["Row", "run_batch"]
+__all__ = ["BatchRunner", "Row", "StopRequested"]
+
+
+class StopRequested(BaseException):
+    """Somebody wants generation to end. It is no error, and no `except Exception` on its way may take it for one."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,23 @@ class Row:
 
 
 class RowEnds(StoppingCriteria):
-    """Ends each row by itself at a stop string or at a plugin's wish, and remembers after how many tokens."""
+    """Ends each row by itself at a stop string or at a plugin's wish, and remembers after how many tokens.
 
-    def __init__(self, width: int, plan: SamplingPlan, num_rows: int, tokenizer: Any, plugin_criteria: Sequence[Any]) -> None:
+    `should_stop` is asked in every step; `StopRequested` then ends the batch.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        plan: SamplingPlan,
+        num_rows: int,
+        tokenizer: Any,
+        plugin_criteria: Sequence[Any],
+        should_stop: Callable[[], bool],
+    ) -> None:
         self.by_string: dict[int, int] = {}
         self.by_plugin: dict[int, int] = {}
+        self._should_stop = should_stop
         self._width = width
         self._stop_ids = frozenset(plan.stop_token_ids)
         self._plugin_criteria = tuple(plugin_criteria)
@@ -54,6 +70,8 @@ class RowEnds(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         num_new = input_ids.shape[1] - self._width
+        if self._should_stop():
+            raise StopRequested
         if self._watchers:
             self._watch(input_ids[:, -1].tolist(), num_new)
         ended = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
@@ -75,36 +93,45 @@ class RowEnds(StoppingCriteria):
                 del self._watchers[row]  # what follows is padding
 
 
-def run_batch(model: Any, tokenizer: Any, rows: Sequence[Row], plugins: Sequence[GenerationPlugin]) -> list[BackendOutput]:
-    """Return one completion per row, in order; a row for which the model gave no usable numbers is an `error`.
+@dataclass(frozen=True)
+class BatchRunner:
+    """What the batches of one `generate` call have in common."""
 
-    The rows' plans are equal apart from the seed. Raises whatever torch and transformers raise.
-    """
-    plan = rows[0].prompt.plan
-    pad_id = _pad_id(plan, tokenizer)
-    inputs = _collate(rows, pad_id, model.device)
-    width = inputs["input_ids"].shape[1]
-    prompt_lengths = [width] * len(rows)
-    processors, raw = processors_for(
-        plan,
-        [row.token_ids for row in rows],
-        [row.prompt.plan.seed for row in rows],
-        inputs["attention_mask"],
-        [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)],
-    )
-    criteria = [criterion for plugin in plugins for criterion in plugin.hf_stopping_criteria(prompt_lengths)]
-    ends = RowEnds(width, plan, len(rows), tokenizer, criteria)
-    with torch.inference_mode():
-        sequences = model.generate(
-            **inputs, generation_config=_generation_config(plan, pad_id), logits_processor=processors, stopping_criteria=[ends]
+    model: Any
+    tokenizer: Any
+    plugins: Sequence[GenerationPlugin]
+    should_stop: Callable[[], bool]
+
+    def run(self, rows: Sequence[Row]) -> list[BackendOutput]:
+        """Return one completion per row, in order; a row for which the model gave no usable numbers is an `error`.
+
+        The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
+        """
+        plan = rows[0].prompt.plan
+        pad_id = _pad_id(plan, self.tokenizer)
+        inputs = _collate(rows, pad_id, self.model.device, self.model.dtype)
+        width = inputs["input_ids"].shape[1]
+        prompt_lengths = [width] * len(rows)
+        processors, raw = processors_for(
+            plan,
+            [row.token_ids for row in rows],
+            [row.prompt.plan.seed for row in rows],
+            inputs["attention_mask"],
+            [processor for plugin in self.plugins for processor in plugin.hf_logits_processor(prompt_lengths)],
         )
-        new_ids = sequences[:, width:].tolist()
-        logprobs = torch.stack(raw.logprobs, dim=1).tolist() if raw.logprobs else None
-        broken_at = raw.broken_at.tolist()
-    return [
-        _output(row, new_ids[i], (ends.by_string.get(i), ends.by_plugin.get(i)), logprobs[i] if logprobs else None, broken_at[i])
-        for i, row in enumerate(rows)
-    ]
+        criteria = [criterion for plugin in self.plugins for criterion in plugin.hf_stopping_criteria(prompt_lengths)]
+        ends = RowEnds(width, plan, len(rows), self.tokenizer, criteria, self.should_stop)
+        with torch.inference_mode():
+            sequences = self.model.generate(
+                **inputs, generation_config=_generation_config(plan, pad_id), logits_processor=processors, stopping_criteria=[ends]
+            )
+            new_ids = sequences[:, width:].tolist()
+            logprobs = torch.stack(raw.logprobs, dim=1).tolist() if raw.logprobs else None
+            broken_at = raw.broken_at.tolist()
+        return [
+            _output(row, new_ids[i], (ends.by_string.get(i), ends.by_plugin.get(i)), logprobs[i] if logprobs else None, broken_at[i])
+            for i, row in enumerate(rows)
+        ]
 
 
 def _pad_id(plan: SamplingPlan, tokenizer: Any) -> int:
@@ -113,7 +140,7 @@ def _pad_id(plan: SamplingPlan, tokenizer: Any) -> int:
     return next(int(token_id) for token_id in candidates if token_id is not None)
 
 
-def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> dict[str, torch.Tensor]:
+def _collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return the model's inputs: ids, mask and per-token values `(rows, width)`, left-padded; image tensors one after another."""
     width = max(len(row.token_ids) for row in rows)
     padding = [width - len(row.token_ids) for row in rows]
@@ -129,7 +156,8 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device) -> dict[str
     for name in dict.fromkeys(name for row in rows for name in row.per_token):
         inputs[name] = padded([row.per_token.get(name) or (0,) * len(row.token_ids) for row in rows], 0)
     for name in dict.fromkeys(name for row in rows for name in row.per_image):
-        inputs[name] = torch.cat([row.per_image[name] for row in rows if name in row.per_image]).to(device)
+        joined = torch.cat([row.per_image[name] for row in rows if name in row.per_image])
+        inputs[name] = joined.to(device, dtype if joined.is_floating_point() else joined.dtype)
     return inputs
 
 

@@ -7,7 +7,6 @@ cannot change how tokens are chosen.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,8 +30,6 @@ __all__ = [
     "resolve_device",
     "resolve_dtype",
 ]
-
-logger = logging.getLogger(__name__)
 
 _DTYPES = {
     "bfloat16": torch.bfloat16,
@@ -112,10 +109,7 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
             f"{config.model_name_or_path} has no vision part, but model.variant is 'vlm'; leave variant unset or use 'text'"
         )
     model = _load_model(config, model_config, found, dtype, device)
-    processor = _load_part(config, "AutoProcessor") if variant == "vlm" else None
-    if processor is not None and getattr(processor, "image_processor", None) is None:
-        logger.warning("%s has no image processor (preprocessor_config.json); it takes text only", config.model_name_or_path)
-        processor, variant = None, "text"
+    processor = _load_processor(config) if variant == "vlm" else None
     tokenizer = processor.tokenizer if processor is not None else _load_part(config, "AutoTokenizer")
     _prepare_tokenizer(tokenizer, preprocess)
     pixel_budget = _apply_pixel_budget(processor, preprocess) if processor is not None else None
@@ -130,13 +124,16 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
         settings={
             "variant": variant,
             "dtype": str(model.dtype).removeprefix("torch."),
-            "device": str(model.device)
-            if device is not None
-            else json.loads(json.dumps(getattr(model, "hf_device_map", None), default=str)),
+            "device": str(model.device),
+            "device_map": None if device is not None else _plain(getattr(model, "hf_device_map", config.device_map)),
             "attn_implementation": getattr(model.config, "_attn_implementation", None),
             "pixel_budget": pixel_budget,
         },
     )
+
+
+def _plain(value: object) -> Any:
+    return json.loads(json.dumps(value, default=str))
 
 
 def _load_config(config: ModelLoadConfig) -> Any:
@@ -181,6 +178,16 @@ def _load_part(config: ModelLoadConfig, auto_class: Literal["AutoTokenizer", "Au
 
     with _checkpoint_errors(config):
         return getattr(transformers, auto_class).from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
+
+
+def _load_processor(config: ModelLoadConfig) -> Any:
+    try:
+        processor = _load_part(config, "AutoProcessor")
+        if getattr(processor, "image_processor", None) is None:
+            raise CheckpointError(f"{config.model_name_or_path} has no settings for an image processor")
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}. Without preprocessor_config.json it takes text only: set model.variant to 'text'") from error
+    return processor
 
 
 @contextmanager
@@ -273,7 +280,7 @@ def _apply_pixel_budget(processor: Any, preprocess: VlmPreprocessOptions) -> dic
     if not has_budget:
         if preprocess.max_pixels is not None or preprocess.min_pixels is not None:
             raise ConfigError(
-                f"{type(image_processor).__name__} resizes to a fixed size, not to a number of pixels; leave max_pixels and min_pixels unset"
+                f"{type(image_processor).__name__} has a fixed size, not a budget of pixels; leave max_pixels and min_pixels unset"
             )
         return None
     if preprocess.max_pixels is not None or preprocess.min_pixels is not None:
@@ -281,8 +288,11 @@ def _apply_pixel_budget(processor: Any, preprocess: VlmPreprocessOptions) -> dic
         maximum = preprocess.max_pixels or getattr(image_processor, "max_pixels", None) or size["longest_edge"]
         if minimum > maximum:
             raise ConfigError(f"the pixel budget is contradictory: min_pixels {minimum} exceeds max_pixels {maximum}; set both")
-        # `size` is what resizing obeys; its edges hold areas. The attributes are what older code reads.
+        # `size` is what resizing obeys; its edges hold areas.
         image_processor.size = type(image_processor.size)(**{"shortest_edge": minimum, "longest_edge": maximum})
-        image_processor.min_pixels, image_processor.max_pixels = minimum, maximum
+        for name, value in (("min_pixels", minimum), ("max_pixels", maximum)):
+            # Older processors read these too; where they are not used, setting them brings a FutureWarning per call.
+            if getattr(image_processor, name, None) is not None:
+                setattr(image_processor, name, value)
         size = dict(image_processor.size)
     return {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"], "do_resize": bool(image_processor.do_resize)}
