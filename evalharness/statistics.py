@@ -19,7 +19,5 @@ def wilson_interval(rate: float, n: int, confidence: float = 0.95) -> tuple[floa
     centre = rate + z * z / (2 * n)
     spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
-    # At 0 and 1 the bound is exact; rounding must not push it outside.
-    low = 0.0 if rate == 0.0 else max(0.0, (centre - spread) / scale)
-    high = 1.0 if rate == 1.0 else min(1.0, (centre + spread) / scale)
-    return low, high
+    # The rate lies inside by definition; rounding must not push it out.
+    return max(0.0, min(rate, (centre - spread) / scale)), min(1.0, max(rate, (centre + spread) / scale))

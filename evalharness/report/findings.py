@@ -35,7 +35,7 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     reasons = [f"{which} {'failed' if num_failed else 'passed'}" if gates else "no gates were set"]
     for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be asked or answered")):
         if counts[outcome]:
-            reasons.append(f"{plural(int(counts[outcome]), 'case')} {what}")
+            reasons.append(f"{plural(int(counts[outcome]), 'sample')} {what}")
     exit_code = tables.run.get("exit_code")
     broken = bool(num_failed or counts["fail"] or counts["error"] or exit_code not in (None, 0))
     if exit_code not in (None, 0) and not (num_failed or counts["fail"] or counts["error"]):
@@ -83,7 +83,8 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     if counted and sum(counted) != len(tables.rows):
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {len(tables.rows):,}: the two do not belong together"
     if tables.collected.num_duplicates:
-        yield f"{plural(tables.collected.num_duplicates, 'row')} too many, of a case × test × engine that has one already: counted all the same"
+        rows = plural(tables.collected.num_duplicates, "row")
+        yield f"{rows} too many, of a case × test × engine that has one already: counted all the same"
     for outcome, count in sorted(tables.collected.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 

@@ -46,8 +46,8 @@ def _summary(tables: RunTables) -> Iterator[str]:
     num_cases = len(tables.rows.drop_duplicates(["eval", "case_id"]))
     counts = [f"{int(tables.rows[name].sum()):,} {name}" for name in (*OUTCOMES, "other") if tables.rows[name].any()]
     yield (
-        f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}: "
-        f"{', '.join(counts) or 'no rows'}."
+        f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}, "
+        f"{plural(len(tables.rows), 'sample')}{': ' if counts else ''}{', '.join(counts)}."
     )
     remarks = findings(tables)
     if remarks:

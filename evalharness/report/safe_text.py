@@ -32,6 +32,8 @@ _FORMULA = re.compile(rf"[\t\n]|[{_INVISIBLE}]*[=+\-@\uff1d\uff0b\uff0d\uff20\uf
 _MARKDOWN = str.maketrans({**{mark: "\\" + mark for mark in "\\|`*[]~$"}, "<": "&lt;", "&": "&amp;"})
 # An underscore inside a word is no emphasis and stays readable (`category_f1`).
 _OUTER_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
+# What would open a heading, quote, list or rule at the start of a line of prose.
+_BLOCK_START = re.compile(r"\A(\d*)([#>]|[-+](?![\w.])|(?<=\d)[.)](?=\s|$))")
 _AUTOLINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
@@ -70,13 +72,15 @@ def one_line(text: str, max_chars: int = 200) -> str:
 def markdown_cell(text: str, max_chars: int = 200) -> str:
     """Return text that Markdown shows as written, on one line: for a table cell, or inside a line of prose.
 
-    No pipe ends the cell; HTML, links, images, code, emphasis and formulas stay text. Cut and escaped as in `terminal_text`.
+    No pipe ends the cell; HTML, links, images, code, emphasis, formulas and headings stay text. Cut and escaped as in
+    `terminal_text`; white space at both ends is dropped, as Markdown would.
     """
-    shown = terminal_text(text, max_chars)
+    shown = terminal_text(text, max_chars).strip()
     if shown.isalnum():
         return shown
     shown = _OUTER_UNDERSCORE.sub(r"\\_", shown.translate(_MARKDOWN))
-    return _AUTOLINK.sub(lambda match: "\\" + match.group(), shown)
+    shown = _AUTOLINK.sub(lambda match: "\\" + match.group(), shown)
+    return _BLOCK_START.sub(r"\1\\\2", shown)
 
 
 def code_block(lines: list[str]) -> str:
@@ -98,13 +102,12 @@ def csv_cell(value: object) -> str:
         return _csv_text(value)
     if value is None:
         return ""
-    if isinstance(value, bool):
+    if isinstance(value, int):
         return str(value)
-    if isinstance(value, numbers.Integral):
-        return str(int(value))
+    if isinstance(value, float):  # numpy's float64 too, whose own repr is no number
+        return "" if value != value else float.__repr__(value)
     if isinstance(value, numbers.Real):
-        number = float(value)
-        return "" if number != number else repr(number)
+        return str(int(value)) if isinstance(value, numbers.Integral) else csv_cell(float(value))
     return _csv_text(str(value))
 
 

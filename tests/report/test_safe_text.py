@@ -106,6 +106,12 @@ def test_a_markdown_cell_parses_to_nothing_but_text(text: str) -> None:
         assert types <= {"text", "text_special"}
 
 
+@given(hostile_text)
+def test_text_in_a_markdown_list_opens_no_block(text: str) -> None:
+    kinds = {token.type.removesuffix("_open").removesuffix("_close") for token in PARSER.parse(f"- {markdown_cell(text)}")}
+    assert kinds <= {"bullet_list", "list_item", "paragraph", "inline"}
+
+
 @hostile
 def test_a_markdown_cell_shows_the_text_as_written(text: str) -> None:
     assert inline_texts(table_of([markdown_cell(text)]))[1] == terminal_text(text).strip()
@@ -114,6 +120,10 @@ def test_a_markdown_cell_shows_the_text_as_written(text: str) -> None:
 def test_names_with_underscores_stay_readable_in_markdown() -> None:
     assert markdown_cell("category_f1") == "category_f1"
     assert markdown_cell("_private_") == r"\_private\_"
+
+
+def test_negative_numbers_stay_readable_in_markdown() -> None:
+    assert markdown_cell("-0.5") == "-0.5"
 
 
 @given(st.lists(hostile_text, max_size=4))

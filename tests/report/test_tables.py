@@ -8,7 +8,7 @@ import pytest
 
 from evalharness.report.tables import COUNTS, RunTables, load_tables
 from tests.report.hostile import HOSTILE_TEXTS
-from tests.report.runs import generation, invalid, row, rows, write_run
+from tests.report.runs import generation, invalid, row, write_run
 
 KEY = ("stage_a", "test_summary", "hf:tiny")
 
@@ -17,21 +17,25 @@ def tables_of(tmp_path: Path, samples: list[dict[str, Any]], **run: Any) -> RunT
     return load_tables(write_run(tmp_path, samples, **run))
 
 
-def counts_of(tables: RunTables, key: tuple[str, ...] = KEY) -> dict[str, int]:
-    return {name: count for name, count in tables.counts.loc[key].to_dict().items() if count}
+def counts_of(tables: RunTables) -> dict[Any, int]:
+    """Return the counts of the one line there is, zeros left out."""
+    (counts,) = tables.counts.to_dict("records")
+    return {name: count for name, count in counts.items() if count}
+
+
+def score_of(tables: RunTables, name: str) -> dict[Any, Any]:
+    lines = tables.scores.droplevel(["eval", "test", "engine"]).to_dict("index")
+    return lines[name]
 
 
 def test_a_mean_is_over_the_rows_that_have_the_score(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"f1": 1.0}), row("b", scores={"f1": 0.5}), row("c", scores={}), invalid("d")])
-    line = tables.scores.loc[(*KEY, "f1")]
-    assert (line["mean"], line["n"], bool(line["is_rate"])) == (0.75, 2, False)
-    assert line["stderr"] == pytest.approx(0.25)
+    assert score_of(tables, "f1") == {"mean": 0.75, "stderr": pytest.approx(0.25), "n": 2, "is_rate": False}
 
 
 def test_a_score_of_zeros_and_ones_is_a_rate(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"exact": 1}), row("b", scores={"exact": False})])
-    assert bool(tables.scores.loc[(*KEY, "exact"), "is_rate"])
-    assert tables.scores.loc[(*KEY, "exact"), "mean"] == 0.5
+    assert score_of(tables, "exact") == {"mean": 0.5, "stderr": 0.5, "n": 2, "is_rate": True}
 
 
 def test_one_case_has_no_standard_error(tmp_path: Path) -> None:
@@ -41,7 +45,7 @@ def test_one_case_has_no_standard_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outcome", ["error", "invalid", "skip", "novel"])
 def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"valid": 1.0}), row("b", outcome=outcome, scores={"valid": 0.0})])
-    assert tables.scores.loc[(*KEY, "valid"), ["mean", "n"]].tolist() == [1.0, 1]
+    assert (score_of(tables, "valid")["mean"], score_of(tables, "valid")["n"]) == (1.0, 1)
     assert counts_of(tables)["parse_judged"] == 1
     assert any(
         note == f"a score of a case that ended as {outcome if outcome != 'novel' else 'other'}: left out of every mean (1 time)"
@@ -54,7 +58,7 @@ def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
 )
 def test_a_score_that_is_no_finite_number_is_left_out_and_noted(tmp_path: Path, score: object) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"f1": score}), row("b", scores={"f1": 0.5})])
-    assert tables.scores.loc[(*KEY, "f1"), ["mean", "n"]].tolist() == [0.5, 1]
+    assert (score_of(tables, "f1")["mean"], score_of(tables, "f1")["n"]) == (0.5, 1)
     assert tables.collected.notes == ["score 'f1' is no finite number: left out of every mean (1 time)"]
 
 

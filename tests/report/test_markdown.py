@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from evalharness.report.markdown import NUM_PROBLEM_GROUPS, markdown_report
+from evalharness.report.score_tables import NUM_SCORE_COLUMNS, NUM_TAG_KEYS, NUM_TAG_LINES
+from evalharness.report.tables import load_tables
+from tests.report.hostile import HOSTILE_TEXTS
+from tests.report.runs import gate, generation, invalid, row, rows, write_run
+
+PARSER = MarkdownIt("commonmark").enable("table").enable("strikethrough")
+OURS = {"text", "text_special", "code_inline", "strong_open", "strong_close", "em_open", "em_close", "softbreak"}
+
+
+def report_of(tmp_path: Path, samples: list[dict[str, Any]], **run: Any) -> str:
+    return "\n\n".join(markdown_report(load_tables(write_run(tmp_path, samples, **run)))) + "\n"
+
+
+def tables_in(report: str) -> dict[str, list[dict[str, str]]]:
+    """Return every table, parsed, by the heading above it: one mapping of header to cell per line."""
+    found: dict[str, list[dict[str, str]]] = {}
+    heading = kind = ""
+    header: list[str] = []
+    cells: list[str] = []
+    for token in PARSER.parse(report):
+        if token.type in ("heading_open", "th_open", "td_open"):
+            kind = token.type
+        elif token.type == "inline" and kind:
+            text = "".join(child.content for child in token.children or ())
+            if kind == "heading_open":
+                heading = text
+            else:
+                (header if kind == "th_open" else cells).append(text)
+            kind = ""
+        elif token.type == "thead_open":
+            header = []
+        elif token.type == "tr_close" and cells:
+            found.setdefault(heading, []).append(dict(zip(header, cells, strict=True)))
+            cells = []
+    return found
+
+
+def test_a_score_stands_beside_its_validity(tmp_path: Path) -> None:
+    samples = [
+        row("a"),
+        row("b", scores={"valid": 0.0}, outcome="miss", problem="no JSON"),
+        row("c", generation=generation(finish_reason="length")),
+        row("d", text=""),
+        invalid("e"),
+        invalid("f", outcome="error"),
+    ]
+    (line,) = tables_in(report_of(tmp_path, samples))["stage_a · test_summary"]
+    assert line == {
+        "engine": "hf:tiny",
+        "valid": "0.750 [0.30–0.95] n=4",
+        "cases": "6",
+        "not parsed": "1",
+        "hit length cap": "1",
+        "empty": "1",
+        "invalid": "1",
+        "errors": "1",
+        "pass": "3",
+        "miss": "1",
+    }
+
+
+def test_a_test_without_a_parse_verdict_shows_a_dash(tmp_path: Path) -> None:
+    (line,) = tables_in(report_of(tmp_path, rows(2, scores={"f1": 0.5})))["stage_a · test_summary"]
+    assert (line["f1"], line["not parsed"]) == ("0.500 ±0.000 n=2", "-")
+
+
+def test_engines_stand_side_by_side_and_a_missing_score_is_a_dash(tmp_path: Path) -> None:
+    lines = tables_in(report_of(tmp_path, [row("a"), row("a", engine="vllm:tiny", scores={"f1": 0.25})]))["stage_a · test_summary"]
+    assert [(line["engine"], line["valid"], line["f1"]) for line in lines] == [
+        ("hf:tiny", "1.000 [0.21–1.00] n=1", "-"),
+        ("vllm:tiny", "-", "0.250 n=1"),
+    ]
+
+
+def test_many_scores_go_to_further_tables_with_their_validity(tmp_path: Path) -> None:
+    report = report_of(tmp_path, [row("a", scores={f"s{number}": 0.5 for number in range(NUM_SCORE_COLUMNS + 1)})])
+    first, second = tables_in(report)["stage_a · test_summary"]
+    assert "s0" in first
+    assert f"s{NUM_SCORE_COLUMNS}" in second
+    assert first["cases"] == second["cases"] == "1"
+
+
+def test_the_top_says_in_words_what_the_run_is_worth(tmp_path: Path) -> None:
+    report = report_of(tmp_path, [row(f"c{number}", scores={"valid": 0.0}) for number in range(20)], gates=[gate(False)])
+    top = report.split("## ")[0]
+    assert top.startswith("# Run first\n\n**FAILED**: the gate failed.\n\n20 cases in 1 eval on 1 engine, 20 samples: 20 pass.\n")
+    assert "- 0 of 20 answers of stage_a::test_summary on hf:tiny could be parsed: its scores say nothing about quality.\n" in top
+
+
+def test_gates_show_value_threshold_and_reason(tmp_path: Path) -> None:
+    silent = gate(False, value=None, n=None, reason="no case recorded 'f1'")
+    first, second = tables_in(report_of(tmp_path, rows(4), gates=[gate(), silent]))["Gates"]
+    assert (first["gate"], first["passed"], first["value"], first["threshold"], first["n"]) == (
+        "valid >= 0.95",
+        "yes",
+        "1.000",
+        "0.95",
+        "4",
+    )
+    assert (second["passed"], second["value"], second["reason"]) == ("NO", "-", "no case recorded 'f1'")
+
+
+def test_aggregates_and_throughput_have_their_tables(tmp_path: Path) -> None:
+    speed = {"engine": "hf:tiny", "generation_s": 2.0, "num_prompt_tokens": 3000, "num_completion_tokens": 1000, "num_generations": 4}
+    aggregate = {"eval": "stage_a", "engine": "hf:tiny", "metric": "macro_f1", "value": 0.81251}
+    found = tables_in(report_of(tmp_path, rows(4), throughput=[speed, {"engine": "vllm:tiny"}], aggregates=[aggregate]))
+    assert found["Aggregates"] == [{"eval": "stage_a", "engine": "hf:tiny", "metric": "macro_f1", "value": "0.813"}]
+    assert list(found["Throughput"][0].values()) == ["hf:tiny", "2.00", "4", "3,000", "1,000", "500.0", "2,000.0"]
+    assert list(found["Throughput"][1].values()) == ["vllm:tiny", *["-"] * 6]
+
+
+def test_tags_are_broken_down_with_engines_side_by_side(tmp_path: Path) -> None:
+    samples = [row(f"{tag}-{engine}", engine=engine, tags={"domain": tag}) for engine in ("hf:tiny", "vllm:tiny") for tag in ("RRU", "BBU")]
+    lines = tables_in(report_of(tmp_path, samples))["stage_a · test_summary by domain"]
+    assert [(line["value"], line["engine"]) for line in lines] == [
+        ("RRU", "hf:tiny"), ("RRU", "vllm:tiny"), ("BBU", "hf:tiny"), ("BBU", "vllm:tiny"),
+    ]  # fmt: skip
+
+
+def test_a_tag_with_one_value_needs_no_table(tmp_path: Path) -> None:
+    assert "Every case that has it: RRU." in report_of(tmp_path, rows(3, tags={"domain": "RRU"}))
+
+
+def test_long_breakdowns_are_cut_and_say_so(tmp_path: Path) -> None:
+    samples = [row(f"c{number}", tags={"photo": f"p{number:03d}"}) for number in range(NUM_TAG_LINES + 5)]
+    report = report_of(tmp_path, [*samples, row("z", tags={"photo": "p044"})])
+    lines = tables_in(report)["stage_a · test_summary by photo"]
+    assert len(lines) == NUM_TAG_LINES
+    assert "p044" in [line["value"] for line in lines]
+    assert "5 more values with fewer cases left out here; report.csv has them." in report
+
+
+def test_many_tag_keys_are_cut_and_say_so(tmp_path: Path) -> None:
+    report = report_of(tmp_path, [row("a", tags={f"key{number}": "x" for number in range(NUM_TAG_KEYS + 2)})])
+    assert "2 more tag keys left out here; report.csv has them." in report
+
+
+def test_problems_are_grouped_by_reason_with_counts_and_first_cases(tmp_path: Path) -> None:
+    samples = [
+        *(row(f"m{number}", outcome="miss", problem=f"no JSON at line {number}", text=f"sorry {number}") for number in range(5)),
+        invalid("i", "photo.jpg is empty"),
+        invalid("e", "CUDA error", outcome="error"),
+        invalid("f", "assert 1 == 2", outcome="fail"),
+    ]
+    found = tables_in(report_of(tmp_path, samples))
+    (miss,) = found["Misses"]
+    assert (miss["count"], miss["reason"], miss["first answer"]) == ("5", "no JSON at line 0", "sorry 0")
+    assert miss["first cases"].count("test_summary[hf:tiny-m") == 3
+    assert [found[title][0]["reason"] for title in ("Errors", "Invalid", "Failures")] == [
+        "CUDA error",
+        "photo.jpg is empty",
+        "assert 1 == 2",
+    ]
+
+
+def test_many_reasons_are_cut_and_say_so(tmp_path: Path) -> None:
+    samples = [row(chr(97 + number) * 3, outcome="miss", problem=chr(97 + number) * 3) for number in range(NUM_PROBLEM_GROUPS + 2)]
+    assert "2 more reasons, 2 rows, left out here; samples.csv has them." in report_of(tmp_path, samples)
+
+
+def test_settings_name_what_is_no_default(tmp_path: Path) -> None:
+    found = tables_in(
+        report_of(
+            tmp_path,
+            rows(1),
+            config={"limit": {"value": 2, "origin": "command line"}, "seed": {"value": 0, "origin": "default"}},
+            engines=[
+                {"id": "hf:tiny", "checkpoint_path": "models/tiny", "fingerprint": "f00", "backend": "hf", "settings": {"dtype": "float32"}}
+            ],
+            versions={"torch": "2.13"},
+            git={"commit": "abc", "dirty": True},
+            hardware={"cpus": 2, "gpus": []},
+        )
+    )
+    assert found["Options"] == [{"option": "limit", "value": "2", "set by": "command line"}]
+    (engine,) = found["Engines"]
+    assert (engine["path"], engine["fingerprint"], engine["settings"], engine["load (s)"]) == ("models/tiny", "f00", "dtype=float32", "-")
+    facts = [(line[""], line["value"]) for line in found["What ran"]]
+    assert ("git", "abc with uncommitted changes") in facts
+    assert ("versions", "torch 2.13") in facts
+
+
+def test_the_command_can_be_pasted(tmp_path: Path) -> None:
+    assert "```\npytest evals -k 'a or b'\n```" in report_of(tmp_path, rows(1), command=["pytest", "evals", "-k", "a or b"])
+
+
+def test_a_run_without_rows_has_a_report(tmp_path: Path) -> None:
+    report = report_of(tmp_path, [])
+    assert "**EMPTY**: no case was recorded" in report
+    assert "## Scores" not in report
+
+
+def hostile_run(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return rows and run.json in which every name and every text is `text`."""
+    names: dict[str, Any] = {"eval": text, "test": text, "engine": text, "nodeid": text, "checkpoint": text, "group": text}
+    made = generation(text=text, raw_text=text, fallback=text, ignored_options=[text], stop_reason=text)
+    shared = {**names, "tags": {text: text, "t": text}, "problem": text, "generation": made}
+    samples = [row(text, outcome=outcome, scores={text: 0.5}, **shared) for outcome in ("miss", "error", "invalid", "fail", text)]
+    samples.append(row("other", **{**shared, "tags": {"t": "second", text: "second"}}))
+    run: dict[str, Any] = dict.fromkeys(("run_id", "started_at", "interrupted", "python", "platform", "exit_code", "duration_s"), text)
+    run["gates"] = [dict.fromkeys(gate(), text)]
+    run["aggregates"] = [{"eval": text, "engine": text, "metric": text, "value": text}]
+    run["throughput"] = [{"engine": text, "generation_s": text}]
+    run["engines"] = [dict.fromkeys(("id", "checkpoint_path", "fingerprint", "backend", "load_s"), text) | {"settings": {text: text}}]
+    run["evals"] = [{"name": text, "num_cases": 100, "tests": [text]}]
+    run["config"] = {text: {"value": text, "origin": text}}
+    run["versions"] = run["hardware"] = {text: text}
+    run["git"] = {"commit": text}
+    run["command"] = ["pytest", text]
+    return samples, run
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)
+def test_hostile_names_and_texts_stay_text(tmp_path: Path, text: str) -> None:
+    samples, run = hostile_run(text)
+    report = report_of(tmp_path, samples, **run)
+    report.encode("utf-8")
+    tokens = PARSER.parse(report)
+    kinds = {token.type for token in tokens} | {child.type for token in tokens for child in token.children or ()}
+    blocks = {"heading", "paragraph", "table", "thead", "tbody", "tr", "th", "td", "bullet_list", "list_item"}
+    assert kinds <= OURS | {"inline", "fence"} | {f"{block}_{end}" for block in blocks for end in ("open", "close")}
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", report)
+    plain_samples, plain_run = hostile_run("plain")
+    plain = PARSER.parse(report_of(tmp_path / "plain", plain_samples, **plain_run))
+    assert [token.type for token in tokens if token.type.startswith("heading")] == [
+        token.type for token in plain if token.type.startswith("heading")
+    ]

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.report.safe_text import display_width
+from evalharness.report.tables import load_tables
+from evalharness.report.terminal import DEFAULT_COLUMNS, terminal_lines, terminal_width
+from tests.report.hostile import HOSTILE_TEXTS
+from tests.report.runs import gate, invalid, row, rows, write_run
+
+
+def lines_of(tmp_path: Path, samples: list[dict[str, Any]], columns: int = 100, **run: Any) -> list[str]:
+    return list(terminal_lines(load_tables(write_run(tmp_path, samples, **run)), columns))
+
+
+def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
+    samples = [*rows(3), row("z", outcome="miss", problem="no JSON", scores={"valid": 0.0}), invalid("y")]
+    assert lines_of(tmp_path, samples, gates=[gate(False, value=0.75)], exit_code=1) == [
+        "eval                   engine   cases  unparsed  cut  invalid  errors  miss",
+        "stage_a::test_summary  hf:tiny      5         1    0        1       0     1  valid 0.750 (n=4)",
+        "GATE FAILED: valid >= 0.95 is 0.750 (stage_a::test_summary on hf:tiny) 0.5000 is not >= 0.95",
+        "! 1 of 4 answers of stage_a::test_summary on hf:tiny could not be parsed",
+        "! 1 of 5 cases of stage_a::test_summary on hf:tiny are invalid (could not be asked or answered):",
+        "  they are in no mean",
+        "! stage_a has 5 cases only: its scores can differ by chance alone",
+        "FAILED: the gate failed; 1 sample could not be asked or answered",
+    ]
+
+
+def test_scores_that_do_not_fit_go_below(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, rows(12, scores={"valid": 1.0, "category_f1": 0.5, "exact": 0.25}), 80)
+    assert lines[1:3] == [
+        "stage_a::test_summary  hf:tiny     12         0    0        0       0",
+        "  valid 1.000, category_f1 0.500, exact 0.250",
+    ]
+
+
+def test_a_narrow_terminal_gets_sentences_and_loses_no_count(tmp_path: Path) -> None:
+    assert lines_of(tmp_path, rows(12), 40)[:3] == [
+        "stage_a::test_summary on hf:tiny: 12",
+        "  cases, 0 unparsed, 0 cut, 0 invalid, 0",
+        "  errors",
+    ]
+
+
+@pytest.mark.parametrize("columns", [0, 40, 60, 80, 120, 300])
+@pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)
+def test_hostile_names_steer_nothing_and_fit(tmp_path: Path, text: str, columns: int) -> None:
+    samples = [row(text, eval=text, test=text, engine=text, scores={text: 0.5}, problem=text, outcome=text)]
+    lines = lines_of(tmp_path, samples, columns, gates=[dict.fromkeys(gate(), text)], interrupted=text)
+    assert not [char for line in lines for char in line if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")]
+    assert max(map(display_width, lines)) <= max(columns, 40)
+
+
+def test_wide_characters_keep_columns_aligned(tmp_path: Path) -> None:
+    head, line, *_ = lines_of(tmp_path, rows(12, eval="站点"), 120)
+    assert display_width(line[: line.index("hf:tiny")]) == head.index("engine")
+
+
+def test_many_lines_are_cut_and_say_so(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, [row("a", eval=f"eval-{number}") for number in range(50)])
+    assert "10 more lines in report.md" in lines
+    assert "! 26 more remarks in report.md" in lines
+
+
+def test_a_run_without_rows_still_gets_its_verdict(tmp_path: Path) -> None:
+    assert lines_of(tmp_path, []) == ["EMPTY: no case was recorded; no gates were set"]
+
+
+@pytest.mark.parametrize(
+    ("value", "width"), [("120", 120), ("", DEFAULT_COLUMNS), ("wide", DEFAULT_COLUMNS), ("²", DEFAULT_COLUMNS)], ids=ascii
+)
+def test_the_width_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, value: str, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", value)
+    assert terminal_width() == width
