@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from evalharness.errors import RecordError
 
-__all__ = ["Journal", "merge_samples", "read_journals"]
+__all__ = ["Journal", "merge_rows", "read_journals"]
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 
@@ -68,7 +68,7 @@ def read_journals(run_dir: Path) -> Iterator[dict[str, Any]]:
                     raise RecordError(f"{path}:{number} is not JSON ({error}); move the line away to read the rest") from error
 
 
-def merge_samples(run_dir: Path, nodeids: Iterable[str], missing_row: Any) -> list[dict[str, Any]]:
+def merge_rows(lines: Iterable[dict[str, Any]], nodeids: Iterable[str], missing_row: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row per collected test, in collection order, generations put in.
 
     A test run twice (a crashed worker's, elsewhere) keeps its last row. `missing_row(nodeid)` gives the row of a test
@@ -76,7 +76,7 @@ def merge_samples(run_dir: Path, nodeids: Iterable[str], missing_row: Any) -> li
     """
     generations: dict[tuple[Any, ...], dict[str, Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
-    for line in read_journals(run_dir):
+    for line in lines:
         if line["kind"] == "generation":
             generations[_key(line, line["sample"])] = line["generation"]
         elif line["kind"] == "row":
@@ -89,12 +89,12 @@ def _key(line: Mapping[str, Any], sample: int) -> tuple[Any, ...]:
     return line["engine"], line["eval"], line["case_id"], sample
 
 
-def _with_generations(row: dict[str, Any], generations: Mapping[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
-    num_samples = row.pop("num_samples", 1)
-    row.pop("kind")
-    found = [generations.get(_key(row, sample)) for sample in range(num_samples)]
-    row["generation"] = found[0] if found else None
+def _with_generations(line: Mapping[str, Any], generations: Mapping[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
+    row = {name: value for name, value in line.items() if name not in ("kind", "num_samples")}
+    num_samples = line.get("num_samples", 1)
+    found = [generations.get(_key(line, sample)) for sample in range(num_samples)]
+    row["generation"] = found[0]
     if num_samples > 1:
         row["generations"] = found
-    row["prompt_sha256"] = (row["generation"] or {}).get("prompt_sha256")
+    row["prompt_sha256"] = (found[0] or {}).get("prompt_sha256")
     return row

@@ -16,7 +16,7 @@ import pytest
 
 from evalharness.errors import RecordError
 from evalharness.gates import evaluate_gate, parse_gate
-from evalharness.journal import merge_samples, read_journals
+from evalharness.journal import merge_rows, read_journals
 from evalharness.pytest_plugin.session import EvalSession, utc_now
 from evalharness.pytest_plugin.units import parse_nodeid
 from evalharness.run_file import environment_facts, write_run_file
@@ -46,13 +46,13 @@ def _asked(state: EvalSession) -> dict[str, Any]:
 
 
 def finish_run(state: EvalSession, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]) -> dict[str, Any]:
-    """Write samples.jsonl, run.json and the reports of a run that ended, however it ended; returns run.json's content.
+    """Write samples.jsonl and run.json of a run that ended, however it ended; returns run.json's content.
 
     `exit_code` is pytest's; a failed gate turns 0 into 1. `crashes` names tests whose worker died. What could not be
     done is in `problems`.
     """
     lines = list(read_journals(state.run_dir))
-    rows = merge_samples(state.run_dir, state.eval_nodeids, _missing_row(state, interrupted, crashes))
+    rows = merge_rows(lines, state.eval_nodeids, _missing_row(state, interrupted, crashes))
     _write_samples(state.run_dir, rows)
     problems: list[str] = []
     evals = _evals(lines)
@@ -74,9 +74,6 @@ def finish_run(state: EvalSession, *, exit_code: int, interrupted: str | None, c
         "problems": problems,
     }
     write_run_file(state.run_dir, run)
-    from evalharness.report.writing import write_reports  # pandas, only now
-
-    write_reports(state.run_dir)
     return run
 
 

@@ -38,19 +38,28 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest) -> Case:
+def case() -> Case:
     """The case of this test; given by the eval marker, so this body runs only where there is none."""
-    raise pytest.UsageError(f"{request.node.nodeid}: fixture 'case' needs pytestmark = pytest.mark.eval(...) in its module")
+    pytest.fail(f"fixture 'case' {_NO_EVAL}", pytrace=False)
 
 
 @pytest.fixture
-def generations(request: pytest.FixtureRequest, engine: Engine, case: Case) -> list[GenerationResult]:
+def generations(pytestconfig: pytest.Config, engine: Engine) -> list[GenerationResult]:
     """All generations of the case, decode settings × samples, in the marker's order."""
-    state = request.config.stash[STATE]
-    record = _record(state.current, request)
-    runner = state.runner(request.node, engine)
+    return wait_for_generations(pytestconfig, _record(pytestconfig.stash[STATE].current, "generations"), engine)
+
+
+@pytest.fixture
+def generation(generations: list[GenerationResult]) -> GenerationResult:
+    """The case's one generation."""
+    return generations[0]
+
+
+def wait_for_generations(config: pytest.Config, record: ItemRecord, engine: Engine) -> list[GenerationResult]:
+    """Return the generations of the running test's case; fails or skips the test where there are none."""
+    state = config.stash[STATE]
     try:
-        outcomes = runner.outcomes(case.id, request.config.stash[WAITING])
+        outcomes = state.runner(record, engine).outcomes(record.case.id, config.stash[WAITING])
     except RecordError as error:
         pytest.exit(f"the run cannot go on: {error}", returncode=pytest.ExitCode.INTERNAL_ERROR)
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
@@ -59,12 +68,6 @@ def generations(request: pytest.FixtureRequest, engine: Engine, case: Case) -> l
     if failures:
         _raise_failure(record, failures)
     return results
-
-
-@pytest.fixture
-def generation(generations: list[GenerationResult]) -> GenerationResult:
-    """The case's one generation."""
-    return generations[0]
 
 
 def _raise_failure(record: ItemRecord, failures: list[GenerationFailure]) -> None:
@@ -104,15 +107,39 @@ def _finite(name: str, value: Any) -> float:
 
 
 @pytest.fixture
-def score(request: pytest.FixtureRequest) -> Score:
+def score(pytestconfig: pytest.Config) -> Score:
     """Records scores of this test's case."""
-    return Score(_record(request.config.stash[STATE].current, request))
+    return Score(_record(pytestconfig.stash[STATE].current, "score"))
 
 
-def _record(record: ItemRecord | None, request: pytest.FixtureRequest) -> ItemRecord:
+def _record(record: ItemRecord | None, fixture: str) -> ItemRecord:
     if record is None:
-        raise pytest.UsageError(f"{request.node.nodeid}: fixture {request.fixturename!r} {_NO_EVAL}")
+        pytest.fail(f"fixture {fixture!r} {_NO_EVAL}", pytrace=False)
     return record
+
+
+# Pytest's fixture machinery costs more per test than everything else that happens to a cheap case, but takes what it finds
+# in `funcargs`. So the values of an eval test are put there: what is known before setup, then what needs the engine.
+# Fixtures of an eval's own that build on these go the ordinary way.
+
+
+def fill_before_setup(item: pytest.Function, record: ItemRecord) -> None:
+    """Put `case` and `score` in place, and places for the generations."""
+    for name in item.fixturenames:
+        if name == "case":
+            item.funcargs[name] = record.case
+        elif name == "score":
+            item.funcargs[name] = Score(record)
+        elif name in ("generation", "generations"):
+            item.funcargs[name] = None
+
+
+def fill_after_setup(item: pytest.Function, record: ItemRecord) -> None:
+    """Put the generations in place, now that the engine is there."""
+    if "generations" in item.funcargs:  # `generation` brings it along
+        results = wait_for_generations(item.config, record, item.funcargs["engine"])
+        item.funcargs["generations"] = results
+        item.funcargs["generation"] = results[0]
 
 
 WAITING = pytest.StashKey[Any]()

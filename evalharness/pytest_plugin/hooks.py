@@ -13,7 +13,7 @@ from evalharness.config import RunConfig
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.pytest_plugin.collection import as_collection_error, parametrize_eval
 from evalharness.pytest_plugin.engines import EngineSpec
-from evalharness.pytest_plugin.fixtures import WAITING
+from evalharness.pytest_plugin.fixtures import WAITING, fill_after_setup, fill_before_setup
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config
 from evalharness.pytest_plugin.outcomes import Miss, is_assertion, note_report, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
@@ -62,6 +62,7 @@ class Reporting:
         self.progress: Progress | None = None
         self.run: dict[str, Any] | None = None
         self.problem: str | None = None
+        self.summary = ""
 
 
 REPORTING = pytest.StashKey[Reporting]()
@@ -118,11 +119,17 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 # One test
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Open the test's record."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Open the test's record, and have its generation ready when setup ends."""
     state = item.config.stash[STATE]
-    state.current = state.record_for(item)
+    state.current = record = state.record_for(item)
+    if record is None:
+        return (yield)
+    assert isinstance(item, pytest.Function)
+    fill_before_setup(item, record)
+    yield
+    fill_after_setup(item, record)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -263,12 +270,25 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
     try:
         run = finish_run(state, exit_code=int(exitstatus), interrupted=_interruption(session, exitstatus), crashes=reporting.crashes)
+        reporting.summary = _write_reports(state)
     except RecordError as error:
         reporting.problem = str(error)
+    except Exception as error:  # whatever breaks here, the journal holds every result and must be named
+        reporting.problem = f"{type(error).__name__}: {error}; the results are safe in {state.run_dir / 'journal'}"
+    if reporting.problem is not None:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         return
     reporting.run = run
     session.exitstatus = run["exit_code"]
+
+
+def _write_reports(state: EvalSession) -> str:
+    from evalharness.report.tables import load_tables  # pandas, only now
+    from evalharness.report.writing import terminal_summary, write_reports
+
+    tables = load_tables(state.run_dir)
+    write_reports(tables)
+    return terminal_summary(tables)
 
 
 def _interruption(session: pytest.Session, exitstatus: int) -> str | None:
@@ -289,7 +309,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     if reporting.run is None:
         return
-    from evalharness.report.writing import terminal_summary
     from evalharness.report.safe_text import terminal_text
 
     if "m" in terminalreporter.reportchars and reporting.misses:
@@ -299,7 +318,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             for line in problem.splitlines():
                 terminalreporter.write_line(f"E   {terminal_text(line)}")
     terminalreporter.write_sep("=", "evalharness")
-    terminalreporter.write_line(terminal_summary(state.run_dir))
+    terminalreporter.write_line(reporting.summary)
     for problem in reporting.run["problems"]:
         terminalreporter.write_line(f"problem: {terminal_text(problem)}", red=True)
     terminalreporter.write_line(f"report: {state.run_dir / 'report.md'}")

@@ -72,9 +72,21 @@ class ItemRecord:
             "problem": self.problem,
             "scores": self.scores,
             "num_samples": len(self.options),
-            "options": self.options[0].to_json() if len(self.options) == 1 else [options.to_json() for options in self.options],
+            "options": _options_json(self.options),
             "started_at": self.started_at,
         }
+
+
+_seen_options: dict[int, tuple[Sequence[GenerationOptions], Any]] = {}
+
+
+def _options_json(variants: Sequence[GenerationOptions]) -> Any:
+    """Return the options as plain data, made once per eval: every row of it carries the same."""
+    known = _seen_options.get(id(variants))  # holding the variants keeps their id from being given to others
+    if known is None:
+        plain = [options.to_json() for options in variants]
+        known = _seen_options[id(variants)] = variants, plain[0] if len(plain) == 1 else plain
+    return known[1]
 
 
 def is_assertion(error: BaseException) -> bool:

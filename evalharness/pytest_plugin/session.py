@@ -142,9 +142,9 @@ class EvalSession:
         self.journal.write("engine", {"id": spec.id, "load_s": time.monotonic() - started, "settings": facts, "worker": self.worker})
         return engine
 
-    def runner(self, item: pytest.Item, engine: Engine) -> UnitRunner:
+    def runner(self, record: ItemRecord, engine: Engine) -> UnitRunner:
         """Return the runner of the test's unit, started if it is the unit's first test."""
-        unit = self._units[item.nodeid]
+        unit = self._units[record.nodeid]
         if self._runner is not None and self._runner[0] == unit:
             return self._runner[1]
         self.stop_runner()
