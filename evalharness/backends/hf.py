@@ -21,6 +21,7 @@ from evalharness.backends.hf_images import largest_image_tokens, row_with_images
 from evalharness.backends.hf_loading import load_checkpoint
 from evalharness.backends.hf_memory import BatchCost, available_bytes, is_broken_device, is_out_of_memory, release_memory, row_cap
 from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
+from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin
@@ -68,8 +69,6 @@ class HfBackend:
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts for run.json."""
-        import transformers
-
         return {
             "torch": torch.__version__,
             "transformers": transformers.__version__,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from transformers.generation.stopping_criteria import StoppingCriteria
 
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
 from evalharness.backends.hf_sampling import processors_for
+from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError
 from evalharness.generation_plugins import GenerationPlugin
@@ -42,7 +42,7 @@ class Row:
     image_grids: tuple[tuple[int, int, int], ...] = ()
 
 
-class RowEnds(StoppingCriteria):
+class RowEnds(transformers.StoppingCriteria):
     """Ends each row by itself at a stop string or at a plugin's wish, and remembers after how many tokens.
 
     `should_stop` is asked in every step; `StopRequested` then ends the batch.
@@ -162,10 +162,8 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torc
 
 
 def _generation_config(plan: SamplingPlan, pad_id: int) -> Any:
-    from transformers import GenerationConfig
-
     # Sampling and penalties are done by our own processors; here is only what ends a row.
-    return GenerationConfig(
+    return transformers.GenerationConfig(
         max_new_tokens=plan.max_new_tokens,
         do_sample=False,
         num_beams=1,

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from evalharness.backends.hf_memory import is_out_of_memory
-from evalharness.backends.torchvision_cpu import register_missing_operators
+from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CheckpointError, ConfigError, MissingDependency
 
@@ -100,7 +100,6 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
     device = None if config.device_map is not None else resolve_device(config.device)
     device_type = device.type if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = resolve_dtype(config.torch_dtype, device_type)
-    register_missing_operators()
     model_config = _load_config(config)
     found = detect_variant(model_config)
     variant = config.variant or found
@@ -137,15 +136,11 @@ def _plain(value: object) -> Any:
 
 
 def _load_config(config: ModelLoadConfig) -> Any:
-    from transformers import AutoConfig
-
     with _checkpoint_errors(config):
-        return AutoConfig.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
+        return transformers.AutoConfig.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
 
 
 def _load_model(config: ModelLoadConfig, model_config: Any, found: str, dtype: Any, device: torch.device | None) -> Any:
-    import transformers
-
     auto_class = transformers.AutoModelForImageTextToText if found == "vlm" else transformers.AutoModelForCausalLM
     arguments: dict[str, Any] = {
         "config": model_config,
@@ -174,8 +169,6 @@ def _load_model(config: ModelLoadConfig, model_config: Any, found: str, dtype: A
 
 
 def _load_part(config: ModelLoadConfig, auto_class: Literal["AutoTokenizer", "AutoProcessor"]) -> Any:
-    import transformers
-
     with _checkpoint_errors(config):
         return getattr(transformers, auto_class).from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
 
@@ -225,8 +218,7 @@ def _first_line(error: BaseException) -> str:
 @contextmanager
 def _quiet_unless_terminal() -> Iterator[None]:
     """Keep transformers' progress bars out of log files."""
-    from transformers.utils import logging
-
+    logging = transformers.utils.logging
     was_on = logging.is_progress_bar_enabled()
     if not sys.stderr.isatty():
         logging.disable_progress_bar()

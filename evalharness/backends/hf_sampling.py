@@ -12,18 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers.generation.logits_process import (
-    LogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
-    NoBadWordsLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 
 from evalharness.backends.base import SamplingPlan
+from evalharness.backends.hf_transformers import transformers
 from evalharness.errors import ConfigError, UnsupportedOption
 
 __all__ = ["EXTRA_OPTIONS", "NoRepeatNgrams", "RawScores", "RepetitionPenalty", "TokenPicker", "check_extras", "processors_for"]
@@ -78,7 +69,7 @@ def check_extras(plan: SamplingPlan, vocab_size: int) -> None:
         raise ConfigError(f"options.min_new_tokens must not exceed max_new_tokens ({plan.max_new_tokens})")
 
 
-class RawScores(LogitsProcessor):
+class RawScores(transformers.LogitsProcessor):
     """Keeps what the model itself said, before anything changes it.
 
     `broken_at` (rows,): the first step (from 0) without a usable number to choose by, `NEVER` if there was none; a row
@@ -113,7 +104,7 @@ class RawScores(LogitsProcessor):
         self._num_steps += 1
 
 
-class RepetitionPenalty(LogitsProcessor):
+class RepetitionPenalty(transformers.LogitsProcessor):
     """The penalty of CTRL over prompt and completion; transformers' own one also punishes the padding token."""
 
     def __init__(self, penalty: float, attention_mask: torch.Tensor) -> None:
@@ -132,7 +123,7 @@ class RepetitionPenalty(LogitsProcessor):
         return torch.where(self._seen, penalised, scores)
 
 
-class NoRepeatNgrams(LogitsProcessor):
+class NoRepeatNgrams(transformers.LogitsProcessor):
     """Bans each token that would complete an n-gram its row (prompt included, padding not) already has."""
 
     def __init__(self, size: int, prompts: Sequence[Sequence[int]]) -> None:
@@ -163,10 +154,10 @@ class NoRepeatNgrams(LogitsProcessor):
         return scores
 
 
-class _WithoutPadding(LogitsProcessor):
+class _WithoutPadding(transformers.LogitsProcessor):
     """Runs a processor that reads `input_ids` on each row alone, without its padding."""
 
-    def __init__(self, processor: LogitsProcessor, num_padding: Sequence[int]) -> None:
+    def __init__(self, processor: transformers.LogitsProcessor, num_padding: Sequence[int]) -> None:
         self._processor = processor
         self._num_padding = tuple(num_padding)
 
@@ -175,7 +166,7 @@ class _WithoutPadding(LogitsProcessor):
         return torch.cat(rows)
 
 
-class TokenPicker(LogitsProcessor):
+class TokenPicker(transformers.LogitsProcessor):
     """The last processor: picks each row's token itself and leaves only that one possible.
 
     Row i draws one number per step from its own generator, seeded with `seeds[i]`, on the CPU whatever the device: the
@@ -185,18 +176,18 @@ class TokenPicker(LogitsProcessor):
     def __init__(self, plan: SamplingPlan, seeds: Sequence[int | None], raw: RawScores) -> None:
         extra = dict(plan.extra)
         self._raw = raw
-        self._temperature = plan.temperature
+        self._temperature = max(plan.temperature, 1e-30)  # what is smaller would be 0 in float32
         self._generators = [random.Random(seed) for seed in seeds] if plan.temperature > 0 else []
-        self._warpers: list[LogitsProcessor] = []
+        self._warpers: list[transformers.LogitsProcessor] = []
         if plan.temperature > 0:
             if extra.get("top_k"):
-                self._warpers.append(TopKLogitsWarper(extra["top_k"]))
+                self._warpers.append(transformers.TopKLogitsWarper(extra["top_k"]))
             if plan.top_p < 1.0:
-                self._warpers.append(TopPLogitsWarper(plan.top_p))
+                self._warpers.append(transformers.TopPLogitsWarper(plan.top_p))
             if extra.get("min_p"):
-                self._warpers.append(MinPLogitsWarper(float(extra["min_p"])))
+                self._warpers.append(transformers.MinPLogitsWarper(float(extra["min_p"])))
             if extra.get("typical_p", 1.0) < 1.0:
-                self._warpers.append(TypicalLogitsWarper(float(extra["typical_p"])))
+                self._warpers.append(transformers.TypicalLogitsWarper(float(extra["typical_p"])))
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         highest = scores.amax(dim=-1, keepdim=True)
@@ -238,13 +229,13 @@ def processors_for(
     if plan.no_repeat_ngram_size > 0:
         processors.append(NoRepeatNgrams(plan.no_repeat_ngram_size, prompts))
     if "bad_words_ids" in extra:
-        banned = NoBadWordsLogitsProcessor([list(word) for word in extra["bad_words_ids"]], eos_token_id=None)
+        banned = transformers.NoBadWordsLogitsProcessor([list(word) for word in extra["bad_words_ids"]], eos_token_id=None)
         processors.append(_WithoutPadding(banned, [width - len(prompt) for prompt in prompts]))
     if extra.get("min_new_tokens") and plan.stop_token_ids:
         stop_ids = torch.tensor(plan.stop_token_ids, device=device)
-        processors.append(MinNewTokensLengthLogitsProcessor(width, extra["min_new_tokens"], stop_ids, device=str(device)))
+        processors.append(transformers.MinNewTokensLengthLogitsProcessor(width, extra["min_new_tokens"], stop_ids, device=str(device)))
     if "suppress_tokens" in extra:
-        processors.append(SuppressTokensLogitsProcessor(list(extra["suppress_tokens"]), device=str(device)))
+        processors.append(transformers.SuppressTokensLogitsProcessor(list(extra["suppress_tokens"]), device=str(device)))
     processors.extend(plugin_processors)
     processors.append(TokenPicker(plan, seeds, raw))
     return processors, raw
