@@ -194,7 +194,7 @@ def request(case: StageACase) -> VlmGenerationRequest:
 def scores(summary: Summary, case: StageACase) -> dict[str, float]:
     """Return every metric that applies, by name; those against a reference only where there is one.
 
-    The counts `categories_*` and `facts_*` are per photo; `aggregate` makes micro averages of them.
+    The counts `num_categories_*` and `num_facts_*` are there for `aggregate`, which makes micro averages of them.
     """
     found: dict[str, float | None] = {
         "valid": float(summary.valid),
@@ -225,7 +225,7 @@ def _against(summary: Summary, reference: Summary, domain: Domain) -> dict[str, 
 
 
 def _counts(name: str, overlap: Overlap) -> dict[str, float]:
-    return {f"{name}_hit": overlap.num_hit, f"{name}_said": overlap.num_said, f"{name}_true": overlap.num_true}
+    return {f"num_{name}_hit": overlap.num_hit, f"num_{name}_said": overlap.num_said, f"num_{name}_true": overlap.num_true}
 
 
 def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -236,7 +236,7 @@ def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     scored = [(row["scores"], row.get("tags", {})) for row in rows if row.get("scores")]
     found: dict[str, float] = {}
     for name, singular in (("categories", "category"), ("facts", "fact")):
-        hit, said, true = (sum(score.get(f"{name}_{part}", 0) for score, _ in scored) for part in ("hit", "said", "true"))
+        hit, said, true = (sum(score.get(f"num_{name}_{part}", 0) for score, _ in scored) for part in ("hit", "said", "true"))
         found |= _ratios(f"{singular}_micro", hit, said, true)
         if said + true:
             found[f"{singular}_micro_f1"] = 2 * hit / (said + true)

@@ -16,6 +16,7 @@ __all__ = ["IRRELEVANT", "Summary", "parse_summary", "render_summary"]
 IRRELEVANT = "无关图片"
 TASK = "SUMMARY"
 KEY_ORDER = (STATS_KEY, NOTES_KEY, "分组统计")
+MAX_REPR = 60
 LEGACY_KEYS = ("image_1", "图片_1")
 
 _HEADER = re.compile(r"<DOMAIN=([^<>,\s]{1,32})>,\s{0,8}<TASK=([^<>,\s]{1,32})>")
@@ -23,7 +24,7 @@ _HEADER = re.compile(r"<DOMAIN=([^<>,\s]{1,32})>,\s{0,8}<TASK=([^<>,\s]{1,32})>"
 _ASSIGNMENT = re.compile(rf"(?<!分组){STATS_KEY} {{0,4}}[=:] {{0,4}}(?=\[)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """What one text says.
 
@@ -39,6 +40,10 @@ class Summary:
     header_match: bool
     format_problems: tuple[str, ...]
     violations: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        # Short and escaped: pytest shows it below every failed assertion about a summary.
+        return f"Summary({self.text[:MAX_REPR]!r}{'…' if len(self.text) > MAX_REPR else ''})"
 
     @property
     def tolerant_valid(self) -> bool:

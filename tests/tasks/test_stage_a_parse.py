@@ -156,6 +156,11 @@ def test_a_lone_surrogate_survives() -> None:
     assert parse_summary(text, "bbu").tolerant_valid
 
 
+def test_a_summary_shows_the_start_of_its_text_on_one_line() -> None:
+    text = "a\n\x1b[31m" + "b" * 500
+    assert repr(parse_summary(text, "bbu")) == f"Summary({text[:60]!r}…)"
+
+
 def test_the_domain_is_taken_in_any_case_and_another_one_is_refused() -> None:
     assert parse_summary(GOOD, "BBU").valid
     with pytest.raises(ContractValueError, match="domain must be one of bbu, rru, got 'ddu'"):
