@@ -47,7 +47,7 @@ _library: list[Any] = []  # torch forgets the schemas once the Library object is
 
 
 def register_missing_operators() -> bool:
-    """Return whether torchvision's operators had to be registered (now or earlier); call it before importing transformers.
+    """Return whether torchvision's operators had to be registered (now or earlier); call it before loading a model class.
 
     Does nothing where torch has a CUDA build, or where the packages are not installed or their operators can be loaded.
     """
@@ -60,6 +60,7 @@ def register_missing_operators() -> bool:
     for package, pattern in NOT_NEEDED.items():
         if _is_unusable(package, pattern):
             sys.modules[package] = None  # type: ignore[assignment]  # the import system's way of saying: not there
+            _make_transformers_look_again(package)
     if not _is_unusable("torchvision", "_C.*"):
         return False
     library = torch.library.Library("torchvision", "DEF")
@@ -67,6 +68,13 @@ def register_missing_operators() -> bool:
         library.define(f"{operator}() -> ()")
     _library.append(library)
     return True
+
+
+def _make_transformers_look_again(package: str) -> None:
+    """Let transformers forget that it found the package: it remembers the answer from its own import on."""
+    found = getattr(sys.modules.get("transformers.utils.import_utils"), f"is_{package}_available", None)
+    if found is not None and hasattr(found, "cache_clear"):
+        found.cache_clear()
 
 
 def _is_unusable(package: str, pattern: str) -> bool:
