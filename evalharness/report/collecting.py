@@ -163,7 +163,7 @@ def _add_row(collected: Collected, row: dict[str, Any], seen: set[tuple[int, int
     collected.facts.append(_facts(collected, key[2], generations))
     outcome = _outcome(collected, row.get("outcome"))
     collected.outcomes.append(outcome)
-    if outcome not in ("pass", "skip"):
+    if outcome != "pass":
         _add_problem(collected, key, outcome, row, generations)
     _add_scores(collected, number, outcome, row.get("scores"))
     for name, value in mapping(row.get("tags")).items():

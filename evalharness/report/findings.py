@@ -23,8 +23,6 @@ SAME_TEXT_CASES = 3
 NOTABLE_LENGTH_CAP = 0.05
 """From this share of answers on, hitting the length cap is worth a sentence."""
 
-_UNANSWERED = ("error", "invalid", "skip")
-
 
 def verdict(tables: RunTables) -> tuple[str, str]:
     """Return one word for the run (PASSED, FAILED, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
@@ -41,11 +39,17 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     if exit_code not in (None, 0) and not (num_failed or counts["fail"] or counts["error"]):
         reasons.append(f"pytest ended with exit code {text_of(exit_code)}")
     sentence = "; ".join(reasons)
-    if tables.run.get("interrupted"):
-        return "INTERRUPTED", f"{one_line(text_of(tables.run['interrupted']), 200)}; {sentence}"
+    interrupted = tables.run.get("interrupted") or ("the run did not finish" if _unfinished(tables) else None)
+    if interrupted:
+        return "INTERRUPTED", f"{one_line(text_of(interrupted), 200)}; {sentence}"
     if tables.rows.empty:
         return "EMPTY", f"no case was recorded; {sentence}"
     return ("FAILED" if broken else "PASSED" if gates else "FINISHED"), sentence
+
+
+def _unfinished(tables: RunTables) -> bool:
+    """Whether run.json is still the one that was written at the start."""
+    return bool(tables.run) and not tables.run.get("finished_at")
 
 
 def findings(tables: RunTables) -> list[str]:
@@ -68,17 +72,16 @@ def _groups(tables: RunTables) -> Iterator[tuple[str, dict[Any, int]]]:
 
 def _coverage(tables: RunTables) -> Iterator[str]:
     yield from tables.collected.notes
-    engines = max(len(records(tables.run, "engines")), len(tables.collected.engines.names), 1)
-    by_eval = tables.rows["eval"].value_counts()
+    problems = tables.run.get("problems")
+    yield from (one_line(text_of(problem), 300) for problem in (problems if isinstance(problems, list) else ()))
+    if _unfinished(tables):
+        yield "the run did not finish: gates, counts and whatever else run.json gets at the end are missing"
+    cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
     for entry in records(tables.run, "evals"):
-        tests = entry.get("tests")
-        num_cases = entry.get("num_cases")
-        if isinstance(tests, list) and isinstance(num_cases, int):
-            expected = num_cases * max(len(tests), 1) * engines
-            name = text_of(entry.get("name"))
-            missing = expected - int(by_eval.get(name, 0))
-            if missing > 0:
-                yield f"{name}: {missing:,} of {expected:,} cases × tests × engines have no row: they were not run"
+        name, num_cases = text_of(entry.get("name")), entry.get("num_cases")
+        present = int(cases.get(name, 0))
+        if isinstance(num_cases, int) and present < num_cases:
+            yield f"{name}: {num_cases - present:,} of {num_cases:,} cases are not in this run (deselected, or never collected)"
     counted = [count for count in mapping(tables.run.get("counts")).values() if isinstance(count, int)]
     if counted and sum(counted) != len(tables.rows):
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {len(tables.rows):,}: the two do not belong together"
@@ -124,13 +127,15 @@ def _same_checkpoints(tables: RunTables) -> Iterator[str]:
 
 def _unanswered(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
-        error, invalid, skipped = (f"{share_text(counts[name], counts['cases'])} cases of {where}" for name in _UNANSWERED)
+        error, invalid = (f"{share_text(counts[name], counts['cases'])} cases of {where}" for name in ("error", "invalid"))
         if counts["error"]:
             yield f"{error} ended in an error (machine, network or code): they are in no mean"
         if counts["invalid"]:
             yield f"{invalid} are invalid (could not be asked or answered): they are in no mean"
-        if counts["skip"]:
-            yield f"{skipped} were skipped"
+    for group in tables.collected.problems.values():
+        if group.outcome == "skip":
+            reason = one_line(group.problem or "no reason was recorded", 200)
+            yield f"{plural(group.count, 'case')} of {group.eval} on {group.engine} skipped: {reason}"
 
 
 def _cut_answers(tables: RunTables) -> Iterator[str]:

@@ -89,7 +89,7 @@ def _aggregates(tables: RunTables) -> Iterator[str]:
 
 
 def _problems(tables: RunTables) -> Iterator[str]:
-    titles = {"error": "Errors", "invalid": "Invalid", "fail": "Failures", "other": "Unknown outcomes", "miss": "Misses"}
+    titles = {"error": "Errors", "invalid": "Invalid", "fail": "Failures", "other": "Unknown outcomes", "skip": "Skipped", "miss": "Misses"}
     for outcome, title in titles.items():
         groups = sorted((group for group in tables.collected.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
         if groups:

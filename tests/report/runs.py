@@ -70,7 +70,13 @@ def write_run(run_dir: Path, samples: Sequence[Mapping[str, Any]], **run: Any) -
     """Write samples.jsonl and run.json (`run` overrides its keys) and return the folder."""
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples), encoding="utf-8")
-    whole = {"schema_version": 1, "run_id": "first", "command": ["pytest", "evals"], "exit_code": 0}
+    whole = {
+        "schema_version": 1,
+        "run_id": "first",
+        "command": ["pytest", "evals"],
+        "finished_at": "2030-01-01T00:01:00+00:00",
+        "exit_code": 0,
+    }
     (run_dir / "run.json").write_text(json.dumps({**whole, **run}), encoding="utf-8")
     return run_dir
 

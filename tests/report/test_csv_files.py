@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalharness.report.csv_files import REPORT_COLUMNS, write_report_csv, write_samples_csv
@@ -72,6 +72,7 @@ def test_hostile_samples_keep_every_line_and_column(tmp_path: Path, text: str) -
     assert frame.to_numpy().tolist() == table[1:]
 
 
+@settings(max_examples=40)
 @given(st.lists(hostile_text, min_size=1, max_size=3), hostile_text)
 def test_any_text_comes_back_from_samples_csv(tmp_path_factory: pytest.TempPathFactory, texts: list[str], name: str) -> None:
     samples = [row(f"case-{number}", text=text, scores={name: 0.5}) for number, text in enumerate(texts)]

@@ -64,11 +64,11 @@ def test_checkpoints_that_differ_in_one_answer_are_not_suspect(tmp_path: Path) -
 
 
 def test_what_could_not_be_asked_or_broke_is_named(tmp_path: Path) -> None:
-    samples = [*rows(17), invalid("a"), invalid("b", outcome="error"), invalid("c", outcome="skip")]
+    samples = [*rows(17), invalid("a"), invalid("b", outcome="error"), invalid("c", "not run: Ctrl-C", outcome="skip")]
     assert findings_of(tmp_path, samples) == [
         f"1 of 20 cases of {WHERE} ended in an error (machine, network or code): they are in no mean",
         f"1 of 20 cases of {WHERE} are invalid (could not be asked or answered): they are in no mean",
-        f"1 of 20 cases of {WHERE} were skipped",
+        "1 case of stage_a on hf:tiny skipped: not run: Ctrl-C",
     ]
 
 
@@ -96,15 +96,24 @@ def test_few_cases_are_named(tmp_path: Path) -> None:
     assert findings_of(tmp_path, rows(2)) == ["stage_a has 2 cases only: its scores can differ by chance alone"]
 
 
-def test_cases_without_a_row_are_named(tmp_path: Path) -> None:
-    entry = {"name": "stage_a", "num_cases": 20, "tests": ["test_summary"]}
-    found = findings_of(tmp_path, rows(12), evals=[entry], engines=[{"id": "hf:tiny"}])
-    assert found == ["stage_a: 8 of 20 cases × tests × engines have no row: they were not run"]
+def test_cases_that_are_not_in_the_run_are_named(tmp_path: Path) -> None:
+    evals = [{"name": "stage_a", "num_cases": 20}, {"name": "stage_b", "num_cases": 3}]
+    assert findings_of(tmp_path, rows(12), evals=evals) == [
+        "stage_a: 8 of 20 cases are not in this run (deselected, or never collected)",
+        "stage_b: 3 of 3 cases are not in this run (deselected, or never collected)",
+    ]
 
 
-def test_an_eval_without_any_row_is_named(tmp_path: Path) -> None:
-    found = findings_of(tmp_path, [], evals=[{"name": "stage_a", "num_cases": 3, "tests": ["test_summary"]}])
-    assert found == ["stage_a: 3 of 3 cases × tests × engines have no row: they were not run"]
+def test_problems_of_the_run_are_repeated(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, rows(12), problems=["evals/test_a.py: aggregate failed\nfor hf:tiny"]) == [
+        "evals/test_a.py: aggregate failed for hf:tiny"
+    ]
+
+
+def test_a_run_that_did_not_finish_is_named(tmp_path: Path) -> None:
+    tables = load_tables(write_run(tmp_path, rows(12), finished_at=None))
+    assert findings(tables) == ["the run did not finish: gates, counts and whatever else run.json gets at the end are missing"]
+    assert verdict(tables)[0] == "INTERRUPTED"
 
 
 def test_counts_that_differ_from_the_rows_are_named(tmp_path: Path) -> None:
