@@ -69,13 +69,15 @@ class Number(Kind):
                 value = (int if self.integer else float)(raw)
             except ValueError:
                 raise self.refuse(raw, label) from None
-        if isinstance(value, bool) or not isinstance(value, int if self.integer else (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int if self.integer else (int, float)):
+            raise self.refuse(raw, label)
+        if isinstance(value, float) and not math.isfinite(value):
             raise self.refuse(raw, label)
         if (self.minimum is not None and value < self.minimum) or (self.above is not None and value <= self.above):
             raise self.refuse(raw, label, self.hint_if_too_small)
         if self.maximum is not None and value > self.maximum:
             raise self.refuse(raw, label)
-        return value if self.integer else float(value)
+        return value
 
 
 class Flag(Kind):

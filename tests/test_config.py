@@ -84,6 +84,7 @@ def test_run_ids_of_two_runs_differ_by_default(tmp_path: Path) -> None:
         ),
         pytest.param(["--limit", "two"], r"^--limit must be a whole number of at least 1, got 'two'$", id="limit-word"),
         pytest.param(["--limit", "1.5"], "--limit must be a whole number", id="limit-fraction"),
+        pytest.param(["--seed", "9" * 400], "at most 4294967295", id="seed-no-float-can-hold"),
         pytest.param(["--temperature", "-0.1"], "a number of at least 0, got", id="temperature"),
         pytest.param(["--temperature", "nan"], "a number of at least 0, got 'nan'", id="nan"),
         pytest.param(["--top-p", "0"], "must be a number greater than 0 and at most 1", id="top-p-0"),
