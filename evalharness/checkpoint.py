@@ -6,6 +6,7 @@ A checkpoint that cannot be used is refused here, before an engine is started fo
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import os
 import re
@@ -117,11 +118,10 @@ def name_checkpoints(paths: Iterable[Path]) -> list[str]:
             break
         for i in growing:
             depths[i] += 1
-    seen: Counter[str] = Counter()
-    unique = []
+    unique: list[str] = []
     for name in names:
-        seen[name] += 1
-        unique.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        unique.append(name if name not in unique else next(other for other in numbered if other not in unique and other not in names))
     return unique
 
 

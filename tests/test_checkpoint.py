@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evalharness.checkpoint import expand_models, inspect_checkpoint, name_checkpoints
 from evalharness.errors import CheckpointError
@@ -273,3 +276,12 @@ def test_a_pattern_that_matches_nothing_says_what_is_near(tmp_path: Path, patter
 )
 def test_names_are_short_unique_and_safe(paths: list[str], names: list[str]) -> None:
     assert name_checkpoints([Path(path) for path in paths]) == names
+
+
+@given(
+    st.lists(st.lists(st.text("a2_-. ü/", min_size=1, max_size=3), min_size=1, max_size=4).map(lambda parts: Path("/", *parts)), max_size=6)
+)
+def test_names_of_any_paths_are_unique_and_safe(paths: list[Path]) -> None:
+    names = name_checkpoints(paths)
+    assert len(set(names)) == len(names) == len(paths)
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names)
