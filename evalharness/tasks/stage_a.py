@@ -85,7 +85,17 @@ def load_cases(data_dir: Path | str | None, *, max_pass: int | None = None, max_
     """
     root, groups = find_groups(data_dir, max_pass=max_pass, max_fail=max_fail, seed=seed)
     references = {mission: _references(root, mission) for mission in dict.fromkeys(group.mission for group in groups)}
-    return [_case(group, index, references[group.mission]) for group in groups for index in range(1, len(group.images) + 1)]
+    cases = [_case(group, index, references[group.mission]) for group in groups for index in range(1, len(group.images) + 1)]
+    _tell_missing_references(root, [case for case in cases if case.reference is None and references[case.mission]])
+    return cases
+
+
+def _tell_missing_references(root: Path, cases: Sequence[StageACase]) -> None:
+    for mission in dict.fromkeys(case.mission for case in cases):
+        photos = [case.image.name for case in cases if case.mission == mission]
+        shown = ", ".join(photos[:3]) + (", …" if len(photos) > 3 else "")
+        path = reference_path(root, mission)
+        warnings.warn(DataWarning(f"{path}: no reference summary for {len(photos)} photos: {shown}"), stacklevel=3)
 
 
 def _references(root: Path, mission: str) -> dict[tuple[str, str, str], str]:
@@ -126,11 +136,8 @@ def _case(group: Group, index: int, references: Mapping[tuple[str, str, str], st
 
 
 def _reference(group: Group, image: Path, references: Mapping[tuple[str, str, str], str]) -> Summary | None:
-    if not references:
-        return None
     text = references.get((group.group_id, group.label, image.name))
     if text is None:
-        warnings.warn(DataWarning(f"{image}: no reference summary for it in {group.mission}_stage_a.jsonl"), stacklevel=5)
         return None
     reference = parse_summary(text, group.domain)
     if not reference.tolerant_valid:
