@@ -32,6 +32,8 @@ __all__ = [
 FinishReason: TypeAlias = Literal["stop", "length", "tool"]
 Variant: TypeAlias = Literal["vlm", "text"]
 
+_MAX_SEED = 2**63 - 1  # what every backend's generators take
+
 
 def _number(
     path: str, value: object, *, integer: bool, minimum: float | None = None, above: float | None = None, maximum: float | None = None
@@ -39,7 +41,7 @@ def _number(
     wanted = "an int" if integer else "a number"
     if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
         raise ContractTypeError(f"{path} must be {wanted}, got {value!r} ({type(value).__name__})")
-    if not integer and not math.isfinite(value):
+    if not integer and not _is_finite(value):
         raise ContractValueError(f"{path} must be finite, got {value!r}")
     if minimum is not None and value < minimum:
         raise ContractValueError(f"{path} must be at least {minimum}, got {value!r}")
@@ -49,9 +51,16 @@ def _number(
         raise ContractValueError(f"{path} must be at most {maximum}, got {value!r}")
 
 
-def _integer(path: str, value: object, *, minimum: int | None = None, optional: bool = False) -> None:
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond every float
+        return False
+
+
+def _integer(path: str, value: object, *, minimum: int | None = None, maximum: int | None = None, optional: bool = False) -> None:
     if not (optional and value is None):
-        _number(path, value, integer=True, minimum=minimum)
+        _number(path, value, integer=True, minimum=minimum, maximum=maximum)
 
 
 def _boolean(path: str, value: object, *, optional: bool = False) -> None:
@@ -106,10 +115,10 @@ class StopOptions:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> StopOptions:
         """Return options from plain data; None gives no stops, empty strings are dropped, a bare string is refused."""
-        given = _known_keys("stop", mapping or {}, cls)
-        stop = given.get("stop") or ()
+        given = {key: value for key, value in _known_keys("stop", {} if mapping is None else mapping, cls).items() if value is not None}
+        stop = given.pop("stop", ())
         _sequence("stop.stop", stop, "strings")
-        return cls(tuple(s for s in stop if s != ""), tuple(given.get("stop_token_ids") or ()))
+        return cls(stop=tuple(s for s in stop if s != ""), **given)
 
 
 @dataclass(frozen=True)
@@ -250,7 +259,7 @@ class GenerationOptions:
             )
         _integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, optional=True)
         _instance("options.stop", self.stop, StopOptions)
-        _integer("options.seed", self.seed, minimum=0, optional=True)
+        _integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
         _boolean("options.use_cache", self.use_cache)
         _boolean("options.logprobs", self.logprobs)
         self._check_eos()
@@ -282,6 +291,11 @@ class GenerationOptions:
         values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
         return _rebuild_options, (values,)
 
+    def __hash__(self) -> int:
+        # Extra values may be lists, so only their names count here; equality looks at the values too.
+        values = tuple(getattr(self, f.name) for f in fields(self) if f.name != "extra_generation_kwargs")
+        return hash((values, frozenset(self.extra_generation_kwargs)))
+
     @property
     def samples(self) -> bool:
         """Whether tokens are drawn at random (False: greedy)."""
@@ -293,16 +307,20 @@ class GenerationOptions:
         _instance("options", mapping, Mapping)
         known = {f.name for f in fields(cls)}
         values = {key: value for key, value in mapping.items() if key in known}
-        for name, cast in (("max_new_tokens", int), ("temperature", float), ("top_p", float), ("repetition_penalty", float), ("seed", int)):
+        for name in _NUMBERS:
             if values.get(name) is not None:
-                values[name] = _cast(f"options.{name}", values[name], cast)
+                values[name] = _cast(f"options.{name}", values[name], _NUMBERS[name])
         if isinstance(values.get("stop"), Mapping) or ("stop" in values and values["stop"] is None):
             values["stop"] = StopOptions.from_mapping(values["stop"])
         if isinstance(values.get("decode"), Mapping):
             values["decode"] = DecodeOptions(**_known_keys("decode", values["decode"], DecodeOptions))
-        extras = dict(values.pop("extra_generation_kwargs", {}))
-        extras.update({key: value for key, value in mapping.items() if key not in known})
-        return cls(**values, extra_generation_kwargs=extras)
+        extras = values.pop("extra_generation_kwargs", {})
+        _instance("options.extra_generation_kwargs", extras, Mapping)
+        more = {key: value for key, value in mapping.items() if key not in known}
+        for key in more:
+            if key in extras:
+                raise ContractValueError(f"options.{key} is given twice, once of them in extra_generation_kwargs; leave one out")
+        return cls(**values, extra_generation_kwargs={**extras, **more})
 
     def to_json(self) -> dict[str, Any]:
         """Return every option as plain JSON data."""
@@ -315,6 +333,18 @@ class GenerationOptions:
         return values
 
 
+# What `GenerationOptions.from_mapping` casts.
+_NUMBERS: Mapping[str, type[int] | type[float]] = {
+    "max_new_tokens": int,
+    "temperature": float,
+    "top_p": float,
+    "repetition_penalty": float,
+    "no_repeat_ngram_size": int,
+    "seed": int,
+    "pad_token_id": int,
+}
+
+
 def _rebuild_options(values: dict[str, Any]) -> GenerationOptions:
     return GenerationOptions(**values)
 
@@ -324,9 +354,11 @@ def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | floa
         raise ContractTypeError(f"{path} must be a number, got {value!r} (bool)")
     try:
         number: int | float = cast(value)  # type: ignore[arg-type, call-overload]
+    except OverflowError:
+        raise ContractValueError(f"{path} must be finite, got {value!r}") from None
     except (TypeError, ValueError):
         raise ContractTypeError(f"{path} must be a number, got {value!r} ({type(value).__name__})") from None
-    if isinstance(value, float) and number != value:
+    if cast is int and isinstance(value, float) and number != value:
         raise ContractValueError(f"{path} must be a whole number, got {value!r}")
     return number
 
