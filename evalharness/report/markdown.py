@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from evalharness.report.collecting import OUTCOMES, ProblemGroup, text_of
@@ -128,10 +129,18 @@ def _throughput_line(entry: dict[str, Any]) -> list[str]:
     return [markdown_cell(text_of(entry.get("engine"))), *(cell or "-" for cell in shown)]
 
 
+def _runnable(command: list[str]) -> list[str]:
+    """Return the command as one types it; without --run-id, which is given once."""
+    program = PurePath(command[0])
+    start = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
+    kept = [part for part, before in zip(command[1:], command, strict=False) if before != "--run-id" and not part.startswith("--run-id")]
+    return [*start, *kept]
+
+
 def _rerun(tables: RunTables) -> Iterator[str]:
     command = tables.run.get("command")
     if isinstance(command, list) and command:
         yield "## Run it again"
-        yield code_block([shlex.join(terminal_text(text_of(part), 2000) for part in command)])
+        yield code_block([shlex.join(_runnable([terminal_text(text_of(part), 2000) for part in command]))])
         if tables.collected.problems:
             yield "One case alone: its node id (column *first cases*), in quotes, in place of the folder."

@@ -15,7 +15,7 @@ from evalharness.report.wording import plural, score_text
 __all__ = ["breakdown_sections", "markdown_table", "score_sections"]
 
 NUM_SCORE_COLUMNS = 8
-"""More scores than this go to further tables, each with the validity columns again."""
+"""More scores than this go to further tables, each with the validity columns again; by tag they are left out."""
 NUM_TAG_KEYS = 8
 NUM_TAG_LINES = 40
 
@@ -54,7 +54,7 @@ def score_sections(tables: RunTables) -> Iterator[str]:
     yield "## Scores and their validity"
     for test in _tests(tables.counts):
         yield f"### {_title(test)}"
-        yield from _score_tables(_part(tables.counts, test), _part(tables.scores, test), ["engine"])
+        yield from _score_tables(_part(tables.counts, test), _part(tables.scores, test), ["engine"], tables.metrics(*test))
     yield _SCORE_NOTE + (_GROUP_NOTE if tables.collected.num_grouped else "")
 
 
@@ -65,10 +65,13 @@ def breakdown_sections(tables: RunTables) -> Iterator[str]:
     yield "## Breakdowns"
     for test in _tests(tables.tag_counts):
         counts, scores = _part(tables.tag_counts, test), _part(tables.tag_scores, test)
+        metrics = tables.metrics(*test)
         keys = list(dict.fromkeys(counts.index.get_level_values("key")))
         for key in keys[:NUM_TAG_KEYS]:
             yield f"### {_title(test)} by {markdown_cell(key, 60)}"
-            yield from _breakdown(_of_key(counts, key), _of_key(scores, key))
+            yield from _breakdown(_of_key(counts, key), _of_key(scores, key), metrics[:NUM_SCORE_COLUMNS])
+        if len(metrics) > NUM_SCORE_COLUMNS:
+            yield f"{plural(len(metrics) - NUM_SCORE_COLUMNS, 'more score')} by tag left out here; report.csv has them."
         if len(keys) > NUM_TAG_KEYS:
             yield f"{plural(len(keys) - NUM_TAG_KEYS, 'more tag key')} left out here; report.csv has them."
 
@@ -91,7 +94,7 @@ def _of_key(table: pd.DataFrame, key: str) -> pd.DataFrame:
     return table[table.index.get_level_values("key") == key].droplevel("key")
 
 
-def _breakdown(counts: pd.DataFrame, scores: pd.DataFrame) -> Iterator[str]:
+def _breakdown(counts: pd.DataFrame, scores: pd.DataFrame, metrics: list[str]) -> Iterator[str]:
     """Yield the table of one tag key, engines side by side; the values with the most cases if there are too many lines."""
     counts, scores = counts.reorder_levels(["value", "engine"]), scores.reorder_levels(["value", "engine", "metric"])
     per_value = counts.groupby("value", observed=True)["cases"].sum()
@@ -101,19 +104,18 @@ def _breakdown(counts: pd.DataFrame, scores: pd.DataFrame) -> Iterator[str]:
         return
     shown = per_value.sort_values(ascending=False, kind="stable").head(num_shown).index
     kept = counts[counts.index.get_level_values("value").isin(shown)].sort_index()
-    yield from _score_tables(kept, scores[scores.index.get_level_values("value").isin(shown)], ["value", "engine"])
+    yield from _score_tables(kept, scores[scores.index.get_level_values("value").isin(shown)], ["value", "engine"], metrics)
     if len(per_value) > len(shown):
         yield f"{plural(len(per_value) - len(shown), 'more value')} with fewer cases left out here; report.csv has them."
 
 
-def _score_tables(counts: pd.DataFrame, scores: pd.DataFrame, by: list[str]) -> Iterator[str]:
+def _score_tables(counts: pd.DataFrame, scores: pd.DataFrame, by: list[str], metrics: list[str]) -> Iterator[str]:
     """Yield tables with a line per index entry of `counts`: scores, and beside them the columns that say what they are worth."""
-    names = list(dict.fromkeys(scores.sort_index(level="metric", sort_remaining=False).index.get_level_values("metric")))
     cells = {key: score_text(*values) for key, *values in scores[["mean", "stderr", "n", "is_rate"]].itertuples(name=None)}
     validity = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or counts[name].any()]
     rows = [(key if isinstance(key, tuple) else (key,), row) for key, row in zip(counts.index, counts.to_dict("records"), strict=True)]
-    for start in range(0, max(len(names), 1), NUM_SCORE_COLUMNS):
-        shown = names[start : start + NUM_SCORE_COLUMNS]
+    for start in range(0, max(len(metrics), 1), NUM_SCORE_COLUMNS):
+        shown = metrics[start : start + NUM_SCORE_COLUMNS]
         lines = [
             [
                 *(markdown_cell(part, 80) for part in key),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,9 +38,9 @@ def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if run.get(name) is not None:
             yield name.replace("_at", "").replace("_s", " (s)").replace("_", " "), _value_text(run[name])
     for name in ("versions", "hardware"):
-        for key, value in mapping(run.get(name)).items():
-            if value is not None:
-                yield name, f"{key} {_value_text(value)}"
+        facts = [f"{key} {_value_text(value)}" for key, value in mapping(run.get(name)).items() if value is not None]
+        if facts:
+            yield name, ", ".join(facts)
     git = mapping(run.get("git"))
     if git:
         yield "git", text_of(git.get("commit")) + (" with uncommitted changes" if git.get("dirty") else "")
@@ -53,7 +54,7 @@ def _engines(run: dict[str, Any]) -> Iterator[str]:
     lines = []
     for entry in entries:
         settings = ", ".join(f"{key}={_value_text(value)}" for key, value in mapping(entry.get("settings")).items())
-        facts = [text_of(entry.get(name)) for name in ("id", *_ENGINE_FACTS)]
+        facts = [_short_hash(text_of(entry.get(name))) for name in ("id", *_ENGINE_FACTS)]
         lines.append([markdown_cell(fact, 1000) for fact in (*facts, settings, number_text(entry.get("load_s")))])
     yield markdown_table(["engine", *_ENGINE_FACTS.values(), "settings", "load (s)"], lines, 6)
 
@@ -69,6 +70,13 @@ def _options(run: dict[str, Any]) -> Iterator[str]:
         yield markdown_table(["option", "value", "set by"], [[markdown_cell(cell) for cell in line] for line in lines], 3)
 
 
+def _short_hash(text: str) -> str:
+    """Return a SHA-256 by its first 12 digits; anything else as it is."""
+    return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text
+
+
 def _value_text(value: object) -> str:
-    """Return a JSON value as short text; a string as it is."""
+    """Return a JSON value as short text: a string as it is, a list by its items."""
+    if isinstance(value, list):
+        return ", ".join(map(_value_text, value)) or "none"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

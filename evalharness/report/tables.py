@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from evalharness.report.collecting import OUTCOMES, Codes, Collected, collect, mapping
+from evalharness.report.collecting import OUTCOMES, Codes, Collected, collect, mapping, text_of
 
 __all__ = ["COUNTS", "GROUP", "RunTables", "load_tables", "records"]
 
@@ -55,8 +55,19 @@ class RunTables:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Mean, standard error, n and `is_rate` (every score is 0 or 1) by eval, test, engine, metric."""
+        """Mean, standard error, n and `is_rate` by eval, test, engine, metric.
+
+        A rate is a score that is 0 or 1 in every case of the test, on whatever engine, and no count (`num_…`).
+        """
         return _summarise(self._scored, [*GROUP, "metric"])
+
+    def metrics(self, eval_name: str, test: str) -> list[str]:
+        """Return the scores of a test: those that its gates ask for, then the others in the order of their first use."""
+        table = self.scores
+        index = table[(table.index.get_level_values("eval") == eval_name) & (table.index.get_level_values("test") == test)].index
+        known = list(index.get_level_values("metric").unique().sort_values())
+        gates = (gate for gate in records(self.run, "gates") if gate.get("eval") == eval_name and gate.get("test") == test)
+        return [name for name in dict.fromkeys([*(text_of(gate.get("metric")) for gate in gates), *known]) if name in known]
 
     @cached_property
     def tag_counts(self) -> pd.DataFrame:
@@ -69,9 +80,11 @@ class RunTables:
         """Like `scores`, by eval, test, engine, tag key, tag value, metric."""
         return _summarise(self.row_tags.merge(self._scored, on="row"), [*_TAGGED, "metric"])
 
-    @property
+    @cached_property
     def _scored(self) -> pd.DataFrame:
-        return self.row_scores.join(self.rows[GROUP], on="row")
+        scored = self.row_scores.join(self.rows[GROUP], on="row")
+        binary = scored["score"].isin((0.0, 1.0)).groupby([scored[name] for name in ("eval", "test", "metric")], observed=True)
+        return scored.assign(is_rate=binary.transform("all") & ~scored["metric"].astype(str).str.startswith("num_"))
 
 
 def load_tables(run_dir: Path) -> RunTables:
@@ -112,7 +125,7 @@ def _categories(codes: pd.Series, names: Codes) -> pd.Categorical:
 
 
 def _summarise(scored: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    grouped = scored.assign(is_rate=scored["score"].isin((0.0, 1.0))).groupby(by, observed=True)
+    grouped = scored.groupby(by, observed=True)
     table = grouped["score"].agg(["mean", "sem", "count"]).rename(columns={"sem": "stderr", "count": "n"})
     return table.assign(is_rate=grouped["is_rate"].all())
 

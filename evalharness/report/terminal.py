@@ -17,6 +17,8 @@ DEFAULT_COLUMNS = 80
 MIN_COLUMNS = 40
 NUM_REMARKS = 5
 NUM_LINES = 40
+NUM_PASSED_GATES = 5
+NUM_SCORES = 6
 _VALIDITY = {
     "not_parsed": "unparsed",
     "length_cap": "cut",
@@ -47,13 +49,8 @@ def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
 
 def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     yield from _table(tables, columns)
-    for gate in records(tables.run, "gates"):
-        mark = "gate passed" if gate.get("passed") is True else "GATE FAILED"
-        where = "::".join(filter(None, (text_of(gate.get("eval")), text_of(gate.get("test")))))
-        reason = one_line(text_of(gate.get("reason")), 200)
-        value = "" if gate.get("value") is None else f" is {number_text(gate['value'])}"
-        line = f"{mark}: {text_of(gate.get('expression'))}{value} ({where} on {text_of(gate.get('engine'))}) {reason}"
-        yield from _wrapped(terminal_text(line, 400), columns)
+    for line in _gates(tables):
+        yield from _wrapped(line, columns)
     remarks = findings(tables)
     for remark in remarks[:NUM_REMARKS]:
         yield from _wrapped(f"! {terminal_text(remark, 400)}", columns)
@@ -61,6 +58,20 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
         yield f"! {len(remarks) - NUM_REMARKS} more remarks in report.md"
     word, sentence = verdict(tables)
     yield from _wrapped(f"{word}: {terminal_text(sentence, 400)}", columns)
+
+
+def _gates(tables: RunTables) -> Iterator[str]:
+    """Yield failed gates with their reason, then passed ones with their value; many are counted instead."""
+    gates = records(tables.run, "gates")
+    for passed, most in ((False, NUM_LINES), (True, NUM_PASSED_GATES)):
+        chosen = [gate for gate in gates if (gate.get("passed") is True) is passed]
+        for gate in chosen[:most]:
+            where = f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))} on {text_of(gate.get('engine'))}"
+            reason = one_line(text_of(gate.get("reason")), 200) or f"it is {number_text(gate.get('value'))}"
+            mark = "gate passed" if passed else "GATE FAILED"
+            yield terminal_text(f"{mark}: {text_of(gate.get('expression'))} ({where}): {reason}", 400)
+        if len(chosen) > most:
+            yield f"{len(chosen) - most} more gates {'passed' if passed else 'FAILED'}"
 
 
 def _table(tables: RunTables, columns: int) -> Iterator[str]:
@@ -103,13 +114,17 @@ def _stacked(lines: Sequence[Sequence[str]], scores: Sequence[str], columns: int
 
 def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
     """Return "valid 0.950, f1 0.812 (n=19)" by eval, test, engine; n only where it is not the number of cases."""
-    texts: dict[tuple[str, ...], list[str]] = {}
-    cases = tables.counts["cases"].to_dict()
-    for (*group, metric), mean, n in tables.scores[["mean", "n"]].itertuples(name=None):
-        key = tuple(group)
-        scored = "" if n == cases[key] else f" (n={n})"
-        texts.setdefault(key, []).append(f"{terminal_text(metric, 30)} {number_text(mean)}{scored}")
-    return {key: ", ".join(parts) for key, parts in texts.items()}
+    means = {key: (mean, n) for key, mean, n in tables.scores[["mean", "n"]].itertuples(name=None)}
+    texts: dict[tuple[str, ...], str] = {}
+    for key, cases in tables.counts[["cases"]].itertuples(name=None):
+        found = [(name, *means[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in means]
+        parts = [
+            f"{terminal_text(name, 30)} {number_text(mean)}{'' if n == cases else f' (n={n})'}" for name, mean, n in found[:NUM_SCORES]
+        ]
+        if len(found) > NUM_SCORES:
+            parts.append(f"{len(found) - NUM_SCORES} more in report.md")
+        texts[key] = ", ".join(parts)
+    return texts
 
 
 def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:

@@ -177,7 +177,7 @@ def test_settings_name_what_is_no_default(tmp_path: Path) -> None:
             engines=[
                 {"id": "hf:tiny", "checkpoint_path": "models/tiny", "fingerprint": "f00", "backend": "hf", "settings": {"dtype": "float32"}}
             ],
-            versions={"torch": "2.13"},
+            versions={"torch": "2.13", "vllm": "0.32"},
             git={"commit": "abc", "dirty": True},
             hardware={"cpus": 2, "gpus": []},
         )
@@ -187,11 +187,37 @@ def test_settings_name_what_is_no_default(tmp_path: Path) -> None:
     assert (engine["path"], engine["fingerprint"], engine["settings"], engine["load (s)"]) == ("models/tiny", "f00", "dtype=float32", "-")
     facts = [(line[""], line["value"]) for line in found["What ran"]]
     assert ("git", "abc with uncommitted changes") in facts
-    assert ("versions", "torch 2.13") in facts
+    assert ("versions", "torch 2.13, vllm 0.32") in facts
+    assert ("hardware", "cpus 2, gpus none") in facts
 
 
 def test_the_command_can_be_pasted(tmp_path: Path) -> None:
     assert "```\npytest evals -k 'a or b'\n```" in report_of(tmp_path, rows(1), command=["pytest", "evals", "-k", "a or b"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["lib/pytest/__main__.py", "evals"], ["bin/pytest", "evals", "--run-id", "x"], ["pytest", "--run-id=x", "evals"]],
+    ids=["module", "script", "joined"],
+)
+def test_the_command_is_as_one_types_it_without_the_run_id(tmp_path: Path, command: list[str]) -> None:
+    assert re.search(r"^(python -m )?pytest evals$", report_of(tmp_path, rows(1), command=command), re.MULTILINE)
+
+
+def test_scores_that_gates_ask_for_come_first(tmp_path: Path) -> None:
+    (line,) = tables_in(report_of(tmp_path, rows(2, scores={"a": 0.5, "b": 0.5}), gates=[gate(metric="b"), gate(metric="absent")]))[
+        "stage_a · test_summary"
+    ]
+    assert list(line)[1:3] == ["b", "a"]
+
+
+def test_breakdowns_show_the_first_scores_and_say_so(tmp_path: Path) -> None:
+    samples = [
+        row(tag, tags={"domain": tag}, scores={f"s{number}": 0.5 for number in range(NUM_SCORE_COLUMNS + 2)}) for tag in ("RRU", "BBU")
+    ]
+    report = report_of(tmp_path, samples)
+    assert len(tables_in(report)["stage_a · test_summary by domain"]) == 2
+    assert "2 more scores by tag left out here; report.csv has them." in report
 
 
 def test_a_run_without_rows_has_a_report(tmp_path: Path) -> None:

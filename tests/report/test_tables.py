@@ -38,6 +38,15 @@ def test_a_score_of_zeros_and_ones_is_a_rate(tmp_path: Path) -> None:
     assert score_of(tables, "exact") == {"mean": 0.5, "stderr": 0.5, "n": 2, "is_rate": True}
 
 
+def test_a_score_that_is_no_rate_on_one_engine_is_none_on_the_others(tmp_path: Path) -> None:
+    samples = [row("a", scores={"f1": 0.0}), row("a", engine="hf:other", scores={"f1": 0.5})]
+    assert not tables_of(tmp_path, samples).scores["is_rate"].any()
+
+
+def test_a_count_is_no_rate_even_if_it_is_zero_everywhere(tmp_path: Path) -> None:
+    assert not score_of(tables_of(tmp_path, [row("a", scores={"num_objects": 0})]), "num_objects")["is_rate"]
+
+
 def test_one_case_has_no_standard_error(tmp_path: Path) -> None:
     assert math.isnan(tables_of(tmp_path, [row("a", scores={"f1": 0.3})]).scores["stderr"].iloc[0])
 

@@ -8,7 +8,7 @@ import pytest
 
 from evalharness.report.safe_text import display_width
 from evalharness.report.tables import load_tables
-from evalharness.report.terminal import DEFAULT_COLUMNS, terminal_lines, terminal_width
+from evalharness.report.terminal import DEFAULT_COLUMNS, NUM_PASSED_GATES, terminal_lines, terminal_width
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, invalid, row, rows, write_run
 
@@ -19,10 +19,10 @@ def lines_of(tmp_path: Path, samples: list[dict[str, Any]], columns: int = 100, 
 
 def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
     samples = [*rows(3), row("z", outcome="miss", problem="no JSON", scores={"valid": 0.0}), invalid("y")]
-    assert lines_of(tmp_path, samples, gates=[gate(False, value=0.75)], exit_code=1) == [
+    assert lines_of(tmp_path, samples, gates=[gate(False, reason="0.7500 is not >= 0.95")], exit_code=1) == [
         "eval                   engine   cases  unparsed  cut  invalid  errors  miss",
         "stage_a::test_summary  hf:tiny      5         1    0        1       0     1  valid 0.750 (n=4)",
-        "GATE FAILED: valid >= 0.95 is 0.750 (stage_a::test_summary on hf:tiny) 0.5000 is not >= 0.95",
+        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.7500 is not >= 0.95",
         "! 1 of 4 answers of stage_a::test_summary on hf:tiny could not be parsed",
         "! 1 of 5 cases of stage_a::test_summary on hf:tiny are invalid (could not be asked or answered):",
         "  they are in no mean",
@@ -59,6 +59,22 @@ def test_hostile_names_steer_nothing_and_fit(tmp_path: Path, text: str, columns:
 def test_wide_characters_keep_columns_aligned(tmp_path: Path) -> None:
     head, line, *_ = lines_of(tmp_path, rows(12, eval="站点"), 120)
     assert display_width(line[: line.index("hf:tiny")]) == head.index("engine")
+
+
+def test_gates_come_failed_ones_first_and_many_passed_ones_are_counted(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, rows(12), gates=[*[gate()] * 7, gate(False)])
+    found = [line for line in lines if "gate" in line.lower()]
+    assert found == [
+        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.5000 is not >= 0.95",
+        *["gate passed: valid >= 0.95 (stage_a::test_summary on hf:tiny): it is 1.000"] * NUM_PASSED_GATES,
+        "2 more gates passed",
+        "FAILED: 1 of 8 gates failed",
+    ]
+
+
+def test_scores_that_gates_ask_for_come_first_and_many_are_counted(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, rows(12, scores={f"s{number}": 0.5 for number in range(9)}), gates=[gate(metric="s8")])
+    assert lines[2] == "  s8 0.500, s0 0.500, s1 0.500, s2 0.500, s3 0.500, s4 0.500, 3 more in report.md"
 
 
 def test_many_lines_are_cut_and_say_so(tmp_path: Path) -> None:
