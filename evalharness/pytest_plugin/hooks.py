@@ -85,6 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise as_collection_error(error) from error
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest prints what it collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
     state = session.config.stash[STATE]
