@@ -84,7 +84,8 @@ class PromptBuilder:
     def _stop_plan(self, options: GenerationOptions) -> StopPlan:
         known = self._stops.get(id(options))  # holding the options keeps their id from being given to others
         if known is None:
-            known = (options, resolve_stops(options.stop, self._eos_token_ids(options), self._backend.tokenizer))
+            skip = options.decode.skip_special_tokens
+            known = (options, resolve_stops(options.stop, self._eos_token_ids(options), self._backend.tokenizer, skip_special_tokens=skip))
             self._stops[id(options)] = known
         return known[1]
 
@@ -122,7 +123,9 @@ def check_length(num_tokens: int | None, max_new_tokens: int, max_model_len: int
     if num_tokens is None or max_model_len is None:
         return
     if num_tokens >= max_model_len:
-        raise PromptTooLong(f"the prompt has {num_tokens} tokens, the context {max_model_len}; shorten it or use smaller images (--max-pixels)")
+        raise PromptTooLong(
+            f"the prompt has {num_tokens} tokens, the context {max_model_len}; shorten it or use smaller images (--max-pixels)"
+        )
     if num_tokens + max_new_tokens > max_model_len:
         raise PromptTooLong(
             f"prompt ({num_tokens} tokens) + max_new_tokens ({max_new_tokens}) exceed the context of {max_model_len}; "
@@ -172,11 +175,15 @@ def _request_images(request: Request) -> RequestImages | None:
         source = part.get("image")
         if source is None:
             if not waiting:
-                raise ImageError(f"the messages have more image placeholders than images: {len(parts)} placeholders, {len(request.images)} in request.images")
+                raise ImageError(
+                    f"the messages have more image placeholders than images: {len(parts)} placeholders, {len(request.images)} in request.images"
+                )
             source = waiting.pop(0)
         sources.append(source)
     if waiting:
-        raise ImageError(f"{len(waiting)} of {len(request.images)} images in request.images have no placeholder {{'type': 'image'}} in the messages")
+        raise ImageError(
+            f"{len(waiting)} of {len(request.images)} images in request.images have no placeholder {{'type': 'image'}} in the messages"
+        )
     if not sources:
         raise ImageError("a VlmGenerationRequest needs at least one image; use TextGenerationRequest for a chat without")
     return RequestImages(tuple(sources), request.verify)

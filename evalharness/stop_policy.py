@@ -12,11 +12,12 @@ from typing import Any
 
 from evalharness.backends.base import Completion
 from evalharness.contracts import DecodeOptions, FinishReason, StopOptions
+from evalharness.errors import ConfigError
 
 __all__ = ["Ending", "StopPlan", "StopStringWatcher", "finish", "resolve_stops", "trim_at_stop_id"]
 
-# A character takes at most 4 bytes; a byte-level tokenizer may spend a token on each, plus special tokens in between.
-_MAX_PENDING_TOKENS = 16
+_MAX_WINDOW = 32  # tokens; a run of broken characters must not make every step decode the whole run
+_MAX_OPEN_CHARACTERS = 3  # a character takes at most 4 bytes, and a tokenizer may show each missing one as a character
 
 
 @dataclass(frozen=True)
@@ -45,28 +46,47 @@ class Ending:
     token_ids: tuple[int, ...]
 
 
-def resolve_stops(stop: StopOptions, eos_token_ids: Sequence[int], tokenizer: Any) -> StopPlan:
-    """Return what ends a text: end-of-sequence ids, then explicit ids, then ids of single-token stop strings, each once."""
-    specials = set(getattr(tokenizer, "all_special_tokens", ()))
+def resolve_stops(stop: StopOptions, eos_token_ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool = True) -> StopPlan:
+    """Return what ends a text: end-of-sequence ids, then explicit ids, then ids of single-token stop strings, each once.
+
+    Raises `ConfigError` for a string that could never be found, because a part of it is skipped when text is decoded.
+    """
     id_strings: list[tuple[int, str]] = []
     watched: list[str] = []
     for string in stop.stop:
-        token_id = _single_token_id(string, tokenizer)
-        if token_id is not None:
-            id_strings.append((token_id, string))
-        # Decoding skips special tokens, so only their id can show them; any other string may also come in pieces.
-        if token_id is None or string not in specials:
+        ids = _encode(string, tokenizer)
+        skipped = [token_id for token_id in ids if skip_special_tokens and _is_skipped(token_id, tokenizer)]
+        if len(ids) > 1 and skipped:
+            raise ConfigError(
+                f"stop string {string!r} can never be found: it holds the special token {tokenizer.decode(skipped[:1])!r}, which decoding "
+                "skips; stop at that token alone, or set decode.skip_special_tokens to False"
+            )
+        is_token = len(ids) == 1 and _spells(ids, string, tokenizer)
+        if is_token:
+            id_strings.append((ids[0], string))
+        # A special token shows by its id only; any other string may also come in pieces.
+        if not (is_token and skipped):
             watched.append(string)
-    ids = [*eos_token_ids, *stop.stop_token_ids, *(token_id for token_id, _ in id_strings)]
-    return StopPlan(tuple(dict.fromkeys(ids)), stop.stop, tuple(watched), frozenset(eos_token_ids), tuple(id_strings))
+    every = [*eos_token_ids, *stop.stop_token_ids, *(token_id for token_id, _ in id_strings)]
+    return StopPlan(tuple(dict.fromkeys(every)), stop.stop, tuple(watched), frozenset(eos_token_ids), tuple(id_strings))
 
 
-def _single_token_id(string: str, tokenizer: Any) -> int | None:
+def _encode(string: str, tokenizer: Any) -> list[int]:
     try:
-        ids = tokenizer.encode(string, add_special_tokens=False)
-    except (ValueError, KeyError, UnicodeError):
-        return None  # not encodable: the string list still finds it in the text
-    return int(ids[0]) if len(ids) == 1 else None
+        return [int(token_id) for token_id in tokenizer.encode(string, add_special_tokens=False)]
+    except (ValueError, KeyError, TypeError, UnicodeError):  # lone surrogates: TypeError in fast tokenizers
+        return []  # not encodable: the string list still finds it in the text
+
+
+def _spells(token_ids: Sequence[int], string: str, tokenizer: Any) -> bool:
+    """Return whether the ids are the string and not what stands for unknown or normalised text."""
+    text = tokenizer.decode(list(token_ids), skip_special_tokens=False)
+    # Some tokenizers' words carry the space before them.
+    return bool(text == string or (string.strip() and text.strip() == string.strip()))
+
+
+def _is_skipped(token_id: int, tokenizer: Any) -> bool:
+    return not tokenizer.decode([token_id], skip_special_tokens=True) and bool(tokenizer.decode([token_id], skip_special_tokens=False))
 
 
 def trim_at_stop_id(token_ids: Sequence[int], stop_token_ids: Sequence[int]) -> tuple[tuple[int, ...], bool]:
@@ -120,7 +140,8 @@ def _earliest(text: str, strings: Sequence[str]) -> tuple[int, str | None]:
 class StopStringWatcher:
     """Tells, token by token, when a stop string is complete in one row's text.
 
-    Decodes only the newest tokens; characters that are still incomplete (byte-level tokens) wait for their rest.
+    Decodes only the newest tokens. A character that is still incomplete (byte-level tokens) shows as U+FFFD until its
+    last byte is there; what stands before it counts already.
     """
 
     def __init__(self, tokenizer: Any, strings: Sequence[str], skip_special_tokens: bool) -> None:
@@ -128,22 +149,34 @@ class StopStringWatcher:
         self._strings = tuple(strings)
         self._skip = skip_special_tokens
         self._keep = max((len(s) for s in self._strings), default=1) - 1
-        self._context: list[int] = []  # tokens whose text is already in the tail; they give the next ones their spacing
-        self._pending: list[int] = []
-        self._tail = ""
+        self._tail = ""  # the last `_keep` characters that cannot change any more
+        self._window: list[int] = []  # the newest tokens, and before them those that give them their spacing
+        self._num_context = 0  # so many tokens of the window are only there for the spacing
+        self._num_seen = 0  # so many characters of the window's text are in the tail already
 
     def push(self, token_id: int) -> bool:
         """Return True once a stop string is complete in the text of the ids pushed so far."""
-        self._pending.append(token_id)
-        before = self._text(self._context)
-        after = self._text(self._context + self._pending)
-        if after.endswith("�") and len(self._pending) < _MAX_PENDING_TOKENS:
-            return False
-        self._tail += after[len(before) :]
-        self._context, self._pending = self._pending, []
-        found = any(string in self._tail for string in self._strings)
-        self._tail = self._tail[-self._keep :] if self._keep else ""
+        self._window.append(token_id)
+        text = self._text(self._window)
+        new = text[self._num_seen :]
+        found = any(string in self._tail + new for string in self._strings)
+        num_open = len(new) - len(new.rstrip("\ufffd"))
+        is_long = len(self._window) > _MAX_WINDOW
+        if is_long:
+            num_open = min(num_open, _MAX_OPEN_CHARACTERS)
+        settled = new[: len(new) - num_open]
+        self._num_seen = len(text) - num_open
+        if settled:
+            self._tail = (self._tail + settled)[-self._keep :] if self._keep else ""
+        if is_long or (settled and not num_open):
+            self._shorten(num_open)
         return found
+
+    def _shorten(self, num_open: int) -> None:
+        first = max(self._num_context if not num_open else 0, len(self._window) - _MAX_WINDOW // 2)
+        self._window = self._window[first:]
+        self._num_context = len(self._window)
+        self._num_seen = max(0, len(self._text(self._window)) - num_open)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=self._skip, clean_up_tokenization_spaces=False))
