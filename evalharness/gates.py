@@ -39,7 +39,7 @@ BUILT_IN_METRICS: dict[str, Callable[[Sequence[Mapping[str, Any]]], float]] = {
     "invalid_rate": lambda rows: _share(rows, lambda row: row["outcome"] == "invalid"),
     "error_rate": lambda rows: _share(rows, lambda row: row["outcome"] == "error"),
     "length_rate": lambda rows: _share(rows, lambda row: _generation(row, "finish_reason") == "length"),
-    "empty_rate": lambda rows: _share(rows, lambda row: _generation(row, "text") == ""),
+    "empty_rate": lambda rows: _share(rows, lambda row: row.get("generation") is not None and not row["generation"]["text"].strip()),
 }
 """Shares of all rows of the test, 0 to 1; `length_rate` counts generations that hit the token cap."""
 
@@ -58,6 +58,11 @@ class Gate:
         return _OPERATORS[self.comparison](value, self.threshold)
 
 
+def _was_judged(row: Mapping[str, Any]) -> bool:
+    # A test that broke after its first score has not judged the case: what it scored is in the row, but in no mean.
+    return row["outcome"] in ("pass", "miss", "fail")
+
+
 def parse_gate(expression: object) -> Gate:
     """Return the gate that an expression says; `ConfigError` with the grammar otherwise."""
     match = _EXPRESSION.fullmatch(expression) if isinstance(expression, str) else None
@@ -67,19 +72,21 @@ def parse_gate(expression: object) -> Gate:
 
 
 def mean_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean of every score over the rows that have it; rows without it (invalid, error) do not count as 0."""
+    """Return the mean of every score over the rows that have it and were judged; rows without it do not count as 0."""
     sums: dict[str, list[float]] = {}
-    for row in rows:
+    for row in filter(_was_judged, rows):
         for name, value in row["scores"].items():
             sums.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in sums.items()}
 
 
-def evaluate_gate(gate: Gate, rows: Sequence[Mapping[str, Any]], aggregates: Mapping[str, float], *, incomplete: str | None) -> dict[str, Any]:
+def evaluate_gate(
+    gate: Gate, rows: Sequence[Mapping[str, Any]], aggregates: Mapping[str, float], *, incomplete: str | None
+) -> dict[str, Any]:
     """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if so."""
     available = {**{name: metric(rows) for name, metric in BUILT_IN_METRICS.items() if rows}, **mean_scores(rows), **aggregates}
     value = available.get(gate.metric)
-    scored = sum(gate.metric in row["scores"] for row in rows) if gate.metric not in BUILT_IN_METRICS else len(rows)
+    scored = sum(gate.metric in row["scores"] for row in rows if _was_judged(row)) if gate.metric not in BUILT_IN_METRICS else len(rows)
     if value is None:
         names = ", ".join(sorted(name for name in available if name not in BUILT_IN_METRICS)) or "nothing"
         reason = f"no case recorded {gate.metric!r}; recorded: {names}"

@@ -40,10 +40,16 @@ class Journal:
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line and hand it to the operating system; raises `RecordError` (disk full, folder gone)."""
         line = memoryview((_encode({"kind": kind, **values}) + "\n").encode("ascii"))
+        num_left = len(line)
         try:
             with self._lock:
-                while line:  # a full disk may take a part
-                    line = line[os.write(self._file, line) :]
+                try:
+                    while num_left:  # a full disk may take a part
+                        num_left -= os.write(self._file, line[-num_left:])
+                except OSError:
+                    if num_left < len(line):  # half a line would spoil the next one; only this process appends
+                        os.ftruncate(self._file, os.fstat(self._file).st_size - (len(line) - num_left))
+                    raise
         except OSError as error:
             raise RecordError(f"{self.path} cannot be written: {error.strerror}; what is in it so far is kept") from error
 
@@ -56,22 +62,24 @@ class Journal:
 
 
 def read_journals(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield every complete line of every worker's journal, workers in name order; a torn last line is left out."""
+    """Yield every complete line of every worker's journal, with its `worker`, in name order; a torn last line is left out."""
     for path in sorted((run_dir / "journal").glob("*.jsonl")):
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith(b"\n"):
                     break
                 try:
-                    yield json.loads(line)
+                    yield {"worker": path.stem, **json.loads(line)}
                 except ValueError as error:
                     raise RecordError(f"{path}:{number} is not JSON ({error}); move the line away to read the rest") from error
 
 
-def merge_rows(lines: Iterable[dict[str, Any]], nodeids: Iterable[str], missing_row: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per collected test, in collection order, generations put in.
+def merge_rows(
+    lines: Iterable[dict[str, Any]], nodeids: Iterable[str], missing_row: Callable[[str], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return one row per collected test, in collection order, with the generations that its own worker had made by then.
 
-    A test run twice (a crashed worker's, elsewhere) keeps its last row. `missing_row(nodeid)` gives the row of a test
+    A test run twice keeps its last row. `missing_row(nodeid)` gives the row of a test
     that never finished.
     """
     generations: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -80,13 +88,14 @@ def merge_rows(lines: Iterable[dict[str, Any]], nodeids: Iterable[str], missing_
         if line["kind"] == "generation":
             generations[_key(line, line["sample"])] = line["generation"]
         elif line["kind"] == "row":
-            rows[line["nodeid"]] = line
+            rows[line["nodeid"]] = _with_generations(line, generations)
     order = dict.fromkeys([*nodeids, *rows])
-    return [_with_generations(rows[nodeid], generations) if nodeid in rows else missing_row(nodeid) for nodeid in order]
+    return [rows[nodeid] if nodeid in rows else missing_row(nodeid) for nodeid in order]
 
 
 def _key(line: Mapping[str, Any], sample: int) -> tuple[Any, ...]:
-    return line["engine"], line["eval"], line["case_id"], sample
+    # A crashed worker's cases are asked again by another one, maybe with another answer: each row keeps what it judged.
+    return line["worker"], line["engine"], line["eval"], line["case_id"], sample
 
 
 def _with_generations(line: Mapping[str, Any], generations: Mapping[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:

@@ -11,16 +11,18 @@ from evalharness.pytest_plugin.hooks import (
     pytest_generate_tests,
     pytest_pyfunc_call,
     pytest_report_collectionfinish,
-    pytest_report_teststatus,
-    pytest_runtest_logreport,
-    pytest_runtest_makereport,
     pytest_runtest_setup,
     pytest_sessionfinish,
-    pytest_sessionstart,
     pytest_terminal_summary,
     pytest_unconfigure,
 )
 from evalharness.pytest_plugin.options import pytest_addoption
+from evalharness.pytest_plugin.reporting import (
+    pytest_report_teststatus,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_sessionstart,
+)
 
 __all__ = [
     "case",

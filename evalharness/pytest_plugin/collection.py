@@ -17,7 +17,7 @@ from evalharness.errors import ConfigError, EvalHarnessError
 from evalharness.gates import Gate, parse_gate
 from evalharness.suggestions import did_you_mean
 
-__all__ = ["EvalModule", "gates_of", "parametrize_eval", "read_eval"]
+__all__ = ["EvalModule", "gates_of", "is_ours", "parametrize_eval", "read_eval", "refuse_idle_gates", "takes"]
 
 _KEYWORDS = ("cases", "request", "options", "num_samples", "aggregate", "data")
 _OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
@@ -68,6 +68,10 @@ def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | 
     for case in cases:
         if not isinstance(case, Case):
             raise ConfigError(f"{where} gave {case!r}; every case must be an evalharness.Case")
+        if case.group is not None and not isinstance(case.group, str):
+            raise ConfigError(f"{where} gave case {case.id!r} with group {case.group!r}; a group is text or None")
+        if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
+            raise ConfigError(f"{where} gave case {case.id!r} with tags {case.tags!r}; tags are texts by name")
         if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
             raise ConfigError(f"{where} gave a case with id {case.id!r}; ids are printable text without '::'")
     twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
@@ -78,11 +82,11 @@ def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | 
 
 def _variants(given: Mapping[str, Any], path: str, run: RunConfig) -> tuple[GenerationOptions, ...]:
     marked = given.get("options", GenerationOptions())
-    settings = [marked] if isinstance(marked, GenerationOptions) else list(marked)
+    settings = list(marked) if isinstance(marked, (list, tuple)) else [marked]
     if not settings or not all(isinstance(options, GenerationOptions) for options in settings):
         raise ConfigError(f"{path}: options must be GenerationOptions or a list of them, got {marked!r}")
     num_samples = run.num_samples if run.is_set("num_samples") else given.get("num_samples", 1)
-    if not isinstance(num_samples, int) or num_samples < 1:
+    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
         raise ConfigError(f"{path}: num_samples must be an int of at least 1, got {num_samples!r}")
     overrides = {name: getattr(run, name) for name in _OVERRIDES if run.is_set(name) and getattr(run, name) is not None}
     variants = []
@@ -97,24 +101,42 @@ def _variants(given: Mapping[str, Any], path: str, run: RunConfig) -> tuple[Gene
 
 def gates_of(node: pytest.Item | Any) -> tuple[Gate, ...]:
     """Return the gates of a test, those of its module last; `ConfigError` for an expression that is none."""
-    return tuple(parse_gate(expression) for marker in node.iter_markers("gate") for expression in marker.args)
+    markers = list(node.iter_markers("gate"))
+    for marker in markers:
+        if marker.kwargs or not marker.args:
+            raise ConfigError(f"{node.nodeid}: the gate marker takes expressions such as 'valid >= 0.95', got {marker.kwargs or 'none'}")
+    return tuple(parse_gate(expression) for marker in markers for expression in marker.args)
 
 
 def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], module: EvalModule | None) -> None:
     """Parametrise a test over engines and, in an eval module, over cases; ids read `engine-case`."""
-    names = metafunc.fixturenames
-    if "engine" in names:
+    nodeid = metafunc.definition.nodeid
+    if takes(metafunc, "engine"):
         metafunc.parametrize("engine", engine_ids, ids=engine_ids, indirect=True, scope="session")
-    if "case" not in names:
+    if not takes(metafunc, "case"):
         return
     if module is None:
-        raise ConfigError(f"{metafunc.definition.nodeid}: fixtures case, generation and score need pytestmark = pytest.mark.eval(...) in the module")
-    if "generation" in names and len(module.variants) > 1:
-        raise ConfigError(
-            f"{metafunc.definition.nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`"
-        )
+        raise ConfigError(f"{nodeid}: fixtures case, generation and score need pytestmark = pytest.mark.eval(...) in the module")
+    if takes(metafunc, "generation") and len(module.variants) > 1:
+        raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`")
     gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
+
+
+def takes(metafunc: pytest.Metafunc, fixture: str) -> bool:
+    """Return whether a test, or one of its fixtures, takes a fixture of ours; others may have fixtures of the same names."""
+    return fixture in metafunc.fixturenames and is_ours(metafunc._arg2fixturedefs.get(fixture))
+
+
+def refuse_idle_gates(metafunc: pytest.Metafunc) -> None:
+    """Raise `ConfigError` for a gate on a test that has no cases: it would never be judged."""
+    if any(marker.name == "gate" for marker in metafunc.definition.own_markers):
+        raise ConfigError(f"{metafunc.definition.nodeid} has a gate, but no cases to judge; take `case` and `generation` or `score`")
+
+
+def is_ours(definitions: Sequence[Any] | None) -> bool:
+    """Return whether the fixture that counts, the last one, is the plugin's own."""
+    return definitions is not None and len(definitions) > 0 and definitions[-1].func.__module__ == "evalharness.pytest_plugin.fixtures"
 
 
 def as_collection_error(error: EvalHarnessError) -> Exception:

@@ -93,6 +93,8 @@ def _options_for(backend: str, run: RunConfig) -> dict[str, Any]:
     """Return every option's value, the default for those that concern only other backends of the matrix."""
     concerned = (backend, run.fallback_backend)
     return {
-        option.name: getattr(run, option.name) if not option.only_for or any(name in option.only_for for name in concerned) else option.default
+        option.name: getattr(run, option.name)
+        if not option.only_for or any(name in option.only_for for name in concerned)
+        else option.default
         for option in OPTIONS
     }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import math
 import sys
 import time
 from collections import Counter, defaultdict
@@ -17,8 +15,8 @@ import pytest
 from evalharness.errors import RecordError
 from evalharness.gates import evaluate_gate, parse_gate
 from evalharness.journal import merge_rows, read_journals
-from evalharness.pytest_plugin.session import EvalSession, utc_now
-from evalharness.pytest_plugin.units import parse_nodeid
+from evalharness.pytest_plugin.aggregates import aggregate_rows, rows_by_engine
+from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
 from evalharness.run_file import environment_facts, write_run_file
 
 __all__ = ["finish_run", "start_run"]
@@ -45,18 +43,20 @@ def _asked(state: EvalSession) -> dict[str, Any]:
     }
 
 
-def finish_run(state: EvalSession, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]) -> dict[str, Any]:
+def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]) -> dict[str, Any]:
     """Write samples.jsonl and run.json of a run that ended, however it ended; returns run.json's content.
 
     `exit_code` is pytest's; a failed gate turns 0 into 1. `crashes` names tests whose worker died. What could not be
     done is in `problems`.
     """
+    state = config.stash[STATE]
     lines = list(read_journals(state.run_dir))
-    rows = merge_rows(lines, state.eval_nodeids, _missing_row(state, interrupted, crashes))
+    evals = _evals(lines)
+    rows = merge_rows(lines, _known_nodeids(state, evals), _missing_row(state, evals, interrupted))
+    _note_crashes(rows, crashes)
     _write_samples(state.run_dir, rows)
     problems: list[str] = []
-    evals = _evals(lines)
-    aggregates = _aggregates(state, evals, rows, problems)
+    aggregates = aggregate_rows(config, evals, rows, problems)
     gates = _gates(evals, rows, aggregates, interrupted)
     failed = bool(problems) or not all(gate["passed"] for gate in gates)
     run = {
@@ -66,7 +66,7 @@ def finish_run(state: EvalSession, *, exit_code: int, interrupted: str | None, c
         "interrupted": interrupted,
         "exit_code": int(pytest.ExitCode.TESTS_FAILED) if failed and exit_code == pytest.ExitCode.OK else exit_code,
         "engines": _engines(state, lines),
-        "evals": evals,
+        "evals": [{name: value for name, value in entry.items() if name != "cases"} for entry in evals.values()],
         "gates": gates,
         "aggregates": aggregates,
         "counts": dict(Counter(row["outcome"] for row in rows)),
@@ -77,24 +77,31 @@ def finish_run(state: EvalSession, *, exit_code: int, interrupted: str | None, c
     return run
 
 
-def _missing_row(state: EvalSession, interrupted: str | None, crashes: Mapping[str, str]) -> Callable[[str], Row]:
+def _known_nodeids(state: EvalSession, evals: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    # The controller of workers knows tests by their ids only, and somebody else's may look like an eval's.
+    return [nodeid for nodeid in state.eval_nodeids if not evals or nodeid.partition("::")[0] in evals]
+
+
+def _missing_row(state: EvalSession, evals: Mapping[str, Mapping[str, Any]], interrupted: str | None) -> Callable[[str], Row]:
     engines = {spec.id: spec for spec in state.engines}
 
     def row(nodeid: str) -> Row:
-        path, engine_id, case_id = parse_nodeid(nodeid, engines) or ("", "", "")
-        crash = crashes.get(nodeid)
+        node = state.eval_node(nodeid)
+        cases = evals[node.path]["cases"] if node.path in evals else {}
+        case_id = node.case_id if node.case_id in cases else _unescaped(node.case_id)
         return {
             "nodeid": nodeid,
-            "eval": Path(path).stem.removeprefix("test_"),
-            "test": nodeid.partition("::")[2].partition("[")[0].rpartition("::")[2],
+            "eval": Path(node.path).stem.removeprefix("test_"),
+            "test": node.test,
             "case_id": case_id,
             "group": None,
             "tags": {},
-            "engine": engine_id,
-            "checkpoint": engines[engine_id].checkpoint,
-            "backend": engines[engine_id].backend,
-            "outcome": "error" if crash is not None else "skip",
-            "problem": crash if crash is not None else f"not run: {interrupted or 'the session ended before it'}",
+            **cases.get(case_id, {}),
+            "engine": node.engine,
+            "checkpoint": engines[node.engine].checkpoint,
+            "backend": engines[node.engine].backend,
+            "outcome": "skip",
+            "problem": f"not run: {interrupted or 'the session ended before it'}",
             "scores": {},
             "generation": None,
             "prompt_sha256": None,
@@ -106,6 +113,21 @@ def _missing_row(state: EvalSession, interrupted: str | None, crashes: Mapping[s
         }
 
     return row
+
+
+def _unescaped(case_id: str) -> str:
+    """Return a case id as it was before pytest put it into a test's id."""
+    try:
+        return case_id.encode("ascii").decode("unicode_escape")
+    except UnicodeError:
+        return case_id
+
+
+def _note_crashes(rows: Sequence[Row], crashes: Mapping[str, str]) -> None:
+    """Make an error of each test that its worker died in, also where the test itself had ended already."""
+    for row in rows:
+        if row["nodeid"] in crashes and row["outcome"] != "error":
+            row["outcome"], row["problem"] = "error", crashes[row["nodeid"]]
 
 
 def _write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
@@ -120,75 +142,28 @@ def _write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
         raise RecordError(f"{path} cannot be written: {error.strerror}; the journal beside it is complete") from error
 
 
-def _evals(lines: Sequence[Row]) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for line in lines:
-        if line["kind"] == "eval":
-            known = found.setdefault(line["path"], {"name": line["name"], "path": line["path"], "num_cases": line["num_cases"], "tests": {}})
-            known["tests"].update(line["tests"])
-    return list(found.values())
-
-
-def _aggregates(state: EvalSession, evals: Sequence[Mapping[str, Any]], rows: Sequence[Row], problems: list[str]) -> list[dict[str, Any]]:
-    values: list[dict[str, Any]] = []
-    for entry in evals:
-        try:
-            aggregate = _aggregate_function(state, entry["path"])
-        except Exception as error:  # user code, imported or run here: its failure must not cost the report
-            problems.append(f"{entry['path']}: its aggregate cannot be loaded: {type(error).__name__}: {error}")
-            continue
-        if aggregate is None:
-            continue
-        for engine, own in _by_engine(rows, entry["name"]).items():
-            try:
-                metrics = {str(name): float(value) for name, value in aggregate(own).items()}
-            except Exception as error:
-                problems.append(f"{entry['path']}: aggregate failed for {engine}: {type(error).__name__}: {error}")
-                continue
-            for name, value in metrics.items():
-                if math.isfinite(value):
-                    values.append({"eval": entry["name"], "engine": engine, "metric": name, "value": value})
-                else:
-                    problems.append(f"{entry['path']}: aggregate gave {name}={value} for {engine}; left out")
-    return values
-
-
-def _by_engine(rows: Sequence[Row], name: str) -> dict[str, list[Row]]:
-    grouped: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["eval"] == name:
-            grouped[row["engine"]].append(row)
-    return dict(grouped)
-
-
-def _aggregate_function(state: EvalSession, path: str) -> Callable[[Sequence[Row]], Mapping[str, float]] | None:
-    if path in state.modules:
-        return state.modules[path].aggregate
-    # Under xdist only the workers have imported the module.
-    spec = importlib.util.spec_from_file_location(f"evalharness_loaded_{Path(path).stem}", state.root / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    marks = getattr(module, "pytestmark", [])
-    for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
-        found: pytest.Mark = getattr(mark, "mark", mark)
-        if found.name == "eval":
-            return found.kwargs.get("aggregate")
-    return None
+def _evals(lines: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Return the evals by path, as every worker noted them."""
+    return {
+        line["path"]: {name: line[name] for name in ("name", "path", "num_cases", "tests", "cases")}
+        for line in lines
+        if line["kind"] == "eval"
+    }
 
 
 def _gates(
-    evals: Sequence[Mapping[str, Any]], rows: Sequence[Row], aggregates: Sequence[Mapping[str, Any]], interrupted: str | None
+    evals: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], aggregates: Sequence[Mapping[str, Any]], interrupted: str | None
 ) -> list[dict[str, Any]]:
     verdicts = []
-    for entry in evals:
-        for engine, own in _by_engine(rows, entry["name"]).items():
+    for entry in evals.values():
+        for engine, own in rows_by_engine(rows, entry["name"]).items():
             extra = {a["metric"]: a["value"] for a in aggregates if a["eval"] == entry["name"] and a["engine"] == engine}
             for test, expressions in entry["tests"].items():
                 mine = [row for row in own if row["test"] == test]
-                not_run = sum(row["outcome"] == "skip" and str(row["problem"]).startswith("not run") for row in mine)
-                incomplete = f"{not_run} of {len(mine)} cases were not run ({interrupted or 'interrupted'})" if not_run else None
+                not_run = sum(row["outcome"] == "skip" and row["started_at"] is None for row in mine)
+                incomplete = (
+                    f"{not_run} of {len(mine)} cases were not run ({interrupted or 'the session ended before them'})" if not_run else None
+                )
                 for expression in expressions if mine else ():
                     verdict = evaluate_gate(parse_gate(expression), mine, extra, incomplete=incomplete)
                     verdicts.append({"eval": entry["name"], "test": test, "engine": engine, **verdict})

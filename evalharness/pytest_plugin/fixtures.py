@@ -11,6 +11,7 @@ import pytest
 from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import EvalHarnessError, RecordError, ScoreError
+from evalharness.pytest_plugin.collection import is_ours
 from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, shorten
 from evalharness.pytest_plugin.session import STATE
 
@@ -44,9 +45,9 @@ def case() -> Case:
 
 
 @pytest.fixture
-def generations(pytestconfig: pytest.Config, engine: Engine) -> list[GenerationResult]:
+def generations(request: pytest.FixtureRequest, case: Case, engine: Engine) -> list[GenerationResult]:
     """All generations of the case, decode settings × samples, in the marker's order."""
-    return wait_for_generations(pytestconfig, _record(pytestconfig.stash[STATE].current, "generations"), engine)
+    return wait_for_generations(request.session, _record(request.config.stash[STATE].current, "generations"), engine)
 
 
 @pytest.fixture
@@ -55,19 +56,25 @@ def generation(generations: list[GenerationResult]) -> GenerationResult:
     return generations[0]
 
 
-def wait_for_generations(config: pytest.Config, record: ItemRecord, engine: Engine) -> list[GenerationResult]:
+def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: Engine) -> list[GenerationResult]:
     """Return the generations of the running test's case; fails or skips the test where there are none."""
-    state = config.stash[STATE]
+    state = session.config.stash[STATE]
     try:
-        outcomes = state.runner(record, engine).outcomes(record.case.id, config.stash[WAITING])
+        outcomes = state.runner(record, engine).outcomes(record.case.id, session.config.stash[WAITING])
     except RecordError as error:
-        pytest.exit(f"the run cannot go on: {error}", returncode=pytest.ExitCode.INTERNAL_ERROR)
+        stop_for(session, error)
+        pytest.fail(str(error), pytrace=False)
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
     record.num_tokens = sum(result.num_completion_tokens or 0 for result in results)
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
         _raise_failure(record, failures)
     return results
+
+
+def stop_for(session: pytest.Session, error: RecordError) -> None:
+    """End the session after this test, here or in the worker's controller: going on would lose results."""
+    session.shouldstop = f"the run cannot go on: {error}"
 
 
 def _raise_failure(record: ItemRecord, failures: list[GenerationFailure]) -> None:
@@ -97,19 +104,24 @@ class Score:
 
 
 def _finite(name: str, value: Any) -> float:
-    plain = value.item() if not isinstance(value, (int, float)) and hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
+    plain = value
+    if not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        plain = value.item()  # numpy's and torch's numbers
     if not isinstance(plain, (bool, int, float)):
-        raise ScoreError(f"score {name!r} must be a number or bool, got {value!r} ({type(value).__name__})")
-    number = float(plain)
+        raise ScoreError(f"score {name!r} must be a number or bool, got {shorten(repr(value))} ({type(value).__name__})")
+    try:
+        number = float(plain)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ScoreError(f"score {name!r} must be finite, got {number!r}; leave it out, or give None, where it does not apply")
     return number
 
 
 @pytest.fixture
-def score(pytestconfig: pytest.Config) -> Score:
+def score(request: pytest.FixtureRequest, case: Case, engine: Engine) -> Score:
     """Records scores of this test's case."""
-    return Score(_record(pytestconfig.stash[STATE].current, "score"))
+    return Score(_record(request.config.stash[STATE].current, "score"))
 
 
 def _record(record: ItemRecord | None, fixture: str) -> ItemRecord:
@@ -124,22 +136,24 @@ def _record(record: ItemRecord | None, fixture: str) -> ItemRecord:
 
 
 def fill_before_setup(item: pytest.Function, record: ItemRecord) -> None:
-    """Put `case` and `score` in place, and places for the generations."""
-    for name in item.fixturenames:
-        if name == "case":
-            item.funcargs[name] = record.case
-        elif name == "score":
-            item.funcargs[name] = Score(record)
-        elif name in ("generation", "generations"):
+    """Put `case` and `score` in place, and places for the generations, but not over an eval's own fixtures of these names."""
+    definitions = item._fixtureinfo.name2fixturedefs
+    item.funcargs["case"] = record.case
+    if is_ours(definitions.get("score")):
+        item.funcargs["score"] = Score(record)
+    for name in ("generation", "generations"):
+        if is_ours(definitions.get(name)):
             item.funcargs[name] = None
 
 
 def fill_after_setup(item: pytest.Function, record: ItemRecord) -> None:
     """Put the generations in place, now that the engine is there."""
-    if "generations" in item.funcargs:  # `generation` brings it along
-        results = wait_for_generations(item.config, record, item.funcargs["engine"])
-        item.funcargs["generations"] = results
-        item.funcargs["generation"] = results[0]
+    wanted = [name for name in ("generation", "generations") if name in item.funcargs and item.funcargs[name] is None]
+    if wanted:
+        engine: Any = item.funcargs["engine"]
+        results = wait_for_generations(item.session, record, engine)
+        values = {"generation": results[0], "generations": results}
+        item.funcargs.update((name, values[name]) for name in wanted)
 
 
 WAITING = pytest.StashKey[Any]()

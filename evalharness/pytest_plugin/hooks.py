@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import os
 from collections.abc import Generator
 from typing import Any
 
@@ -11,16 +9,16 @@ import pytest
 
 from evalharness.config import RunConfig
 from evalharness.errors import EvalHarnessError, RecordError
-from evalharness.pytest_plugin.collection import as_collection_error, parametrize_eval
+from evalharness.pytest_plugin.collection import as_collection_error, parametrize_eval, refuse_idle_gates, takes
 from evalharness.pytest_plugin.engines import EngineSpec
 from evalharness.pytest_plugin.fixtures import WAITING, fill_after_setup, fill_before_setup
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config
-from evalharness.pytest_plugin.outcomes import Miss, is_assertion, note_report, shorten
+from evalharness.pytest_plugin.outcomes import Miss, is_assertion, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, forget_config
 from evalharness.pytest_plugin.session import STATE, EvalSession
 
 _FIXTURES = ("engine", "case", "generation", "generations", "score")
-_CONTROLLER_NAMES = ("main", "controller")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,10 +27,10 @@ def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", {}).get("evalharness")
     if given is not None:
         engines = None if given["engines"] is None else [EngineSpec.from_json(values) for values in given["engines"]]
-        state = EvalSession(RunConfig.from_json(given["run"]), config.rootpath, config.workerinput["workerid"], given["num_workers"], engines)  # type: ignore[attr-defined]
-        _share_cores(given["num_workers"])
+        worker: str = config.workerinput["workerid"]  # type: ignore[attr-defined]
+        state = EvalSession(RunConfig.from_json(given["run"]), config.rootpath, worker, given["num_workers"], engines)
     else:
-        num_workers = len(getattr(config.option, "tx", None) or [])
+        num_workers = _num_workers(config)
         state = EvalSession(resolve_run_config(config), config.rootpath, "controller" if num_workers else "main", num_workers)
     config.stash[STATE] = state
     config.stash[WAITING] = lambda: None
@@ -48,36 +46,27 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from error
 
 
-def _share_cores(num_workers: int) -> None:
-    # Set before torch is imported; without it every worker's torch would use all cores.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
+def _num_workers(config: pytest.Config) -> int:
+    """Return how many processes xdist will start, 0 where tests run in this one."""
+    if config.getoption("dist", "no") == "no" or config.option.collectonly:
+        return 0
+    from xdist.workermanage import parse_tx_spec_config
 
-
-class Reporting:
-    """What the reporting process collects from reports: misses, crashed tests, the live line, the finished run."""
-
-    def __init__(self) -> None:
-        self.misses: list[tuple[str, str, str]] = []
-        self.crashes: dict[str, str] = {}
-        self.progress: Progress | None = None
-        self.run: dict[str, Any] | None = None
-        self.problem: str | None = None
-        self.summary = ""
-
-
-REPORTING = pytest.StashKey[Reporting]()
+    return len(parse_tx_spec_config(config))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise tests over engines and cases; last, so that a test's own parameters stand before ours in its id."""
-    if not any(name in metafunc.fixturenames for name in _FIXTURES):
+    if not any(name in metafunc.fixturenames for name in _FIXTURES) and not metafunc.definition.own_markers:
         return
     state = metafunc.config.stash[STATE]
     marker = metafunc.definition.get_closest_marker("eval")
-    if marker is None and "engine" not in metafunc.fixturenames:
-        return  # somebody else's fixtures of the same name
     try:
+        if not takes(metafunc, "engine"):
+            refuse_idle_gates(metafunc)
+            if marker is None or not takes(metafunc, "case"):
+                return  # somebody else's fixtures of the same names
         path = metafunc.definition.nodeid.partition("::")[0]
         module = state.module(marker, path) if marker is not None else None
         parametrize_eval(metafunc, [spec.id for spec in state.engines], module)
@@ -85,20 +74,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise as_collection_error(error) from error
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest prints what it collected
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
     state = session.config.stash[STATE]
-    state.plan_units(session.items)
-    if not state.eval_nodeids or session.config.option.collectonly:
-        return
     try:
+        state.plan_units(session.items)
+        if not state.eval_nodeids or session.config.option.collectonly:
+            return
         if state.worker == "main":
             _start(session.config, state)
-        elif session.config.getoption("dist", "no") not in ("load", "no"):
-            raise pytest.UsageError("evals are handed out in work units: leave --dist at 'load', the default of -n")
         state.note_evals(session.items)
-    except RecordError as error:
+    except EvalHarnessError as error:
         raise pytest.UsageError(str(error)) from error
 
 
@@ -156,101 +143,6 @@ def _location(error: BaseException, item: pytest.Function) -> str:
     return f"{item.nodeid.partition('::')[0]}:{line}"
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note each phase in the test's record; after the last one, write its row."""
-    report = yield
-    state = item.config.stash[STATE]
-    record = state.current
-    if record is None or record.nodeid != item.nodeid:
-        return report
-    note_report(record, report, call)
-    _attach(record, report)
-    if report.when == "teardown":
-        try:
-            state.test_ended(record, call.duration)
-        except RecordError as error:
-            pytest.exit(f"the run cannot go on: {error}", returncode=pytest.ExitCode.INTERNAL_ERROR)
-        state.current = None
-    return report
-
-
-def _attach(record: Any, report: pytest.TestReport) -> None:
-    """Put what the reporting process needs on the report, as plain types that xdist can carry."""
-    if report.when == "teardown" or (report.when == "setup" and report.passed):
-        return
-    report.evalharness = {  # type: ignore[attr-defined]
-        "outcome": record.outcome,
-        "problem": record.problem,
-        "location": record.miss.location if record.miss is not None else "",
-        "num_tokens": record.num_tokens,
-    }
-    if record.outcome in ("miss", "invalid"):
-        report.user_properties.append(("outcome", record.outcome))
-        report.user_properties.append(("problem", record.problem or ""))
-    if report.failed and report.longrepr is not None:
-        text = str(report.longrepr)
-        if any("\ud800" <= c <= "\udfff" for c in text):
-            report.longrepr = shorten(text)  # xdist cannot carry lone surrogates
-
-
-def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, str, Any] | None:
-    """Give misses and invalid samples a name and a letter of their own, and pytest's dots to the live line."""
-    facts = getattr(report, "evalharness", None)
-    if facts is None:
-        return None
-    if facts["outcome"] == "miss":
-        return "miss", "m", ("MISS", {"yellow": True})
-    if facts["outcome"] == "invalid":
-        return "invalid", "i", ("INVALID", {"yellow": True})
-    progress = config.stash[REPORTING].progress
-    if facts["outcome"] == "pass" and progress is not None and progress.is_live:
-        return "passed", "", "PASSED"
-    return None
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Let the reporting process count; `--lf` and `--sw` treat misses and invalid samples as failures."""
-    config = _reporting_config(report)
-    if config is None:
-        return
-    reporting = config.stash[REPORTING]
-    facts = getattr(report, "evalharness", None)
-    if facts is None:
-        if report.when == "???":  # xdist's report of a test whose worker died
-            reporting.crashes[report.nodeid] = shorten(str(report.longrepr))
-        return
-    outcome = facts["outcome"]
-    if outcome == "miss":
-        reporting.misses.append((report.nodeid, facts["location"], facts["problem"]))
-    if outcome in ("miss", "invalid") and not report.failed:
-        failed = copy.copy(report)
-        failed.outcome, failed.when = "failed", "call"
-        for name in ("lfplugin", "stepwiseplugin"):
-            plugin = config.pluginmanager.get_plugin(name)
-            if plugin is not None and hasattr(plugin, "pytest_runtest_logreport"):
-                plugin.pytest_runtest_logreport(report=failed)
-    if reporting.progress is not None:
-        reporting.progress.test_ended(facts["num_tokens"], outcome != "pass")
-
-
-# pytest_runtest_logreport is the one hook that gets no config, so the reporting process's is kept here between
-# configure and unconfigure; nested sessions (pytester in the same process) stack.
-_CONFIGS: list[pytest.Config] = []
-
-
-def _reporting_config(report: pytest.TestReport) -> pytest.Config | None:
-    config = _CONFIGS[-1] if _CONFIGS else None
-    return config if config is not None and config.stash[STATE].worker in _CONTROLLER_NAMES else None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Note whose session this is."""
-    _CONFIGS.append(session.config)
-
-
 # The end
 
 
@@ -260,9 +152,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     state = config.stash[STATE]
     state.close()
-    if _CONFIGS and _CONFIGS[-1] is config:
-        _CONFIGS.pop()
-    if state.worker not in _CONTROLLER_NAMES or not state.started_run:
+    if state.worker not in CONTROLLER_NAMES or not state.started_run:
         return
     reporting = config.stash[REPORTING]
     if reporting.progress is not None:
@@ -270,8 +160,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     from evalharness.pytest_plugin.finish import finish_run
 
     try:
-        run = finish_run(state, exit_code=int(exitstatus), interrupted=_interruption(session, exitstatus), crashes=reporting.crashes)
-        reporting.summary = _write_reports(state)
+        run = finish_run(config, exit_code=int(exitstatus), interrupted=_interruption(session, exitstatus), crashes=reporting.crashes)
+        reporting.summary = _write_reports(config, state)
     except RecordError as error:
         reporting.problem = str(error)
     except Exception as error:  # whatever breaks here, the journal holds every result and must be named
@@ -283,13 +173,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = run["exit_code"]
 
 
-def _write_reports(state: EvalSession) -> str:
+def _write_reports(config: pytest.Config, state: EvalSession) -> str:
     from evalharness.report.tables import load_tables  # pandas, only now
     from evalharness.report.writing import terminal_summary, write_reports
 
     tables = load_tables(state.run_dir)
     write_reports(tables)
-    return terminal_summary(tables)
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
 
 
 def _interruption(session: pytest.Session, exitstatus: int) -> str | None:
@@ -320,15 +211,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
                 terminalreporter.write_line(f"E   {terminal_text(line)}")
     terminalreporter.write_sep("=", "evalharness")
     terminalreporter.write_line(reporting.summary)
-    for problem in reporting.run["problems"]:
-        terminalreporter.write_line(f"problem: {terminal_text(problem)}", red=True)
     terminalreporter.write_line(f"report: {state.run_dir / 'report.md'}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close what a session that broke off has left open."""
-    if config in _CONFIGS:
-        _CONFIGS.remove(config)
+    forget_config(config)
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()

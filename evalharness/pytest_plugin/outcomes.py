@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import pytest
+from _pytest.outcomes import Failed
 
 from evalharness.cases import Case
 from evalharness.contracts import GenerationOptions
@@ -24,7 +25,7 @@ RowOutcome: TypeAlias = Literal["pass", "miss", "invalid", "error", "skip", "fai
 _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what the assertion said about it
 
 
-class InvalidSample(pytest.fail.Exception):
+class InvalidSample(Failed):
     """The sample of an ungated test could not be asked; a failure of the test, shown without a traceback."""
 
 

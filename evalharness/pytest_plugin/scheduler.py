@@ -62,7 +62,9 @@ class UnitScheduler:
         self._collections[node] = list(collection)
         first = next(iter(self._collections.values()))
         if list(collection) != first:
-            raise RuntimeError(f"worker {node.gateway.id} collected {len(collection)} tests, others {len(first)}: cases or checkpoints changed meanwhile")
+            raise RuntimeError(
+                f"worker {node.gateway.id} collected {len(collection)} tests, others {len(first)}: cases or checkpoints changed meanwhile"
+            )
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         """Note that a test ran and give the worker more where it needs some."""
@@ -182,10 +184,12 @@ class DeferredScheduler:
 
     def remove_node(self, node: Any) -> str | None:
         """Remove a worker; returns the test that it crashed in, if any."""
-        if self._chosen is None:
-            self._early_nodes.remove(node)
-            return None
-        return self._chosen.remove_node(node)
+        if self._chosen is not None:
+            return self._chosen.remove_node(node)
+        if node not in self._early_nodes:
+            raise KeyError(node)  # what xdist expects of a worker that died before it was ready
+        self._early_nodes.remove(node)
+        return None
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         """Pass on."""

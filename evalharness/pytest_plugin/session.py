@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,14 +14,14 @@ import pytest
 
 from evalharness.cases import Case
 from evalharness.config import RunConfig
+from evalharness.errors import ConfigError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, read_eval
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, open_engine
 from evalharness.pytest_plugin.options import check_run_config
 from evalharness.pytest_plugin.outcomes import ItemRecord
-from evalharness.pytest_plugin.units import UnitKey, assign_units
-
 from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
+from evalharness.pytest_plugin.units import EvalNode, UnitKey, assign_units, parse_nodeid
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
@@ -45,6 +46,7 @@ class EvalSession:
         self.started_at = utc_now()
         self.started = time.monotonic()
         self.modules: dict[str, EvalModule] = {}
+        self._markers: dict[str, pytest.Mark] = {}
         self.current: ItemRecord | None = None
         self.started_run = False
         self._engines = list(engines) if engines is not None else None
@@ -77,7 +79,18 @@ class EvalSession:
     def module(self, marker: pytest.Mark, path: str) -> EvalModule:
         """Return the eval of a module, its cases loaded once per process."""
         if path not in self.modules:
-            self.modules[path] = read_eval(marker, path, self.run, self.root)
+            module = read_eval(marker, path, self.run, self.root)
+            for other in self.modules.values():
+                if other.name == module.name:  # rows, journals and comparisons go by this name
+                    raise ConfigError(
+                        f"{path} and {other.path} are both the eval {module.name!r}; rename one of the files, or run them apart"
+                    )
+            self.modules[path] = module
+            self._markers[path] = marker
+        elif self._markers[path] != marker:
+            raise ConfigError(
+                f"{path} has several eval markers; give each eval a module of its own, with one pytestmark = pytest.mark.eval(...)"
+            )
         return self.modules[path]
 
     # Units, known once the final collection is
@@ -88,16 +101,25 @@ class EvalSession:
 
     def plan_units(self, items: Sequence[pytest.Item]) -> None:
         """Note which tests share a unit, which cases each unit has, and how many tests wait for each case."""
-        self.plan_nodeids([item.nodeid for item in items])
-        for item in items:
-            unit = self._units.get(item.nodeid)
-            if unit is None:
-                continue
-            case = item.callspec.params["case"]  # type: ignore[attr-defined]
+        evals = {item.nodeid: item for item in items if _is_eval(item)}
+        self.plan_nodeids(list(evals))
+        for nodeid, item in evals.items():
+            case, engine_id = item.callspec.params["case"], item.callspec.params["engine"]  # type: ignore[attr-defined]
+            unit = self._units.get(nodeid)
+            if unit is None or unit.engine != engine_id:
+                raise ConfigError(
+                    f"{nodeid} can be read as a case of several engines; rename the checkpoint of {engine_id} or the case {case.id!r}"
+                )
             key = (unit.engine, unit.path, case.id)
             if not self._tests_left[key]:
                 self._unit_cases.setdefault(unit, []).append(case)
             self._tests_left[key] += 1
+
+    def eval_node(self, nodeid: str) -> EvalNode:
+        """Return what the id of an eval test says."""
+        node = parse_nodeid(nodeid, [spec.id for spec in self.known_engines])
+        assert node is not None
+        return node
 
     def is_eval(self, nodeid: str) -> bool:
         """Return whether the node id is one of an eval's tests."""
@@ -117,7 +139,7 @@ class EvalSession:
         return ItemRecord(
             nodeid=item.nodeid,
             eval=module.name,
-            test=item.originalname,  # type: ignore[attr-defined]
+            test=self.eval_node(item.nodeid).test,
             case=item.callspec.params["case"],  # type: ignore[attr-defined]
             engine=self.engine_spec(unit.engine),
             options=module.variants,
@@ -136,6 +158,9 @@ class EvalSession:
 
     def open_engine(self, spec: EngineSpec) -> Engine:
         """Return the opened engine of a spec and note its facts."""
+        if self.num_workers:
+            # Before torch is imported; without it every worker's torch would use all cores.
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.num_workers)))
         started = time.monotonic()
         engine = open_engine(spec, self.run)
         facts = engine.describe()
@@ -167,20 +192,23 @@ class EvalSession:
         self._tests_left[key] -= 1
         if not self._tests_left[key] and self._runner is not None:
             self._runner[1].release(record.case.id)
-        self.journal.write("row", {**record.to_json(), "run_id": self.run.run_id, "worker": self.worker, "duration_s": round(duration_s, 6)})
+        self.journal.write(
+            "row", {**record.to_json(), "run_id": self.run.run_id, "worker": self.worker, "duration_s": round(duration_s, 6)}
+        )
 
     def note_evals(self, items: Sequence[pytest.Item]) -> None:
-        """Write each eval's tests and gates into the journal, so that the controller can judge without importing them."""
+        """Write each eval's cases, tests and gates into the journal, so that the controller can judge without importing them."""
         tests: dict[str, dict[str, list[str]]] = {}
         for item in items:
-            unit = self._units.get(item.nodeid)
-            if unit is not None:
-                name = item.originalname  # type: ignore[attr-defined]
-                if name not in tests.setdefault(unit.path, {}):
-                    tests[unit.path][name] = [gate.expression for gate in gates_of(item)]
+            if item.nodeid in self._units:
+                node = self.eval_node(item.nodeid)
+                known = tests.setdefault(node.path, {})
+                if node.test not in known:
+                    known[node.test] = [gate.expression for gate in gates_of(item)]
         for path, gates in tests.items():
             module = self.modules[path]
-            self.journal.write("eval", {"name": module.name, "path": path, "num_cases": len(module.cases), "tests": gates})
+            cases = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in module.cases}
+            self.journal.write("eval", {"name": module.name, "path": path, "num_cases": len(cases), "tests": gates, "cases": cases})
 
     def close(self) -> None:
         """End the running unit and close the journal."""
@@ -188,6 +216,11 @@ class EvalSession:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+
+def _is_eval(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "engine" in parameters and isinstance(parameters.get("case"), Case)
 
 
 STATE = pytest.StashKey[EvalSession]()

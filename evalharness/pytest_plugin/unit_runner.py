@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from evalharness.cases import Case
-from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult
+from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
 from evalharness.errors import EvalHarnessError, RecordError, RequestError
 from evalharness.journal import Journal
@@ -37,7 +37,9 @@ class UnitRunner:
     Every finished generation is in the journal before a test can see it.
     """
 
-    def __init__(self, engine_id: str, engine: Engine, module: EvalModule, cases: Sequence[Case], journal: Journal, progress: UnitProgress) -> None:
+    def __init__(
+        self, engine_id: str, engine: Engine, module: EvalModule, cases: Sequence[Case], journal: Journal, progress: UnitProgress
+    ) -> None:
         self._engine_id = engine_id
         self._engine = engine
         self._module = module
@@ -92,7 +94,9 @@ class UnitRunner:
             self._broken = f"{type(error).__name__}: {error} (at {_last_frame(error)})"
         else:
             self._note_end(time.monotonic() - started)
-            self._broken = "the engine was stopped before this generation" if self._stop.is_set() else "the engine gave no generation for this case"
+            self._broken = (
+                "the engine was stopped before this generation" if self._stop.is_set() else "the engine gave no generation for this case"
+            )
         finally:
             with self._changed:
                 self._changed.notify_all()
@@ -122,12 +126,17 @@ class UnitRunner:
     def _request(self, case: Case) -> Any:
         if case.invalid is not None:
             return GenerationFailure("invalid", case.invalid)
+        # One case's broken request must not take the others along.
         try:
-            return self._module.request(case)
+            request = self._module.request(case)
         except RequestError as error:
             return GenerationFailure("invalid", str(error), error)
-        except Exception as error:  # one case's broken request must not take the others along
+        except Exception as error:
             return GenerationFailure("error", f"request({case.id}): {type(error).__name__}: {error} (at {_last_frame(error)})", error)
+        if not isinstance(request, (TextGenerationRequest, VlmGenerationRequest)):
+            kinds = "a TextGenerationRequest or VlmGenerationRequest"
+            return GenerationFailure("error", f"request({case.id}) gave {request!r}; it must give {kinds}")
+        return request
 
     def _finish(self, case_id: str, sample: int, outcome: Outcome) -> None:
         values: dict[str, Any] = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, "sample": sample}

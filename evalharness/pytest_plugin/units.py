@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["UnitKey", "assign_units", "parse_nodeid"]
+__all__ = ["EvalNode", "UnitKey", "assign_units", "parse_nodeid"]
 
 _SHARDS_PER_WORKER = 3  # enough for the last units to end at about the same time
 _MIN_CASES_PER_SHARD = 8  # smaller batches leave an engine idle
@@ -23,33 +24,42 @@ class UnitKey:
     shard: int
 
 
-def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> tuple[str, str, str] | None:
-    """Return (module path, engine id, case id) of an eval test, None for any other test.
+class EvalNode(NamedTuple):
+    """What the node id of an eval test says. `test` has its class and its other parameters: "TestA::test_b[x]"."""
+
+    path: str
+    test: str
+    engine: str
+    case_id: str
+
+
+def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
+    """Return what the id of an eval test says, None for any other test. `case_id` is as pytest writes it, maybe escaped.
 
     Ids are written as `[<other parameters>-<engine>-<case>]`; the longest engine id that fits wins.
     """
     path, _, rest = nodeid.partition("::")
-    _, bracket, parameters = rest.partition("[")
+    name, bracket, parameters = rest.partition("[")
     if not bracket or not parameters.endswith("]"):
         return None
     parameters = "-" + parameters[:-1]
-    best: tuple[str, str] | None = None
+    best: EvalNode | None = None
     for engine_id in engine_ids:
-        _, found, case_id = parameters.partition(f"-{engine_id}-")
-        if found and (best is None or len(engine_id) > len(best[0])):
-            best = engine_id, case_id
-    return None if best is None else (path, *best)
+        others, found, case_id = parameters.partition(f"-{engine_id}-")
+        if found and (best is None or len(engine_id) > len(best.engine)):
+            best = EvalNode(path, f"{name}[{others[1:]}]" if others else name, engine_id, case_id)
+    return best
 
 
 def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int) -> dict[str, UnitKey]:
     """Return the unit of every eval test, in collection order; all tests of one case and engine share a unit."""
     parsed = {nodeid: key for nodeid in nodeids if (key := parse_nodeid(nodeid, engine_ids)) is not None}
     cases: dict[tuple[str, str], dict[str, int]] = {}
-    for path, engine, case_id in parsed.values():
+    for path, _, engine, case_id in parsed.values():
         known = cases.setdefault((engine, path), {})
         known.setdefault(case_id, len(known))
     units = {}
-    for nodeid, (path, engine, case_id) in parsed.items():
+    for nodeid, (path, _, engine, case_id) in parsed.items():
         known = cases[engine, path]
         shard = known[case_id] * _num_shards(len(known), num_workers) // len(known)
         units[nodeid] = UnitKey(engine, path, shard)

@@ -9,8 +9,8 @@ import pytest
 
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.pytest_plugin.finish import start_run
-from evalharness.pytest_plugin.hooks import REPORTING
 from evalharness.pytest_plugin.progress import Progress, announce
+from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.scheduler import DeferredScheduler
 from evalharness.pytest_plugin.session import STATE
 from evalharness.pytest_plugin.units import UnitKey, assign_units
@@ -47,6 +47,10 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     state.plan_nodeids(ids)
     if state.started_run or not state.eval_nodeids or config.option.collectonly:
         return
+    if config.getoption("dist") != "load":
+        raise pytest.UsageError(
+            f"--dist {config.getoption('dist')} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it"
+        )
     try:
         start_run(state)
     except RecordError as error:

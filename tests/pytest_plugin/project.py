@@ -1,0 +1,202 @@
+"""A small project with evals of its own, on which the real pytest runs: in this process or in one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLUGINS = ("-p", "evalharness.pytest_plugin")
+TIMEOUT_S = 120
+MODES = ("no-xdist", "n0", "n2")
+_FLAGS = {"no-xdist": (), "n0": ("-p", "xdist", "-n0"), "n2": ("-p", "xdist", "-n2")}
+
+HEADER = """
+import os, pytest
+from evalharness import Case, GenerationOptions, TextGenerationRequest
+
+def cases(data_dir):
+    return [Case(id=f"c{i}", group=f"g{i % 2}", tags={"parity": "odd" if i % 2 else "even"}) for i in range(4)]
+
+def ask(case):
+    return TextGenerationRequest([{"role": "user", "content": f"ask {case.id}"}])
+
+"""
+MARK = HEADER + "pytestmark = pytest.mark.eval(cases=cases, request=ask)\n"
+"""A head that is enough for an eval: four cases c0 to c3, each answered with `ask c0`…"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one pytest run left behind."""
+
+    exit_code: int
+    output: str
+    duration_s: float
+    root: Path
+
+    @cached_property
+    def run_dir(self) -> Path:
+        """The one run directory."""
+        (found,) = (self.root / "reports").iterdir()
+        return found
+
+    @property
+    def opened_no_run(self) -> bool:
+        """Whether there is no run directory at all."""
+        return not (self.root / "reports").exists()
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """run.json."""
+        return json.loads((self.run_dir / "run.json").read_bytes())
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """samples.jsonl."""
+        return [json.loads(line) for line in (self.run_dir / "samples.jsonl").read_bytes().splitlines()]
+
+    @cached_property
+    def journal(self) -> list[dict[str, Any]]:
+        """All journals' lines."""
+        files = sorted((self.run_dir / "journal").iterdir())
+        return [json.loads(line) for path in files for line in path.read_bytes().splitlines()]
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Outcome by `test/case`."""
+        assert len({row["nodeid"] for row in self.rows}) == len(self.rows)
+        return {f"{row['test']}/{row['case_id']}": row["outcome"] for row in self.rows}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each outcome was."""
+        return dict(Counter(row["outcome"] for row in self.rows))
+
+    def row(self, case_id: str, test: str | None = None) -> dict[str, Any]:
+        """Return the one row of a case."""
+        (found,) = [row for row in self.rows if row["case_id"] == case_id and test in (None, row["test"])]
+        return found
+
+    def gate(self, expression: str) -> dict[str, Any]:
+        """Return one gate's verdict."""
+        (found,) = [gate for gate in self.facts["gates"] if gate["expression"] == expression]
+        return found
+
+    def summary(self) -> str:
+        """Return pytest's last line, without its ruler."""
+        return self.output.rstrip().splitlines()[-1].strip("= ")
+
+
+class Project:
+    """A folder with eval modules; `run` starts pytest in it with the fake backend."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / "pytest.ini").write_text("[pytest]\n")
+
+    def write(self, **files: str) -> Project:
+        """Write Python modules by name."""
+        for name, content in files.items():
+            (self.root / f"{name}.py").write_text(textwrap.dedent(content), "utf-8")
+        return self
+
+    def script(self, *rows: Mapping[str, Any]) -> str:
+        """Write the fake backend's answers; returns the file's name for --model."""
+        (self.root / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "ascii")
+        return "answers.jsonl"
+
+    def run(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake", env: Mapping[str, str] | None = None) -> Run:
+        """Run pytest to its end: in a process of its own."""
+        with self.start(*arguments, mode=mode, backend=backend, env=env) as process:
+            return self.wait(process)
+
+    def wait(self, process: subprocess.Popen[str], timeout_s: float = TIMEOUT_S) -> Run:
+        """Return what a started run left, once it has ended by itself."""
+        started = time.monotonic()
+        output, _ = process.communicate(timeout=timeout_s)
+        return Run(process.returncode, output, time.monotonic() - started, self.root)
+
+    @contextlib.contextmanager
+    def start(
+        self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake", env: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Start pytest in a process group of its own, which does not outlive the block."""
+        process = subprocess.Popen(
+            self.command(*arguments, mode=mode, backend=backend),
+            cwd=self.root,
+            env=environment(**(env or {})),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    @staticmethod
+    def command(*arguments: str, mode: str = "no-xdist", backend: str | None = "fake") -> list[str]:
+        """Return the command line."""
+        chosen = ("--backend", backend) if backend is not None else ()
+        return [sys.executable, "-m", "pytest", *PLUGINS, *_FLAGS[mode], *chosen, *arguments]
+
+    def run_inline(self, *arguments: str, backend: str | None = "fake") -> Run:
+        """Run pytest to its end in this process: much faster, for what needs neither signals nor workers."""
+        chosen = ("--backend", backend) if backend is not None else ()
+        started = time.monotonic()
+        output = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, _own_modules():
+            for name in unwanted(os.environ):
+                patch.delenv(name)
+            patch.setenv("COLUMNS", "160")
+            patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            patch.chdir(self.root)
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                code = pytest.main(["--capture=sys", *PLUGINS, *chosen, *arguments])
+        return Run(int(code), output.getvalue(), time.monotonic() - started, self.root)
+
+
+@contextlib.contextmanager
+def _own_modules() -> Iterator[None]:
+    """Forget the test modules that a run imported: the next project has others of the same names."""
+    before, path = set(sys.modules), list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - before:
+            if name.startswith(("test_", "conftest", "helper_")):
+                del sys.modules[name]
+
+
+def unwanted(names: Mapping[str, str]) -> list[str]:
+    """Return the variables that would steer a run from outside."""
+    return [name for name in names if name.startswith(("EVALHARNESS_", "PYTEST_"))]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a run."""
+    inherited = {name: value for name, value in os.environ.items() if name not in unwanted(os.environ)}
+    return {**inherited, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more}
