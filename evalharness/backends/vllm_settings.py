@@ -49,6 +49,7 @@ def engine_arguments(
         "enforce_eager": _is_eager(options, device_type),
         "seed": 0,
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
         "logprobs_mode": "raw_logprobs",
     }
     for name in ("gpu_memory_utilization", "max_model_len"):

@@ -1,0 +1,356 @@
+"""The vLLM backend on a real engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evalharness.backends.base import Backend, Prompt
+from evalharness.errors import BackendError, CapabilityError, ImageError, PromptTooLong, UnsupportedOption
+from tests.backends.vllm_models import Reference, chat, completions, failure, noise, plan, prompt_of
+
+if TYPE_CHECKING:
+    from evalharness.backends.vllm import VllmBackend
+
+pytestmark = pytest.mark.vllm
+
+TEXTS = ("say yes", "count from one to ten, please", "What is in this picture?", "统计")
+LONG = "count from one to ten, please"  # runs into the length cap
+
+
+def run(backend: VllmBackend, *prompts: Prompt) -> list[Any]:
+    return completions(backend.generate(prompts))
+
+
+def test_backend_fulfils_the_protocol(vllm_vlm_backend: VllmBackend) -> None:
+    assert isinstance(vllm_vlm_backend, Backend)
+    assert vllm_vlm_backend.supports_vlm
+    assert vllm_vlm_backend.max_model_len == 4096
+    assert vllm_vlm_backend.eos_token_ids == (642, 640)
+
+
+def test_greedy_ids_of_texts_equal_those_of_transformers(vllm_vlm_backend: VllmBackend, reference: Reference) -> None:
+    prompts = [prompt_of(vllm_vlm_backend.tokenizer, chat(text), index) for index, text in enumerate(TEXTS)]
+    done = run(vllm_vlm_backend, *prompts)
+    assert [list(completion.token_ids) for completion in done] == [reference.greedy(chat(text)) for text in TEXTS]
+    assert [completion.num_prompt_tokens for completion in done] == [len(prompt.token_ids) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[(300, 200)], [(64, 48)], [(33, 1000)], [(700, 500), (300, 200)], [(64, 48), (50, 50), (64, 48)]],
+    ids=["one", "small", "tall", "two", "three"],
+)
+def test_greedy_ids_of_images_equal_those_of_transformers(
+    vllm_vlm_backend: VllmBackend, reference: Reference, sizes: list[tuple[int, int]]
+) -> None:
+    images = [noise(*size, seed=position) for position, size in enumerate(sizes)]
+    text = chat("what is it?", len(images))
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, text, images=images))
+    inputs = reference.inputs(text, images)
+    assert list(done.token_ids) == reference.greedy(text, images)
+    assert done.num_prompt_tokens == inputs["input_ids"].shape[1]
+    assert [list(grid) for grid in done.image_grids] == inputs["image_grid_thw"].tolist()
+
+
+def test_an_image_that_was_asked_before_has_its_grid_again(vllm_vlm_backend: VllmBackend) -> None:
+    prompt = prompt_of(vllm_vlm_backend.tokenizer, chat("again?", 1), images=[noise(200, 100, seed=5)])
+    first, second = run(vllm_vlm_backend, prompt), run(vllm_vlm_backend, prompt)
+    assert first == second
+    assert first[0].image_grids == ((1, 6, 12),)
+
+
+def test_texts_and_images_run_side_by_side(vllm_vlm_backend: VllmBackend, reference: Reference) -> None:
+    image = noise(120, 80)
+    tokenizer = vllm_vlm_backend.tokenizer
+    with_image = prompt_of(tokenizer, chat("look", 1), 1, [image])
+    done = run(vllm_vlm_backend, prompt_of(tokenizer, chat("say yes")), with_image, prompt_of(tokenizer, chat("no"), 2))
+    assert [list(completion.token_ids) for completion in done] == [
+        reference.greedy(chat("say yes")),
+        reference.greedy(chat("look", 1), [image]),
+        reference.greedy(chat("no")),
+    ]
+
+
+def test_generation_ends_on_a_stop_id_and_keeps_it(vllm_vlm_backend: VllmBackend) -> None:
+    (free,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), stop_token_ids=()))
+    stop = free.token_ids[4]
+    end = free.token_ids.index(stop)
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), stop_token_ids=(642, stop)))
+    assert done.token_ids == free.token_ids[: end + 1]
+    assert done.stopped_by == "id"
+
+
+def test_only_the_plans_ids_end_generation(vllm_vlm_backend: VllmBackend) -> None:
+    (ended,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")))
+    (free,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), stop_token_ids=()))
+    assert ended.stopped_by == "id"
+    assert ended.token_ids[-1] == 642
+    assert free.stopped_by == "length"
+    assert free.token_ids[: len(ended.token_ids)] == ended.token_ids
+    assert len(free.token_ids) == 16
+
+
+def test_a_stop_id_beyond_the_vocabulary_does_no_harm(vllm_vlm_backend: VllmBackend) -> None:
+    changes = {"stop_token_ids": (642, 151645), "extra": (("min_new_tokens", 2),)}
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), **changes))
+    assert done.token_ids[-1] == 642
+
+
+def test_a_stop_string_of_several_tokens_ends_generation_early(vllm_vlm_backend: VllmBackend) -> None:
+    tokenizer = vllm_vlm_backend.tokenizer
+    (free,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG)))
+    string = next(
+        text
+        for start in range(1, 12)
+        if "\ufffd" not in (text := tokenizer.decode(free.token_ids[start : start + 2]))
+        and len(text) > 2
+        and "\ufffd" not in tokenizer.decode(free.token_ids[: start + 2])[-len(text) - 2 :]
+    )
+    (done,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG), stop_strings=(string,)))
+    assert done.stopped_by == "string"
+    assert len(done.token_ids) < len(free.token_ids)
+    assert done.token_ids == free.token_ids[: len(done.token_ids)]
+    assert string in tokenizer.decode(done.token_ids)
+    assert string not in tokenizer.decode(done.token_ids[:-1])
+
+
+def test_logprobs_are_raw_whatever_the_sampling(vllm_vlm_backend: VllmBackend, reference: Reference) -> None:
+    changes = {"logprobs": True, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.4, "stop_token_ids": ()}
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), **changes))
+    assert done.logprobs == pytest.approx(reference.logprobs(chat("say yes"), done.token_ids), abs=2e-4)
+
+
+def test_without_logprobs_none_are_given(vllm_vlm_backend: VllmBackend) -> None:
+    assert run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")))[0].logprobs is None
+
+
+def test_a_seed_gives_the_same_ids_in_any_company(vllm_vlm_backend: VllmBackend) -> None:
+    tokenizer = vllm_vlm_backend.tokenizer
+    sampled = {"temperature": 1.5, "stop_token_ids": ()}
+    (alone,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat("say yes"), seed=3, **sampled))
+    crowd = [prompt_of(tokenizer, chat("say yes"), index, seed=index, **sampled) for index in range(8)]
+    together = run(vllm_vlm_backend, *crowd)
+    assert together[3].token_ids == alone.token_ids
+    assert len({completion.token_ids for completion in together}) > 1
+
+
+def test_repetition_penalty_is_honoured(vllm_vlm_backend: VllmBackend) -> None:
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), repetition_penalty=50.0, max_new_tokens=40))
+    assert len(set(done.token_ids)) == len(done.token_ids)
+
+
+@pytest.mark.parametrize("extra", [("top_k", 1), ("min_p", 1.0)], ids=["top_k", "min_p"])
+def test_sampling_from_the_best_token_alone_is_greedy(vllm_vlm_backend: VllmBackend, extra: tuple[str, Any]) -> None:
+    (greedy,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG)))
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), temperature=2.0, extra=(extra,)))
+    assert done.token_ids == greedy.token_ids
+
+
+def test_min_new_tokens_keeps_stop_ids_back(vllm_vlm_backend: VllmBackend) -> None:
+    (ended,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")))
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), extra=(("min_new_tokens", 12),)))
+    assert len(ended.token_ids) < 12 <= len(done.token_ids)
+    assert not {642, 640} & set(done.token_ids[:12])
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
+def test_penalties_are_honoured(vllm_vlm_backend: VllmBackend, name: str) -> None:
+    # The bias leaves a few tokens only, with small steps between them: a penalty must let more of them in.
+    bias = ("logit_bias", dict.fromkeys(range(100, 140), 60.0))
+    (without,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), extra=(bias,), max_new_tokens=32))
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), extra=(bias, (name, 2.0)), max_new_tokens=32))
+    assert len(set(done.token_ids)) > len(set(without.token_ids))
+
+
+def test_logit_bias_is_honoured_with_ids_as_text(vllm_vlm_backend: VllmBackend) -> None:
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), extra=(("logit_bias", {"77": 100.0}),)))
+    assert set(done.token_ids) == {77}
+
+
+def test_allowed_token_ids_are_the_only_ones(vllm_vlm_backend: VllmBackend) -> None:
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), extra=(("allowed_token_ids", [50, 60]),)))
+    assert set(done.token_ids) <= {50, 60}
+
+
+def test_bad_words_are_not_generated(vllm_vlm_backend: VllmBackend) -> None:
+    tokenizer = vllm_vlm_backend.tokenizer
+    forced = ("logit_bias", {77: 100.0})
+    (done,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG), extra=(forced, ("bad_words", [tokenizer.decode([77])]))))
+    assert 77 not in done.token_ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"extra": (("num_beams", 3),)}, r"'num_beams' cannot be honoured by the vllm backend; it knows: .*top_k"),
+        ({"no_repeat_ngram_size": 3}, r"no_repeat_ngram_size=3 cannot be honoured"),
+        ({"use_cache": False}, r"use_cache=False cannot be honoured"),
+        ({"temperature": 0.001}, r"temperature=0.001 cannot be honoured by vLLM, which takes 0 \(greedy\) or 0.01 to 2.0"),
+        ({"temperature": 3.0}, r"temperature=3.0 cannot be honoured"),
+        ({"temperature": 1.0, "extra": (("min_p", 4.0),)}, r"vLLM refuses these generation options: min_p must be in"),
+        ({"extra": (("logit_bias", {5: 300.0}),)}, r"cannot be passed to vLLM: 300.0 is outside of -100.0 to 100.0"),
+        ({"extra": (("logit_bias", 5),)}, r"option logit_bias=5 cannot be passed to vLLM"),
+    ],
+    ids=["unknown", "ngram", "cache", "cold", "hot", "range", "bias", "type"],
+)
+def test_what_vllm_cannot_honour_is_refused(vllm_vlm_backend: VllmBackend, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UnsupportedOption, match=problem):
+        run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), **changes))
+
+
+def test_a_plugin_with_transformers_hooks_is_refused_before_a_prompt_is_pulled(vllm_vlm_backend: VllmBackend) -> None:
+    from evalharness.generation_plugins import normalise_plugins
+
+    class Stopper:
+        uses_hf_stopping_criteria = True
+
+    pulled: list[int] = []
+    prompts = (pulled.append(1) or prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")) for _ in range(1))
+    with pytest.raises(CapabilityError, match=r"plugin 'Stopper' needs transformers hooks"):
+        vllm_vlm_backend.generate(prompts, plugins=normalise_plugins([Stopper()]))
+    assert not pulled
+
+
+def test_no_prompts_give_no_outputs(vllm_vlm_backend: VllmBackend) -> None:
+    assert list(vllm_vlm_backend.generate([])) == []
+
+
+def test_prompts_are_pulled_when_there_is_room(vllm_vlm_backend: VllmBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_vlm_backend, "_window", 4)
+    pulled, answered, ahead = 0, 0, []
+
+    def prompts() -> Any:
+        nonlocal pulled
+        for index in range(20):
+            pulled += 1
+            ahead.append(pulled - answered)
+            yield prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), index, max_new_tokens=1 + index % 5)
+
+    for _ in vllm_vlm_backend.generate(prompts()):
+        answered += 1
+    assert answered == 20
+    assert max(ahead) <= 4 + 1 + 4  # running, the one that waits for room, and results not handed on yet
+
+
+def test_images_are_opened_when_there_is_room(vllm_vlm_backend: VllmBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_vlm_backend, "_image_window", 2)
+    opened, answered, ahead = 0, 0, []
+
+    def load() -> Any:
+        nonlocal opened
+        opened += 1
+        ahead.append(opened - answered)
+        return [noise(64, 48, seed=opened)]
+
+    token_ids = prompt_of(vllm_vlm_backend.tokenizer, chat("look", 1)).token_ids
+    prompts = [Prompt(index, "", token_ids, None, plan(max_new_tokens=2), load) for index in range(10)]
+    for _ in vllm_vlm_backend.generate(prompts):
+        answered += 1
+    assert answered == 10
+    assert max(ahead) <= 2 + 2
+
+
+def test_an_image_that_cannot_be_opened_fails_alone(vllm_vlm_backend: VllmBackend) -> None:
+    def broken() -> Any:
+        raise ImageError("photo.jpg is truncated")
+
+    token_ids = prompt_of(vllm_vlm_backend.tokenizer, chat("look", 1)).token_ids
+    good = prompt_of(vllm_vlm_backend.tokenizer, chat("look", 1), 1, [noise(64, 48)])
+    outputs = list(vllm_vlm_backend.generate([Prompt(0, "", token_ids, None, plan(), broken), good]))
+    (failed,) = [output for output in outputs if isinstance(output, tuple)]
+    assert failed[0] == 0
+    assert failed[1].kind == "invalid"
+    assert "photo.jpg is truncated" in failed[1].problem
+    assert len(outputs) == 2
+
+
+def test_images_and_placeholders_must_come_out_even(vllm_vlm_backend: VllmBackend) -> None:
+    prompt = prompt_of(vllm_vlm_backend.tokenizer, chat("two", 2), images=[noise(64, 48)])
+    failed = failure(vllm_vlm_backend.generate([prompt]))
+    assert failed.kind == "invalid"
+    assert "2 image placeholders and 1 images" in failed.problem
+
+
+def test_an_image_too_narrow_for_the_model_is_invalid(vllm_vlm_backend: VllmBackend) -> None:
+    prompt = prompt_of(vllm_vlm_backend.tokenizer, chat("thin", 1), images=[noise(1, 2000)])
+    failed = failure(vllm_vlm_backend.generate([prompt]))
+    assert failed.kind == "invalid"
+    assert "aspect ratio" in failed.problem
+
+
+@pytest.mark.parametrize(("num_ids", "max_new_tokens"), [(5000, 1), (4090, 16)], ids=["prompt", "sum"])
+def test_a_prompt_that_exceeds_the_context_fails_alone(vllm_vlm_backend: VllmBackend, num_ids: int, max_new_tokens: int) -> None:
+    long = Prompt(0, "", (50,) * num_ids, num_ids, plan(max_new_tokens=max_new_tokens))
+    outputs = list(vllm_vlm_backend.generate([long, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), 1)]))
+    (failed,) = [output for output in outputs if isinstance(output, tuple)]
+    assert failed[1].kind == "invalid"
+    assert isinstance(failed[1].error, PromptTooLong)
+    assert f"{num_ids} prompt tokens + {max_new_tokens} new tokens exceed the context of 4096" in failed[1].problem
+    assert len(outputs) == 2
+
+
+def test_an_image_prompt_that_exceeds_the_context_once_expanded_is_invalid(vllm_vlm_backend: VllmBackend) -> None:
+    prompt = prompt_of(vllm_vlm_backend.tokenizer, chat("look", 1), images=[noise(300, 200)], max_new_tokens=4050)
+    failed = failure(vllm_vlm_backend.generate([prompt]))
+    assert "exceed the context of 4096" in failed.problem
+    assert failed.kind == "invalid"
+
+
+def test_the_whole_context_can_be_used(vllm_vlm_backend: VllmBackend) -> None:
+    (done,) = run(vllm_vlm_backend, Prompt(0, "", (50,) * 4090, 4090, plan(max_new_tokens=6, stop_token_ids=())))
+    assert len(done.token_ids) == 6
+
+
+@pytest.mark.parametrize("token_ids", [(), (50, 99999)], ids=["empty", "beyond the vocabulary"])
+def test_ids_that_vllm_refuses_are_invalid(vllm_vlm_backend: VllmBackend, token_ids: tuple[int, ...]) -> None:
+    failed = failure(vllm_vlm_backend.generate([Prompt(0, "", token_ids, len(token_ids), plan())]))
+    assert failed.kind == "invalid"
+    assert "vLLM refuses the prompt" in failed.problem
+
+
+def test_closing_early_aborts_and_the_engine_goes_on(vllm_vlm_backend: VllmBackend) -> None:
+    tokenizer = vllm_vlm_backend.tokenizer
+    (before,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG)))
+    prompts = [prompt_of(tokenizer, chat(LONG), index, max_new_tokens=2 if index == 0 else 3000) for index in range(8)]
+    outputs = vllm_vlm_backend.generate(prompts)
+    assert next(outputs).index == 0
+    outputs.close()
+    assert not vllm_vlm_backend._llm.llm_engine.has_unfinished_requests()
+    (after,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG)))
+    assert after == before
+
+
+def test_an_error_of_the_source_reaches_the_caller_and_the_engine_goes_on(vllm_vlm_backend: VllmBackend) -> None:
+    def prompts() -> Any:
+        yield prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), max_new_tokens=3000)
+        raise LookupError("no such case")
+
+    with pytest.raises(LookupError, match="no such case"):
+        list(vllm_vlm_backend.generate(prompts()))
+    assert run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")))
+
+
+def test_two_generations_at_once_are_refused(vllm_vlm_backend: VllmBackend) -> None:
+    first = vllm_vlm_backend.generate([prompt_of(vllm_vlm_backend.tokenizer, chat(text), index) for index, text in enumerate(TEXTS)])
+    next(first)
+    with pytest.raises(BackendError, match="generating already"):
+        next(vllm_vlm_backend.generate([prompt_of(vllm_vlm_backend.tokenizer, chat("no"))]))
+    assert len(list(first)) == len(TEXTS) - 1
+
+
+def test_description_is_plain_json_without_secrets_or_paths(
+    vllm_vlm_backend: VllmBackend, tiny_vlm_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "hidden")
+    text = json.dumps(vllm_vlm_backend.describe())
+    facts = json.loads(text)
+    assert "hidden" not in text
+    assert str(tiny_vlm_checkpoint) not in text
+    assert facts["pixel_budget_verified"] is True
+    assert facts["vlm_problem"] is None
+    assert facts["arguments"]["dtype"] == "float32"
+    assert facts["vllm"]

@@ -1,0 +1,145 @@
+"""No process of vLLM outlives the one that started it, however that one ends. Every test starts an engine of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from evalharness.errors import BackendError, CheckpointError
+from tests.backends.vllm_models import chat, prompt_of
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+START_S = 240  # a busy machine with two cores
+
+
+class Script:
+    """`vllm_script.py` in a process group of its own."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("vllm_script.py")), str(checkpoint)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+        self.children: set[psutil.Process] = set()
+
+    def wait_for(self, state: str) -> None:
+        """Read states until this one."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{") and json.loads(line)["state"] == state:
+                return
+        raise AssertionError(f"the script ended with {self.process.wait()} before it was {state}")
+
+    def wait_for_children(self, number: int) -> None:
+        """Wait until so many processes are below the script's."""
+        deadline = time.monotonic() + START_S
+        while len(self.look()) < number:
+            assert time.monotonic() < deadline
+            assert self.process.poll() is None
+            time.sleep(0.1)
+
+    def look(self) -> set[psutil.Process]:
+        """Return the script's children seen so far."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.children |= set(psutil.Process(self.process.pid).children(recursive=True))
+        return self.children
+
+    def left_after(self, timeout_s: float) -> list[psutil.Process]:
+        """Return the children that are still there after so many seconds."""
+        return psutil.wait_procs(self.children, timeout=timeout_s)[1]
+
+
+@pytest.fixture
+def script(tiny_vlm_checkpoint: Path) -> Iterator[Script]:
+    running = Script(tiny_vlm_checkpoint)
+    yield running
+    running.look()
+    running.process.kill()
+    running.process.wait(timeout=30)
+    for child in running.children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+
+
+def test_ctrl_c_while_generating_leaves_no_process(script: Script) -> None:
+    script.wait_for("generating")
+    assert len(script.look()) >= 2
+    os.killpg(script.process.pid, signal.SIGINT)  # what a terminal does: parent and children get it at once
+    assert script.process.wait(timeout=60) != 0
+    assert script.left_after(5) == []
+
+
+def test_ctrl_c_while_starting_leaves_no_process(script: Script) -> None:
+    script.wait_for("starting")
+    script.wait_for_children(2)
+    os.killpg(script.process.pid, signal.SIGINT)
+    assert script.process.wait(timeout=60) != 0
+    assert script.left_after(5) == []
+
+
+def test_killing_the_parent_leaves_no_process(script: Script) -> None:
+    script.wait_for("generating")
+    assert len(script.look()) >= 2
+    os.kill(script.process.pid, signal.SIGKILL)
+    script.process.wait(timeout=30)
+    assert script.left_after(10) == []
+
+
+def engine_processes() -> list[str]:
+    return [process.name() for process in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(process.cmdline())]
+
+
+def test_corrupt_weights_are_named_and_leave_no_process(tiny_vlm_checkpoint: Path, tmp_path: Path) -> None:
+    from evalharness.backends.vllm import VllmBackend
+    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+
+    before = engine_processes()
+    corrupt = shutil.copytree(tiny_vlm_checkpoint, tmp_path / "corrupt")
+    weights = corrupt / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    with pytest.raises(CheckpointError, match=r"vLLM could not start on .*corrupt: SafetensorError: .*file not fully covered"):
+        VllmBackend(ModelLoadConfig(str(corrupt)), VlmPreprocessOptions(), VllmEngineOptions())
+    assert engine_processes() == before
+
+
+def test_a_dead_engine_is_an_error_of_the_machine_and_a_pixel_budget_is_in_force(tiny_vlm_checkpoint: Path) -> None:
+    """One engine for two things: starting it takes most of the time."""
+    from evalharness.backends.vllm import VllmBackend
+    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from tests.backends.vllm_models import completions, noise
+
+    before = engine_processes()
+    backend = VllmBackend(ModelLoadConfig(str(tiny_vlm_checkpoint)), VlmPreprocessOptions(max_pixels=40_000), VllmEngineOptions())
+    try:
+        assert backend.describe()["pixel_budget_verified"]
+        (done,) = completions(backend.generate([prompt_of(backend.tokenizer, chat("look", 1), images=[noise(300, 200)])]))
+        (grid,) = done.image_grids
+        assert 30_000 < grid[1] * grid[2] * 16 * 16 <= 40_000
+
+        endless = [prompt_of(backend.tokenizer, chat("count"), index, max_new_tokens=3000, stop_token_ids=()) for index in range(40)]
+        endless[0] = prompt_of(backend.tokenizer, chat("count"), 0, max_new_tokens=2)
+        outputs = backend.generate(endless)
+        next(outputs)
+        for process in psutil.Process().children(recursive=True):
+            if "EngineCore" in process.name():
+                process.kill()
+        with pytest.raises(BackendError, match="the vLLM engine failed"):
+            list(outputs)
+        with pytest.raises(BackendError, match="the vLLM engine cannot be used"):
+            list(backend.generate(endless))
+    finally:
+        backend.close()
+    backend.close()
+    assert engine_processes() == before

@@ -1,0 +1,42 @@
+"""Start an engine and generate for a long time; the tests interrupt and kill it. Not a test itself.
+
+    python vllm_script.py CHECKPOINT start       only to start, and tell before
+    python vllm_script.py CHECKPOINT generate    to tell once the first result is there, then go on
+
+Prints one line of JSON per state.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+def say(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def main(path: str) -> None:
+    from evalharness.backends.vllm import VllmBackend
+    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from tests.backends.vllm_models import chat, prompt_of
+
+    say(state="starting")
+    backend = VllmBackend(ModelLoadConfig(path), VlmPreprocessOptions(), VllmEngineOptions())
+    try:
+        prompts = (
+            prompt_of(backend.tokenizer, chat("count"), index, max_new_tokens=4 if index == 0 else 3000, stop_token_ids=())
+            for index in range(10_000)
+        )
+        for _ in backend.generate(prompts):
+            say(state="generating")
+    finally:
+        backend.close()
+        say(state="closed")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
