@@ -9,7 +9,15 @@ from typing import Any
 from evalharness.contracts import ChatTemplateOptions
 from evalharness.errors import TemplateError
 
-__all__ = ["render_prompt", "template_sha256"]
+__all__ = ["check_template_owner", "render_prompt", "template_sha256"]
+
+
+def check_template_owner(owner: Any, options: ChatTemplateOptions) -> None:
+    """Raise `AttributeError` or `TypeError` where no request at all could be rendered; see `render_prompt`."""
+    if getattr(owner, "apply_chat_template", None) is None:
+        raise AttributeError(f"{type(owner).__name__} has no apply_chat_template; this checkpoint cannot render chats")
+    if options.tokenize:
+        raise TypeError("chat_template.tokenize must be False: a prompt is rendered to str, and tokenised once for every backend")
 
 
 def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: ChatTemplateOptions) -> str:
@@ -19,14 +27,12 @@ def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: Ch
     (`tokenize=True`), `TemplateError` where the template is absent or refuses the messages. A template that does not
     know `enable_thinking` is asked once more without it; any other `TypeError` surfaces as it is.
     """
-    apply = getattr(owner, "apply_chat_template", None)
-    if apply is None:
-        raise AttributeError(f"{type(owner).__name__} has no apply_chat_template; this checkpoint cannot render chats")
+    check_template_owner(owner, options)
     if not messages:
         raise TemplateError("the request has no messages; give at least one user message")
-    prompt = _apply(apply, list(messages), options)
+    prompt = _apply(owner.apply_chat_template, list(messages), options)
     if not isinstance(prompt, str):
-        raise TypeError(f"the chat template gave {type(prompt).__name__}, not str; chat_template.tokenize must be False")
+        raise TypeError(f"the chat template gave {type(prompt).__name__}, not str")
     return prompt
 
 
@@ -56,7 +62,9 @@ def _template_error(error: Exception) -> Exception:
     if isinstance(error, (MemoryError, OSError)):
         return error
     if isinstance(error, (ValueError, AttributeError)) and "chat_template" in str(error):
-        return TemplateError("this checkpoint has no chat template; add chat_template.jinja to it, or use a checkpoint that was trained on chats")
+        return TemplateError(
+            "this checkpoint has no chat template; add chat_template.jinja to it, or use a checkpoint that was trained on chats"
+        )
     return TemplateError(f"the chat template refuses these messages: {type(error).__name__}: {error}")
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from evalharness.backends import load_backend_class
+from evalharness.backends import BACKENDS, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend, Completion, Prompt
-from evalharness.chat_template import template_sha256
+from evalharness.chat_template import check_template_owner, template_sha256
 from evalharness.contracts import (
     ChatTemplateOptions,
     GenerationFailure,
@@ -29,10 +30,11 @@ from evalharness.contracts import (
     VlmGenerationRequest,
     VlmPreprocessOptions,
 )
-from evalharness.errors import CapabilityError, RequestError, RequestsFailed, UnsupportedOption
-from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, postprocess_text, preflight
-from evalharness.prompts import PreparedRequest, PromptBuilder, Request, prompt_sha256
-from evalharness.stop_policy import finish
+from evalharness.errors import CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
+from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
+from evalharness.option_support import split_options
+from evalharness.prompts import PreparedRequest, PromptBuilder, Request
+from evalharness.results import result_of
 
 __all__ = ["Engine", "EngineWarning", "build_backend", "build_engine"]
 
@@ -41,6 +43,16 @@ Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 
 class EngineWarning(UserWarning):
     """Something was done otherwise than asked, with permission: a fallback, or options left out."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What one backend does in one call; `requests`: position, options as honoured, options left out."""
+
+    backend: Backend
+    note: str | None
+    builder: PromptBuilder
+    requests: tuple[tuple[int, GenerationOptions, tuple[str, ...]], ...]
 
 
 class Engine:
@@ -58,6 +70,8 @@ class Engine:
         chat_template: ChatTemplateOptions | None = None,
         unsupported_options: str = "refuse",
     ) -> None:
+        if unsupported_options not in ("refuse", "warn"):
+            raise ConfigError(f"unsupported_options must be 'refuse' or 'warn', got {unsupported_options!r}")
         self._backend = backend
         self._fallback = fallback_backend
         self._chat_template = chat_template or ChatTemplateOptions()
@@ -134,9 +148,11 @@ class Engine:
             raise ValueError(f"{len(requests)} requests but {len(each)} options; give one for all or one per request")
         if not requests:
             return
+        normalised = normalise_plugins(plugins)
         with self._lock:
-            for backend, note, positions in self._split(requests):
-                yield from self._run(backend, note, positions, requests, each, normalise_plugins(plugins), should_stop)
+            jobs = [self._prepare(*group, requests, each, normalised) for group in self._split(requests)]
+            for job in jobs:
+                yield from self._run(job, requests, normalised, should_stop)
 
     def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, list[int]]]:
         """Return which backend runs which positions, and why where it is not the first choice."""
@@ -150,7 +166,9 @@ class Engine:
             if self._fallback is None:
                 raise CapabilityError(f"{reason}; give a vision-language checkpoint, or allow another backend (--fallback-backend hf)")
             fallback = self._open_fallback()
-            self._warn(f"{reason}: {len(images)} requests run on {fallback.name!r}")
+            if not fallback.supports_vlm:
+                raise CapabilityError(f"{reason}, and neither can the fallback {fallback.name!r}; give a vision-language checkpoint")
+            self._warn(f"{reason}: they run on {fallback.name!r}")
             groups.append((fallback, f"{fallback.name}: {reason}", images))
         return groups
 
@@ -160,7 +178,7 @@ class Engine:
             self._fallback = self._fallback()
         return self._fallback
 
-    def _run(
+    def _prepare(
         self,
         backend: Backend,
         note: str | None,
@@ -168,58 +186,75 @@ class Engine:
         requests: Sequence[Request],
         options: Sequence[GenerationOptions],
         plugins: Sequence[GenerationPlugin],
-        should_stop: Callable[[], bool],
-    ) -> Iterator[tuple[int, Outcome]]:
+    ) -> _Job:
+        """Return what one backend is to do; raises where it could not do it."""
         types: set[RequestType] = {"vlm" if isinstance(requests[i], VlmGenerationRequest) else "text" for i in positions}
         preflight(plugins, backend=backend.name, supports_hf_hooks=backend.capabilities.supports_hf_hooks, request_types=sorted(types))
-        ignored = {id(o): self._ignored_options(backend, o) for o in {id(options[i]): options[i] for i in positions}.values()}
         builder = PromptBuilder(backend, self._chat_template)
-        running: dict[int, PreparedRequest] = {}
+        for request_type in types:
+            check_template_owner(builder.template_owner(request_type), self._chat_template)
+        distinct = {id(options[i]): options[i] for i in positions}
+        honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
+        for value, _ in honoured.values():
+            builder.stop_plan(value)
+        return _Job(backend, note, builder, tuple((i, *honoured[id(options[i])]) for i in positions))
+
+    def _run(
+        self, job: _Job, requests: Sequence[Request], plugins: Sequence[GenerationPlugin], should_stop: Callable[[], bool]
+    ) -> Iterator[tuple[int, Outcome]]:
+        running: dict[int, tuple[PreparedRequest, tuple[str, ...]]] = {}
         refused: deque[tuple[int, Outcome]] = deque()
 
         def prompts() -> Iterator[Prompt]:
-            for i in positions:
+            for i, options, ignored in job.requests:
                 try:
-                    running[i] = builder.build(i, requests[i], options[i])
+                    prepared = job.builder.build(i, requests[i], options)
                 except RequestError as error:
                     refused.append((i, GenerationFailure("invalid", str(error), error)))
-                    continue
-                yield running[i].prompt
+                except Exception as error:  # one request must not take the others along
+                    refused.append((i, _error("preparing the prompt", error)))
+                else:
+                    running[i] = (prepared, ignored)
+                    yield prepared.prompt
 
-        for output in backend.generate(prompts(), plugins=plugins, should_stop=should_stop):
-            while refused:
-                yield refused.popleft()
-            if isinstance(output, Completion):
-                prepared = running.pop(output.index)
-                yield output.index, _result(prepared, output, backend, note, ignored[id(prepared.options)], plugins)
-            else:
-                running.pop(output[0])
-                yield output
+        outputs = job.backend.generate(prompts(), plugins=plugins, should_stop=should_stop)
+        try:
+            for output in outputs:
+                while refused:
+                    yield refused.popleft()
+                if isinstance(output, Completion):
+                    prepared, ignored = running.pop(output.index)
+                    try:
+                        outcome: Outcome = result_of(prepared, output, job.backend, fallback=job.note, ignored=ignored, plugins=plugins)
+                    except Exception as error:  # a plugin's or tokenizer's fault concerns this request only
+                        outcome = _error("reading the completion", error)
+                    yield output.index, outcome
+                else:
+                    running.pop(output[0])
+                    yield output
+        finally:
+            # Left to the garbage collector, a backend would go on with what nobody waits for.
+            close = getattr(outputs, "close", None)
+            if close is not None:
+                close()
         yield from refused
         if running and not should_stop():
             for i in running:
-                yield i, GenerationFailure("error", f"backend {backend.name!r} gave no output for this request")
+                yield i, GenerationFailure("error", f"backend {job.backend.name!r} gave no output for this request")
 
-    def _ignored_options(self, backend: Backend, options: GenerationOptions) -> tuple[str, ...]:
-        can = backend.capabilities
-        ignored = []
-        if options.no_repeat_ngram_size and not can.supports_no_repeat_ngram:
-            ignored.append(f"no_repeat_ngram_size={options.no_repeat_ngram_size}")
-        if not options.use_cache and not can.supports_use_cache_off:
-            ignored.append("use_cache=False")
-        if options.logprobs and not can.supports_logprobs:
-            ignored.append("logprobs=True")
-        ignored += [f"{key}={value!r}" for key, value in options.extra_generation_kwargs.items() if key not in can.extra_options]
+    def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
+        """Return the options without what the backend cannot honour, and what that is; raises unless leaving out is allowed."""
+        honoured, ignored = split_options(options, backend.capabilities)
         if ignored:
             listed = ", ".join(ignored)
-            legal = ", ".join(sorted(can.extra_options)) or "none"
             if not self._warn_only:
+                legal = ", ".join(sorted(backend.capabilities.extra_options)) or "none"
                 raise UnsupportedOption(
                     f"backend {backend.name!r} cannot honour: {listed}. Leave them out, or allow it with --unsupported-options warn. "
                     f"Extra options it knows: {legal}"
                 )
             self._warn(f"backend {backend.name!r} ignores: {listed}")
-        return tuple(ignored)
+        return honoured, ignored
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:
@@ -239,54 +274,8 @@ class Engine:
         self.close()
 
 
-def _result(
-    prepared: PreparedRequest,
-    completion: Completion,
-    backend: Backend,
-    note: str | None,
-    ignored: tuple[str, ...],
-    plugins: Sequence[GenerationPlugin],
-) -> GenerationResult:
-    ending = finish(completion, prepared.stops, backend.tokenizer, prepared.options.decode)
-    plan = prepared.prompt.plan
-    facts = prepared.images.facts if prepared.images is not None else ()
-    logprobs = completion.logprobs[: len(ending.token_ids)] if completion.logprobs is not None else None
-    return GenerationResult(
-        text=postprocess_text(plugins, ending.text),
-        raw_text=ending.raw_text,
-        finish_reason=ending.finish_reason,
-        stop_reason=ending.stop_reason,
-        num_prompt_tokens=completion.num_prompt_tokens,
-        num_completion_tokens=len(ending.token_ids),
-        token_ids=ending.token_ids,
-        logprobs=logprobs,
-        logprobs_kind="raw" if logprobs is not None else None,
-        seed=plan.seed if plan.temperature > 0 else None,
-        backend=backend.name,
-        fallback=note,
-        ignored_options=ignored,
-        prompt_sha256=prompt_sha256(prepared.prompt, facts),
-        prompt_text=prepared.prompt.text,
-        images=_image_facts(prepared, completion),
-    )
-
-
-def _image_facts(prepared: PreparedRequest, completion: Completion) -> tuple[Mapping[str, Any], ...]:
-    if prepared.images is None:
-        return ()
-    facts = prepared.images.facts
-    if not prepared.images.verify:
-        return facts
-    expected = prepared.prompt.num_tokens
-    return tuple(
-        {
-            **fact,
-            "grid": list(completion.image_grids[i]) if i < len(completion.image_grids) else None,
-            "expected_prompt_tokens": expected,
-            "actual_prompt_tokens": completion.num_prompt_tokens,
-        }
-        for i, fact in enumerate(facts)
-    )
+def _error(doing: str, error: Exception) -> GenerationFailure:
+    return GenerationFailure("error", f"{doing} failed: {type(error).__name__}: {error}", error)
 
 
 def build_backend(name: str, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, vllm_options: VllmEngineOptions) -> Backend:
@@ -312,6 +301,8 @@ def build_engine(
     vllm_options = vllm_options or VllmEngineOptions()
     fallback = None
     if fallback_backend is not None:
+        if fallback_backend not in BACKENDS:
+            raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
         fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options)  # noqa: E731
     primary = build_backend(backend, config, preprocess, vllm_options)
     return Engine(primary, fallback_backend=fallback, chat_template=chat_template, unsupported_options=unsupported_options)

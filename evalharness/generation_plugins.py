@@ -74,9 +74,13 @@ def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, supports_hf_
             raise CapabilityError(f"plugin {plugin.name!r} does not work on backend {backend!r}; it works on: {_listed(plugin.backends)}")
         for request_type in request_types:
             if plugin.request_types is not None and request_type not in plugin.request_types:
-                raise CapabilityError(f"plugin {plugin.name!r} does not take {request_type} requests; it takes: {_listed(plugin.request_types)}")
+                taken = _listed(plugin.request_types)
+                raise CapabilityError(f"plugin {plugin.name!r} does not take {request_type} requests; it takes: {taken}")
         if plugin.uses_hf_hooks and not supports_hf_hooks:
             raise CapabilityError(f"plugin {plugin.name!r} uses transformers hooks, which backend {backend!r} cannot run; use backend 'hf'")
+        for hook in ("hf_stopping_criteria", "hf_logits_processor"):
+            if getattr(plugin, f"uses_{hook}") and not callable(getattr(plugin.plugin, hook, None)):
+                raise CapabilityError(f"plugin {plugin.name!r} sets uses_{hook} but has no method {hook}(prompt_lengths)")
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -89,4 +93,6 @@ def postprocess_text(plugins: Sequence[GenerationPlugin], text: str) -> str:
         hook = getattr(plugin.plugin, "postprocess_text", None)
         if hook is not None:
             text = hook(text)
+            if not isinstance(text, str):
+                raise TypeError(f"plugin {plugin.name!r} made {type(text).__name__} of a text; postprocess_text must return str")
     return text

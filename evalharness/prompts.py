@@ -10,19 +10,20 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from evalharness import images
 from evalharness.backends.base import Backend, Prompt, SamplingPlan
 from evalharness.chat_template import render_prompt
 from evalharness.contracts import ChatTemplateOptions, GenerationOptions, TextGenerationRequest, VlmGenerationRequest
 from evalharness.errors import ImageError, PromptTooLong, RequestError
+from evalharness.generation_plugins import RequestType
 from evalharness.stop_policy import StopPlan, resolve_stops
 
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["PreparedRequest", "PromptBuilder", "Request"]
+__all__ = ["PreparedRequest", "PromptBuilder", "Request", "check_length", "prompt_sha256"]
 
 Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 
@@ -67,21 +68,36 @@ class PromptBuilder:
 
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
         """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
-        stops = self._stop_plan(options)
+        stops = self.stop_plan(options)
         request_images = _request_images(request)
-        owner = self._backend.tokenizer
-        if request_images is not None:
-            owner = self._backend.processor or owner
+        owner = self.template_owner("text" if request_images is None else "vlm")
         text = render_prompt(owner, _without_pictures(request.messages), self._chat_template)
         self._check_placeholders(text, request_images)
-        token_ids = tuple(self._backend.tokenizer.encode(text, add_special_tokens=False))
+        token_ids = self._token_ids(text)
         num_tokens = self._num_tokens(token_ids, request_images)
         check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
         plan = _sampling_plan(options, stops)
         load = request_images.load if request_images is not None else None
         return PreparedRequest(Prompt(index, text, token_ids, num_tokens, plan, load), stops, options, request_images)
 
-    def _stop_plan(self, options: GenerationOptions) -> StopPlan:
+    def template_owner(self, request_type: RequestType) -> Any:
+        """Return whose chat template renders such requests: the processor's for images, else the tokenizer's."""
+        if request_type == "vlm":
+            return self._backend.processor or self._backend.tokenizer
+        return self._backend.tokenizer
+
+    def _token_ids(self, text: str) -> tuple[int, ...]:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            problem = (
+                f"the prompt holds {text[error.start]!r} at character {error.start}, half of a surrogate pair, which no model can read"
+            )
+            raise RequestError(problem) from None
+        return tuple(self._backend.tokenizer.encode(text, add_special_tokens=False))
+
+    def stop_plan(self, options: GenerationOptions) -> StopPlan:
+        """Return where these options end a text; raises `ConfigError` for stops that could never be found."""
         known = self._stops.get(id(options))  # holding the options keeps their id from being given to others
         if known is None:
             skip = options.decode.skip_special_tokens
@@ -95,6 +111,9 @@ class PromptBuilder:
         return (options.eos_token_id,) if isinstance(options.eos_token_id, int) else options.eos_token_id
 
     def _check_placeholders(self, text: str, request_images: RequestImages | None) -> None:
+        video = getattr(self._backend.processor, "video_token", None)
+        if video and video in text:
+            raise RequestError(f"the rendered prompt has a video placeholder ({video}); videos cannot be asked, and no text may hold one")
         placeholder = getattr(self._backend.processor, "image_token", None)
         if not placeholder:
             return
@@ -158,8 +177,8 @@ def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
     parts: list[Mapping[str, Any]] = []
     for message in messages:
         content = message.get("content")
-        if isinstance(content, Sequence) and not isinstance(content, (str, bytes)):
-            parts += [part for part in content if isinstance(part, Mapping) and part.get("type") == "image"]
+        if _is_list(content):
+            parts += [part for part in content if _is_image(part)]
     return parts
 
 
@@ -175,9 +194,8 @@ def _request_images(request: Request) -> RequestImages | None:
         source = part.get("image")
         if source is None:
             if not waiting:
-                raise ImageError(
-                    f"the messages have more image placeholders than images: {len(parts)} placeholders, {len(request.images)} in request.images"
-                )
+                counts = f"{len(parts)} placeholders, {len(request.images)} in request.images"
+                raise ImageError(f"the messages have more image placeholders than images: {counts}")
             source = waiting.pop(0)
         sources.append(source)
     if waiting:
@@ -195,11 +213,19 @@ def _without_pictures(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping
         return messages
     bare = []
     for message in messages:
-        content = message["content"]
-        if not isinstance(content, str):
-            content = [{"type": "image"} if part.get("type") == "image" else part for part in content]
-        bare.append({**message, "content": content})
+        content = message.get("content")
+        if _is_list(content):
+            message = {**message, "content": [{"type": "image"} if _is_image(part) else part for part in content]}
+        bare.append(message)
     return bare
+
+
+def _is_list(content: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(content, Sequence) and not isinstance(content, (str, bytes))
+
+
+def _is_image(part: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(part, Mapping) and part.get("type") == "image"
 
 
 def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:

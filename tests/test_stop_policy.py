@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -279,7 +280,7 @@ def test_text_cut_into_tokens_anywhere_even_inside_a_character_is_watched(
     data = text.encode("utf-8", "ignore")
     bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
     ids: list[int] = []
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         ids += byte_ids(tiny_tokenizer, data[first:last])
     whole = tiny_tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     string = whole[place[0] : place[0] + place[1]] or "zz"

@@ -13,22 +13,24 @@ answer is real: rendering, token counting, images, stop policy, sampling seeds, 
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
-from evalharness.errors import CheckpointError, RequestError
+from evalharness.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
 from evalharness.generation_plugins import GenerationPlugin
 from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
 
 __all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
 
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>")
+_SCRIPT = 'a JSONL file with rows {"contains": …, "text": …}'
 _TEMPLATE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 
 
@@ -42,6 +44,21 @@ class FakeAnswer:
     delay_s: float = 0.0
     ends: bool = True
 
+    def __post_init__(self) -> None:
+        _check("text", self.text, str)
+        _check("error", self.error, (str, type(None)))
+        _check("invalid", self.invalid, (str, type(None)))
+        _check("ends", self.ends, bool)
+        if isinstance(self.delay_s, bool) or not isinstance(self.delay_s, (int, float)) or not 0 <= self.delay_s < math.inf:
+            raise ContractValueError(f"answer.delay_s must be a number of seconds of at least 0, got {self.delay_s!r}")
+        if self.error is not None and self.invalid is not None:
+            raise ContractValueError("answer.error and answer.invalid exclude each other; an answer fails in one way")
+
+
+def _check(name: str, value: object, kinds: type | tuple[type, ...]) -> None:
+    if not isinstance(value, kinds):
+        raise ContractTypeError(f"answer.{name} has the wrong type: {value!r} ({type(value).__name__})")
+
 
 Answers: TypeAlias = "Callable[[Prompt], FakeAnswer | str] | Sequence[FakeAnswer | str]"
 
@@ -50,9 +67,10 @@ class FakeTokenizer:
     """One token a character, plus Qwen's special tokens; knows chat messages and images as Qwen's template does."""
 
     chat_template = _TEMPLATE
-    all_special_tokens = list(_SPECIAL_TOKENS)
+    all_special_tokens: ClassVar[list[str]] = list(_SPECIAL_TOKENS)
     eos_token = "<|im_end|>"
     pad_token = "<|endoftext|>"
+    image_token = "<|image_pad|>"
     eos_token_id = _SPECIAL_TOKENS.index("<|im_end|>")
     pad_token_id = _SPECIAL_TOKENS.index("<|endoftext|>")
     _pieces = re.compile("|".join(map(re.escape, _SPECIAL_TOKENS)) + "|.", re.DOTALL)
@@ -81,12 +99,12 @@ class FakeTokenizer:
         continue_final_message: bool,
         enable_thinking: bool,
     ) -> str | list[int]:
-        """Return the chat in Qwen's form; images stand as one `<|image_pad|>` each."""
+        """Return the chat in Qwen's form; images stand as one `<|image_pad|>` each. There is nothing to think."""
         prompt = "".join(_TEMPLATE.format(role=m["role"], content=_content(m["content"])) for m in messages)
         if continue_final_message:
             prompt = prompt.removesuffix("<|im_end|>\n")
         if add_generation_prompt:
-            prompt += "<|im_start|>assistant\n" + ("" if enable_thinking else "")
+            prompt += "<|im_start|>assistant\n"
         return self.encode(prompt) if tokenize else prompt
 
 
@@ -119,6 +137,8 @@ class FakeBackend:
         return backend
 
     def _start(self, answers: Answers, max_model_len: int | None) -> None:
+        if not callable(answers) and not answers:
+            raise ConfigError("the fake backend needs at least one answer; give a sequence of answers or a function of the prompt")
         self._answers = answers
         self.tokenizer = FakeTokenizer()
         self.processor = self.tokenizer
@@ -186,8 +206,14 @@ def read_script(source: str) -> Answers:
         return _echo
     path = Path(source)
     if not path.is_file():
-        raise CheckpointError(f"backend 'fake' got --model {source!r}; give 'echo' or a JSONL file with rows {{\"contains\": …, \"text\": …}}")
-    rows = [_script_row(path, number, line) for number, line in enumerate(path.read_text("utf-8").splitlines(), 1) if line.strip()]
+        raise CheckpointError(f"backend 'fake' got --model {source!r}; give 'echo' or {_SCRIPT}")
+    try:
+        lines = path.read_text("utf-8").split("\n")  # not splitlines: a text may hold other line ends as they are
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path.name} is no script ({error}); give {_SCRIPT}") from None
+    rows = [_script_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise CheckpointError(f"{path.name} has no answers; give {_SCRIPT}")
 
     def answer(prompt: Prompt) -> FakeAnswer:
         for contains, scripted in rows:
@@ -202,9 +228,12 @@ def _script_row(path: Path, number: int, line: str) -> tuple[str | None, FakeAns
     try:
         row = json.loads(line)
         contains = row.pop("contains", None)
+        if not isinstance(contains, (str, type(None))):
+            raise ContractTypeError(f"contains must be a text, got {contains!r}")
         return contains, FakeAnswer(**row)
     except (ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path.name}:{number} is no script row ({error}); known keys: contains, text, error, invalid, delay_s, ends") from None
+        known = "contains, text, error, invalid, delay_s, ends"
+        raise CheckpointError(f"{path.name}:{number} is no script row ({error}); known keys: {known}") from None
 
 
 def _echo(prompt: Prompt) -> str:

@@ -1,0 +1,66 @@
+"""Completions → results: texts and reason from the stop policy, counts, what was really asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evalharness.backends.base import Backend, Completion
+from evalharness.contracts import GenerationResult
+from evalharness.generation_plugins import GenerationPlugin, postprocess_text
+from evalharness.prompts import PreparedRequest, prompt_sha256
+from evalharness.stop_policy import finish
+
+__all__ = ["result_of"]
+
+
+def result_of(
+    prepared: PreparedRequest,
+    completion: Completion,
+    backend: Backend,
+    *,
+    fallback: str | None = None,
+    ignored: tuple[str, ...] = (),
+    plugins: Sequence[GenerationPlugin] = (),
+) -> GenerationResult:
+    """Return the result of one completion; `fallback` says why another backend ran it, `ignored` what was left out."""
+    ending = finish(completion, prepared.stops, backend.tokenizer, prepared.options.decode)
+    plan = prepared.prompt.plan
+    facts = prepared.images.facts if prepared.images is not None else ()
+    logprobs = completion.logprobs[: len(ending.token_ids)] if completion.logprobs is not None else None
+    return GenerationResult(
+        text=postprocess_text(plugins, ending.text),
+        raw_text=ending.raw_text,
+        finish_reason=ending.finish_reason,
+        stop_reason=ending.stop_reason,
+        num_prompt_tokens=completion.num_prompt_tokens,
+        num_completion_tokens=len(ending.token_ids),
+        token_ids=ending.token_ids,
+        logprobs=logprobs,
+        logprobs_kind="raw" if logprobs is not None else None,
+        seed=plan.seed if plan.temperature > 0 else None,
+        backend=backend.name,
+        fallback=fallback,
+        ignored_options=ignored,
+        prompt_sha256=prompt_sha256(prepared.prompt, facts),
+        prompt_text=prepared.prompt.text,
+        images=_image_facts(prepared, completion),
+    )
+
+
+def _image_facts(prepared: PreparedRequest, completion: Completion) -> tuple[Mapping[str, Any], ...]:
+    if prepared.images is None:
+        return ()
+    facts = prepared.images.facts
+    if not prepared.images.verify:
+        return facts
+    expected = prepared.prompt.num_tokens
+    return tuple(
+        {
+            **fact,
+            "grid": list(completion.image_grids[i]) if i < len(completion.image_grids) else None,
+            "expected_prompt_tokens": expected,
+            "actual_prompt_tokens": completion.num_prompt_tokens,
+        }
+        for i, fact in enumerate(facts)
+    )

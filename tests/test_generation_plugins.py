@@ -1,0 +1,113 @@
+"""Plugins: what they may leave out, what is checked before anything runs. Run: pytest tests/test_generation_plugins.py"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evalharness.errors import CapabilityError
+from evalharness.generation_plugins import RequestType, normalise_plugins, postprocess_text, preflight
+
+
+class Bare:
+    """A plugin without any attribute."""
+
+
+class Stopper:
+    uses_hf_stopping_criteria = True
+
+    def __init__(self, *criteria: Any) -> None:
+        self._criteria = criteria
+        self.seen: Any = None
+
+    def hf_stopping_criteria(self, prompt_lengths: list[int]) -> tuple[Any, ...]:
+        self.seen = prompt_lengths
+        return self._criteria
+
+
+def check(plugin: Any, backend: str = "hf", request_types: tuple[RequestType, ...] = ("text", "vlm")) -> None:
+    preflight(normalise_plugins([plugin]), backend=backend, supports_hf_hooks=backend == "hf", request_types=request_types)
+
+
+@pytest.mark.parametrize("backend", ["hf", "vllm", "fake"])
+def test_b21_a_plugin_without_attributes_is_accepted_everywhere_and_has_no_hooks(backend: str) -> None:
+    check(Bare(), backend)
+    (plugin,) = normalise_plugins([Bare()])
+    assert plugin.name == "Bare"
+    assert plugin.hf_stopping_criteria([3]) == plugin.hf_logits_processor([3]) == []
+    assert not plugin.uses_hf_hooks
+
+
+def test_b20_a_plugin_for_images_is_refused_on_text_requests() -> None:
+    plugin = SimpleNamespace(name="boxes", request_types=("vlm",))
+    check(plugin, request_types=("vlm",))
+    with pytest.raises(RuntimeError, match="^plugin 'boxes' does not take text requests; it takes: vlm"):
+        check(plugin, request_types=("text", "vlm"))
+
+
+@pytest.mark.parametrize("attribute", ["uses_hf_stopping_criteria", "uses_hf_logits_processor"])
+def test_b19_a_plugin_with_transformers_hooks_is_refused_elsewhere(attribute: str) -> None:
+    plugin = SimpleNamespace(name="stopper", **{attribute: True, attribute.removeprefix("uses_"): lambda lengths: []})
+    check(plugin, "hf")
+    with pytest.raises(RuntimeError, match="^plugin 'stopper' uses transformers hooks, which backend 'vllm' cannot run; use backend 'hf'"):
+        check(plugin, "vllm")
+
+
+@pytest.mark.parametrize("backends", ["vllm", ("vllm",), ["vllm"], {"vllm"}], ids=["text", "tuple", "list", "set"])
+def test_a_plugin_for_another_backend_is_refused(backends: Any) -> None:
+    plugin = SimpleNamespace(name="fast", backends=backends)
+    check(plugin, "vllm")
+    with pytest.raises(CapabilityError, match="^plugin 'fast' does not work on backend 'hf'; it works on: vllm"):
+        check(plugin, "hf")
+
+
+def test_a_plugin_for_no_backend_is_refused() -> None:
+    with pytest.raises(CapabilityError, match="it works on: none"):
+        check(SimpleNamespace(backends=()))
+
+
+@pytest.mark.parametrize("hook", ["hf_stopping_criteria", "hf_logits_processor"])
+def test_a_plugin_that_lacks_the_hook_it_announces_is_refused(hook: str) -> None:
+    plugin = SimpleNamespace(name="empty", **{f"uses_{hook}": True})
+    with pytest.raises(CapabilityError, match=rf"^plugin 'empty' sets uses_{hook} but has no method {hook}\(prompt_lengths\)"):
+        check(plugin, "hf")
+
+
+def test_every_plugin_is_checked() -> None:
+    plugins = normalise_plugins([Bare(), SimpleNamespace(name="last", backends=("vllm",))])
+    with pytest.raises(CapabilityError, match="'last'"):
+        preflight(plugins, backend="hf", supports_hf_hooks=True, request_types=["text"])
+
+
+def test_normalising_twice_changes_nothing() -> None:
+    once = normalise_plugins([Bare()])
+    assert normalise_plugins(once) == once
+
+
+def test_hooks_get_the_prompt_lengths_as_a_list_and_give_a_list() -> None:
+    stopper = Stopper("a", "b")
+    (plugin,) = normalise_plugins([stopper])
+    assert plugin.hf_stopping_criteria((4, 4)) == ["a", "b"]
+    assert stopper.seen == [4, 4]
+
+
+def test_a_hook_that_is_not_announced_is_not_called() -> None:
+    silent = SimpleNamespace(uses_hf_stopping_criteria=False, hf_stopping_criteria=lambda lengths: [1])
+    assert normalise_plugins([silent])[0].hf_stopping_criteria([3]) == []
+
+
+def test_b10_the_last_post_processor_has_the_last_word_on_blanks() -> None:
+    plugins = normalise_plugins([SimpleNamespace(postprocess_text=str.upper), Bare(), SimpleNamespace(postprocess_text=" {} \n".format)])
+    assert postprocess_text(plugins, "ab") == " AB \n"
+
+
+def test_a_post_processor_that_gives_no_text_is_named() -> None:
+    plugins = normalise_plugins([SimpleNamespace(name="counter", postprocess_text=len)])
+    with pytest.raises(TypeError, match="^plugin 'counter' made int of a text; postprocess_text must return str"):
+        postprocess_text(plugins, "ab")
+
+
+def test_without_plugins_the_text_stays() -> None:
+    assert postprocess_text((), " ab ") == " ab "
