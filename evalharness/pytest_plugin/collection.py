@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,11 @@ def _data_dir(marked: str | Path | None, run: RunConfig, root: Path) -> Path | N
 
 
 def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None) -> Sequence[Case]:
-    cases = list(load(data_dir))
     where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
+    loaded = load(data_dir)
+    if not isinstance(loaded, Iterable):
+        raise ConfigError(f"{where} gave {loaded!r}; it must give a list of evalharness.Case")
+    cases = list(loaded)
     if not cases:
         raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
     for case in cases:

@@ -12,10 +12,10 @@ from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.pytest_plugin.collection import as_collection_error, parametrize_eval, refuse_idle_gates, takes
 from evalharness.pytest_plugin.engines import EngineSpec
 from evalharness.pytest_plugin.fixtures import WAITING, fill_after_setup, fill_before_setup
-from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config
+from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import Miss, is_assertion, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, forget_config
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, forget_config, reporting_config
 from evalharness.pytest_plugin.session import STATE, EvalSession
 
 _FIXTURES = ("engine", "case", "generation", "generations", "score")
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _num_workers(config: pytest.Config) -> int:
     """Return how many processes xdist will start, 0 where tests run in this one."""
-    if config.getoption("dist", "no") == "no" or config.option.collectonly:
+    if config.getoption("dist", "no") == "no" or runs_nothing(config):
         return 0
     from xdist.workermanage import parse_tx_spec_config
 
@@ -78,9 +78,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
     state = session.config.stash[STATE]
+    if runs_nothing(session.config):
+        return
     try:
         state.plan_units(session.items)
-        if not state.eval_nodeids or session.config.option.collectonly:
+        if not state.eval_nodeids:
             return
         if state.worker == "main":
             _start(session.config, state)
@@ -183,12 +185,17 @@ def _write_reports(config: pytest.Config, state: EvalSession) -> str:
     return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
 
 
+def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+    """Note why the session breaks off: Ctrl-C, `pytest.exit`, or pytest's own reason."""
+    config = reporting_config()
+    if config is not None:
+        config.stash[REPORTING].interrupted = shorten(str(excinfo.value)) or "interrupted by the user"
+
+
 def _interruption(session: pytest.Session, exitstatus: int) -> str | None:
     if session.shouldfail or session.shouldstop:
         return str(session.shouldfail or session.shouldstop)
-    if exitstatus == pytest.ExitCode.INTERRUPTED:
-        return "interrupted by the user"
-    return "internal error" if exitstatus == pytest.ExitCode.INTERNAL_ERROR else None
+    return session.config.stash[REPORTING].interrupted or ("internal error" if exitstatus == pytest.ExitCode.INTERNAL_ERROR else None)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

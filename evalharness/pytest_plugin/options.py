@@ -10,7 +10,7 @@ from evalharness.config import OPTIONS, RunConfig, resolve
 from evalharness.config_checks import check_combinations
 from evalharness.errors import ConfigError
 
-__all__ = ["asked_on_command_line", "check_run_config", "resolve_run_config"]
+__all__ = ["asked_on_command_line", "check_run_config", "resolve_run_config", "runs_nothing"]
 
 _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, aggregate=None, data=None): "
@@ -35,6 +35,11 @@ def add_markers(config: pytest.Config) -> None:
 def asked_on_command_line(config: pytest.Config) -> bool:
     """Return whether any of our options was given: then this session is surely about evals."""
     return any(config.getoption(option.dest) is not None for option in OPTIONS)
+
+
+def runs_nothing(config: pytest.Config) -> bool:
+    """Return whether tests are only listed in one way or another."""
+    return any(config.getoption(name) for name in ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test"))
 
 
 def resolve_run_config(config: pytest.Config) -> RunConfig:

@@ -28,6 +28,7 @@ class Reporting:
         self.progress: Progress | None = None
         self.run: dict[str, Any] | None = None
         self.problem: str | None = None
+        self.interrupted: str | None = None
         self.summary = ""
 
 
@@ -77,7 +78,8 @@ def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, s
     if facts["outcome"] == "miss":
         return "miss", "m", ("MISS", {"yellow": True})
     if facts["outcome"] == "invalid":
-        return "invalid", "i", ("INVALID", {"yellow": True})
+        # In a test without gates it is a failure, which pytest then explains like any other.
+        return "failed" if report.failed else "invalid", "i", ("INVALID", {"yellow": True})
     progress = config.stash[REPORTING].progress
     if facts["outcome"] == "pass" and progress is not None and progress.is_live:
         return "passed", "", "PASSED"
@@ -87,7 +89,7 @@ def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, s
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report: Any) -> None:
     """Let the reporting process count; `--lf` and `--sw` treat misses and invalid samples as failures."""
-    config = _reporting_config(report)
+    config = reporting_config()
     if config is None:
         return
     reporting = config.stash[REPORTING]
@@ -110,12 +112,13 @@ def pytest_runtest_logreport(report: Any) -> None:
         reporting.progress.test_ended(facts["num_tokens"], outcome != "pass")
 
 
-# pytest_runtest_logreport is the one hook that gets no config, so the reporting process's is kept here between
+# pytest_runtest_logreport gets no config, so the reporting process's is kept here between
 # configure and unconfigure; nested sessions (pytester in the same process) stack.
 _CONFIGS: list[pytest.Config] = []
 
 
-def _reporting_config(report: pytest.TestReport) -> pytest.Config | None:
+def reporting_config() -> pytest.Config | None:
+    """Return the config of the running session if this is the process that reports."""
     config = _CONFIGS[-1] if _CONFIGS else None
     return config if config is not None and config.stash[STATE].worker in CONTROLLER_NAMES else None
 

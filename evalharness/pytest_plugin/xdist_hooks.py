@@ -45,7 +45,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     config = node.config
     state = config.stash[STATE]
     state.plan_nodeids(ids)
-    if state.started_run or not state.eval_nodeids or config.option.collectonly:
+    if state.started_run or not state.eval_nodeids:
         return
     if config.getoption("dist") != "load":
         raise pytest.UsageError(

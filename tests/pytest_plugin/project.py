@@ -11,8 +11,9 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,10 +49,13 @@ class Run:
     output: str
     duration_s: float
     root: Path
+    run_id: str | None = None
 
     @cached_property
     def run_dir(self) -> Path:
-        """The one run directory."""
+        """The run's directory: the one that --run-id names, or the only one."""
+        if self.run_id is not None:
+            return self.root / "reports" / self.run_id
         (found,) = (self.root / "reports").iterdir()
         return found
 
@@ -124,13 +128,13 @@ class Project:
     def run(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake", env: Mapping[str, str] | None = None) -> Run:
         """Run pytest to its end: in a process of its own."""
         with self.start(*arguments, mode=mode, backend=backend, env=env) as process:
-            return self.wait(process)
+            return self.wait(process, run_id=_run_id(arguments))
 
-    def wait(self, process: subprocess.Popen[str], timeout_s: float = TIMEOUT_S) -> Run:
+    def wait(self, process: subprocess.Popen[str], timeout_s: float = TIMEOUT_S, run_id: str | None = None) -> Run:
         """Return what a started run left, once it has ended by itself."""
         started = time.monotonic()
         output, _ = process.communicate(timeout=timeout_s)
-        return Run(process.returncode, output, time.monotonic() - started, self.root)
+        return Run(process.returncode, output, time.monotonic() - started, self.root, run_id)
 
     @contextlib.contextmanager
     def start(
@@ -173,9 +177,14 @@ class Project:
             patch.setenv("COLUMNS", "160")
             patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
             patch.chdir(self.root)
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                warnings.resetwarnings()  # the tests' own filters are not the project's
                 code = pytest.main(["--capture=sys", *PLUGINS, *chosen, *arguments])
-        return Run(int(code), output.getvalue(), time.monotonic() - started, self.root)
+        return Run(int(code), output.getvalue(), time.monotonic() - started, self.root, _run_id(arguments))
+
+
+def _run_id(arguments: Sequence[str]) -> str | None:
+    return arguments[arguments.index("--run-id") + 1] if "--run-id" in arguments else None
 
 
 @contextlib.contextmanager

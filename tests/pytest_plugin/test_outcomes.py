@@ -69,10 +69,11 @@ class TestClass:
         assert generation.text == case.id
 """
 )
+ANSWERED = ("misses_by_fail", "misses", "passes", "raises_score", "raises", "skips", "exits", "last")
 SCRIPT = [
     {"contains": "refused", "invalid": "prompt refused"},
     {"contains": "broken", "error": "machine on fire"},
-    *({"contains": name, "text": name} for name in "misses_by_fail misses passes raises_score raises skips exits last".split()),
+    *({"contains": name, "text": name} for name in ANSWERED),
     {"text": "bad_teardown"},
 ]
 

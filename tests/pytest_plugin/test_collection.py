@@ -1,0 +1,259 @@
+"""From eval modules to tests: ids, selection, and every wrong marker, case or option said before anything runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, environment
+
+TEST = "def test_s(case, generation, score):\n    score(x=1)\n"
+
+
+def nodeids(output: str) -> list[str]:
+    return [line for line in output.splitlines() if "::" in line]
+
+
+class TestIds:
+    def test_one_test_per_engine_and_case(self, project: Project) -> None:
+        project.write(test_a=MARK + TEST).script({"text": "x"})
+        run = project.run_inline("--collect-only", "-q", "--model", "echo", "--model", "answers.jsonl")
+        assert nodeids(run.output) == [f"test_a.py::test_s[fake:{e}-c{i}]" for e in ("echo", "answers") for i in range(4)]
+        assert run.exit_code == 0
+
+    def test_collecting_opens_no_run_and_needs_no_answer(self, project: Project) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline("--collect-only", "-q")
+        assert run.opened_no_run
+        assert "evalharness" not in run.output.splitlines()[-1]
+
+    def test_collecting_with_workers_asked_for_collects_here(self, project: Project) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline("--collect-only", "-q", "-p", "xdist", "-n2")
+        assert len(nodeids(run.output)) == 4
+        assert run.opened_no_run
+
+    def test_collecting_loads_nothing_heavy(self, project: Project) -> None:
+        project.write(test_a=MARK + TEST)
+        code = (
+            "import sys, pytest; code = pytest.main(sys.argv[1:]); "
+            "heavy = [m for m in ('torch', 'transformers', 'vllm', 'pandas', 'numpy', 'PIL') if m in sys.modules]; "
+            "print('heavy:', heavy); sys.exit(code)"
+        )
+        command = [sys.executable, "-c", code, *project.command("--collect-only", "-q")[3:]]
+        done = subprocess.run(command, cwd=project.root, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout
+        assert "heavy: []" in done.stdout
+
+    def test_k_selects_by_case_engine_and_module(self, project: Project) -> None:
+        project.write(test_a=MARK + TEST, test_b=MARK + TEST)
+        assert nodeids(project.run_inline("--collect-only", "-q", "-k", "test_b and c2").output) == ["test_b.py::test_s[fake:echo-c2]"]
+
+    def test_cases_can_be_run_again_by_their_ids(self, project: Project) -> None:
+        ids = ["plain", "with space", "a/b.jpg", "x[1]", "é-ü", "日本", "a-fake:echo-b", "\\n", "-k", "50%", "'\""]
+        project.write(
+            test_a=HEADER
+            + f"""
+pytestmark = pytest.mark.eval(cases=lambda data: [Case(id=name) for name in {[*ids, "other"]!r}], request=ask)
+def test_s(case, generation): assert generation.text == f"ask {{case.id}}"
+"""
+        )
+        collected = nodeids(project.run_inline("--collect-only", "-q").output)[:-1]
+        run = project.run_inline(*collected)
+        assert run.outcomes == {f"test_s/{case_id}": "pass" for case_id in ids}
+        assert [row["nodeid"] for row in run.rows] == collected
+
+    @pytest.mark.parametrize(("limit", "num_cases"), [("1", 1), ("3", 3), ("100", 4)])
+    def test_limit_keeps_the_first_cases(self, project: Project, limit: str, num_cases: int) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline("--limit", limit)
+        assert [row["case_id"] for row in run.rows] == [f"c{i}" for i in range(num_cases)]
+
+    def test_the_header_says_what_will_run(self, project: Project) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline("--run-id", "first")
+        expected = f"evalharness: 4 eval tests on fake:echo; run first -> {project.root / 'reports' / 'first'}"
+        assert expected in run.output.splitlines()
+
+    def test_cases_without_engine_are_ordinary_tests(self, project: Project) -> None:
+        project.write(test_a=MARK + TEST + "def test_data(case): assert case.group in ('g0', 'g1')\n")
+        run = project.run_inline()
+        assert run.summary().startswith("8 passed")
+        assert {row["test"] for row in run.rows} == {"test_s"}
+
+    def test_a_test_that_takes_only_the_generation_is_asked_every_case(self, project: Project) -> None:
+        run = project.write(test_a=MARK + "def test_s(generation): assert generation.text.startswith('ask c')\n").run_inline()
+        assert run.counts == {"pass": 4}
+
+    def test_a_test_that_scores_without_generating_asks_nothing(self, project: Project) -> None:
+        run = project.write(test_a=MARK + "def test_s(case, engine, score): score(x=len(engine.name))\n").run_inline()
+        assert [row["scores"] for row in run.rows] == [{"x": 4.0}] * 4
+        assert not [line for line in run.journal if line["kind"] == "generation"]
+
+
+WRONG_MARKERS = [
+    ("pytest.mark.eval(cases=cases)", "the eval marker needs request=FUNCTION, got None"),
+    ("pytest.mark.eval(request=ask)", "the eval marker needs cases=FUNCTION, got None"),
+    ("pytest.mark.eval(cases=cases(None), request=ask)", "the eval marker needs cases=FUNCTION, got \\[Case"),
+    ("pytest.mark.eval(cases=cases, reqest=ask)", "the eval marker has no 'reqest'; did you mean 'request'\\? Known: cases, request"),
+    ("pytest.mark.eval(cases, ask)", "the eval marker takes keywords only: cases, request"),
+    ("pytest.mark.eval(cases=cases, request=ask, num_samples=0)", "num_samples must be an int of at least 1, got 0"),
+    ("pytest.mark.eval(cases=cases, request=ask, num_samples=True)", "num_samples must be an int of at least 1, got True"),
+    ("pytest.mark.eval(cases=cases, request=ask, num_samples=2)", "num_samples 2 with greedy decoding gives equal samples"),
+    ("pytest.mark.eval(cases=cases, request=ask, options={'max_new_tokens': 2})", "options must be GenerationOptions or a list of them"),
+    ("pytest.mark.eval(cases=cases, request=ask, options=5)", "options must be GenerationOptions or a list of them, got 5"),
+    ("pytest.mark.eval(cases=cases, request=ask, options=[])", "options must be GenerationOptions or a list of them, got \\[\\]"),
+    (
+        "pytest.mark.eval(cases=lambda data: [], request=ask)",
+        "test_w11.py: <lambda>\\(None\\) found no cases; give a folder that holds some with --data",
+    ),
+    ("pytest.mark.eval(cases=lambda data: [1], request=ask)", "gave 1; every case must be an evalharness.Case"),
+    ("pytest.mark.eval(cases=lambda data: None, request=ask)", "gave None; it must give a list of evalharness.Case"),
+    ("pytest.mark.eval(cases=lambda data: [Case(id='a'), Case(id='b'), Case(id='a')], request=ask)", "gave case ids more than once: 'a'"),
+    ("pytest.mark.eval(cases=lambda data: [Case(id='')], request=ask)", "gave a case with id ''; ids are printable text"),
+    ("pytest.mark.eval(cases=lambda data: [Case(id='a\\nb')], request=ask)", "gave a case with id 'a\\\\nb'; ids are printable text"),
+    (
+        "pytest.mark.eval(cases=lambda data: [Case(id='a::b')], request=ask)",
+        "gave a case with id 'a::b'; ids are printable text without '::'",
+    ),
+    ("pytest.mark.eval(cases=lambda data: [Case(id=7)], request=ask)", "gave a case with id 7; ids are printable text"),
+    (
+        "pytest.mark.eval(cases=lambda data: [Case(id='a', tags={'n': 1})], request=ask)",
+        "gave case 'a' with tags {'n': 1}; tags are texts by name",
+    ),
+    ("pytest.mark.eval(cases=lambda data: [Case(id='a', group=1)], request=ask)", "gave case 'a' with group 1; a group is text or None"),
+    ("pytest.mark.eval(cases=lambda data: 1 / 0, request=ask)", "ZeroDivisionError: division by zero"),
+    ("pytest.mark.evals(cases=cases, request=ask)", "need pytestmark = pytest.mark.eval\\(...\\) in the module"),
+    ("[]", "need pytestmark = pytest.mark.eval\\(...\\) in the module"),
+]
+
+
+@pytest.fixture(scope="module")
+def wrong_markers(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    project = Project(tmp_path_factory.mktemp("wrong"))
+    project.write(**{f"test_w{n:02}": f"{HEADER}pytestmark = {marker}\n{TEST}" for n, (marker, _) in enumerate(WRONG_MARKERS)})
+    return project.run_inline()
+
+
+class TestWrongEvals:
+    @pytest.mark.parametrize("number", range(len(WRONG_MARKERS)), ids=[marker for marker, _ in WRONG_MARKERS])
+    def test_a_wrong_marker_is_an_error_of_collection(self, wrong_markers: Run, number: int) -> None:
+        shown = (
+            wrong_markers.output.partition(f" ERROR collecting test_w{number:02}.py __")[2]
+            .partition("\n")[2]
+            .partition("\n===")[0]
+            .partition("\n___")[0]
+        )
+        message = WRONG_MARKERS[number][1]
+        assert re.search(message, shown), shown
+        if "ZeroDivision" not in message:
+            assert len(shown.splitlines()) < 5
+
+    def test_wrong_markers_end_the_run_before_it_begins(self, wrong_markers: Run) -> None:
+        assert wrong_markers.exit_code == pytest.ExitCode.INTERRUPTED
+        assert wrong_markers.opened_no_run
+
+    @pytest.mark.parametrize(
+        ("test", "message"),
+        [
+            ("@pytest.mark.gate('x => 1')\n" + TEST, "gate 'x => 1' is not understood; write 'metric >= number'"),
+            ("@pytest.mark.gate\n" + TEST, "the gate marker takes expressions such as 'valid >= 0.95', got none"),
+            ("@pytest.mark.gate(x=1)\n" + TEST, "the gate marker takes expressions such as 'valid >= 0.95', got {'x': 1}"),
+            ("@pytest.mark.gate(['x >= 1'])\n" + TEST, "gate ['x >= 1'] is not understood"),
+            (
+                "@pytest.mark.gate('x >= 1')\ndef test_s(): pass\n",
+                "test_s has a gate, but no cases to judge; take `case` and `generation` or `score`",
+            ),
+            ("@pytest.mark.gate('x >= 1')\ndef test_s(case): pass\n", "test_s has a gate, but no cases to judge"),
+            (
+                TEST + "@pytest.mark.eval(cases=lambda data: [Case(id='z')], request=ask)\ndef test_t(case, generation): pass\n",
+                "test_a.py has several eval markers; give each eval a module of its own",
+            ),
+        ],
+    )
+    def test_a_wrong_test_is_an_error_of_collection(self, project: Project, test: str, message: str) -> None:
+        run = project.write(test_a=MARK + test).run_inline()
+        assert message in run.output
+        assert run.exit_code == pytest.ExitCode.INTERRUPTED
+        assert run.opened_no_run
+
+    def test_generation_is_refused_where_several_are_asked_for(self, project: Project) -> None:
+        options = "options=[GenerationOptions(), GenerationOptions(max_new_tokens=3)]"
+        run = project.write(test_a=HEADER + f"pytestmark = pytest.mark.eval(cases=cases, request=ask, {options})\n" + TEST).run_inline()
+        assert "takes `generation`, but 2 generations per case are asked for; take `generations`" in run.output
+        assert run.exit_code == pytest.ExitCode.INTERRUPTED
+
+    def test_two_evals_of_one_name_are_refused(self, project: Project) -> None:
+        for folder in ("a", "b"):
+            (project.root / folder).mkdir()
+            (project.root / folder / "test_same.py").write_text(MARK + TEST)
+        run = project.run_inline("--import-mode=importlib")
+        assert "b/test_same.py and a/test_same.py are both the eval 'same'; rename one of the files, or run them apart" in run.output
+
+    def test_a_test_id_that_can_be_read_two_ways_is_refused(self, project: Project) -> None:
+        project.write(test_a=HEADER + "pytestmark = pytest.mark.eval(cases=lambda d: [Case(id='b-c')], request=ask)\n" + TEST)
+        for name in ("a.jsonl", "a-b.jsonl"):
+            (project.root / name).write_text('{"text": "x"}\n')
+        run = project.run_inline("--model", "a.jsonl", "--model", "a-b.jsonl")
+        assert "test_s[fake:a-b-c] can be read as a case of several engines" in run.output
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_one_wrong_module_stops_the_run_and_the_others_are_not_run(self, project: Project, mode: str) -> None:
+        project.write(test_a=MARK + TEST, test_b=HEADER + "pytestmark = pytest.mark.eval(cases=cases)\n" + TEST)
+        run = project.run(mode=mode)
+        assert "needs request=FUNCTION" in run.output
+        assert run.exit_code not in (0, 3)
+        if mode == "no-xdist":
+            assert run.counts == {"skip": 4}
+            assert run.rows[0]["problem"] == "not run: 1 error during collection"
+
+
+class TestWrongOptions:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--backend", "fak"], "--backend 'fak' is unknown; did you mean 'fake'? Known: fake, hf, vllm."),
+            (["--backend", "fake", "--limit", "0"], "--limit"),
+            (["--backend", "fake", "--limit", "two"], "--limit"),
+            (["--backend", "fake", "--enforce-eager"], "--enforce-eager is honoured by vllm only, but the run is on --backend fake"),
+            (["--backend", "fake", "--num-samples", "2", "--temperature", "0"], "would give the same text every time"),
+            (["--backend", "fake", "--run-id", "../evil"], "--run-id"),
+            (["--backend", "fake", "--data", "nowhere"], "is no folder; the nearest that exists is"),
+            (["--backend", "hf", "--model", "nowhere"], "nowhere"),
+            (["--backend", "hf"], "no checkpoint to evaluate: give --model PATH"),
+        ],
+    )
+    def test_a_wrong_option_is_a_usage_error(self, project: Project, arguments: list[str], message: str) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline(*arguments, backend=None)
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        (error,) = [line for line in run.output.splitlines() if line.startswith("ERROR: ")]
+        assert message in error
+        assert run.opened_no_run
+
+    def test_a_wrong_option_with_workers_is_a_usage_error(self, project: Project) -> None:
+        run = project.write(test_a=MARK + TEST).run(mode="n2", backend="fak")
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "did you mean 'fake'?" in run.output
+
+    def test_a_missing_script_is_said_in_each_error_row(self, project: Project) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline("--model", "nowhere.jsonl")
+        assert run.exit_code == 1
+        assert run.counts == {"error": 4}
+        assert "give 'echo' or a JSONL file" in run.rows[0]["problem"]
+
+    def test_no_such_option_is_a_usage_error(self, project: Project) -> None:
+        assert project.write(test_a=MARK + TEST).run_inline("--limits", "3").exit_code == pytest.ExitCode.USAGE_ERROR
+
+    def test_markers_and_options_are_documented(self, project: Project) -> None:
+        assert "@pytest.mark.gate(*expressions): conditions on" in project.run_inline("--markers").output
+        assert re.search(r"--limit=N\s+Run the first N cases of each eval only", project.run_inline("--help").output)
+
+    @pytest.mark.parametrize("where", ["environment", "file"])
+    def test_options_from_elsewhere_count_and_their_origin_is_recorded(self, project: Project, where: str) -> None:
+        project.write(test_a=MARK + TEST)
+        if where == "file":
+            (project.root / "evalharness.toml").write_text("limit = 2\n")
+        run = project.run(env={"EVALHARNESS_LIMIT": "2"} if where == "environment" else {})
+        origin = {"environment": "environment EVALHARNESS_LIMIT", "file": "evalharness.toml"}[where]
+        assert run.facts["config"]["limit"] == {"value": 2, "origin": origin}
+        assert len(run.rows) == 2
