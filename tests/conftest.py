@@ -1,27 +1,63 @@
-"""What several folders of tests share."""
+"""Checkpoints and engines that several folders of tests share; a vLLM engine takes half a minute to start, so there is one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-
-@pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny random Qwen3-VL of the fixtures."""
-    from fixtures.make_tiny_checkpoint import make_tiny_checkpoint
-
-    return make_tiny_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny")
+if TYPE_CHECKING:
+    from evalharness.backends.hf import HfBackend
+    from evalharness.backends.vllm import VllmBackend
+    from tests.backends.vllm_models import Reference
 
 
 @pytest.fixture(scope="session")
-def tiny_tokenizer(tiny_checkpoint: Path) -> Any:
-    """The tokenizer of the tiny checkpoint: byte-level, 652 tokens."""
+def tiny_vlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Qwen3-VL whose generation_config is full of traps."""
+    from tests.backends.vllm_models import make_checkpoint
+
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny-vlm")
+
+
+@pytest.fixture(scope="session")
+def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
+    """A running engine with default options on the tiny Qwen3-VL; takes text prompts too."""
+    from evalharness.backends.vllm import VllmBackend
+    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+
+    backend = VllmBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions(), VllmEngineOptions())
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="session")
+def reference(tiny_vlm_checkpoint: Path) -> Reference:
+    """Plain transformers on the tiny Qwen3-VL."""
+    from tests.backends.vllm_models import Reference
+
+    return Reference(tiny_vlm_checkpoint)
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_vlm_checkpoint: Path) -> Any:
+    """The tokenizer of the tiny Qwen3-VL: byte-level, 652 tokens."""
     from evalharness.backends.torchvision_cpu import register_missing_operators
 
     register_missing_operators()
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(tiny_checkpoint)
+    return AutoTokenizer.from_pretrained(tiny_vlm_checkpoint)
+
+
+@pytest.fixture(scope="session")
+def hf_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[HfBackend]:
+    """Transformers with default options on the tiny Qwen3-VL."""
+    from evalharness.backends.hf import HfBackend
+    from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+
+    backend = HfBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions())
+    yield backend
+    backend.close()

@@ -61,13 +61,13 @@ class RealBackend(FakeBackend):
 
 
 @pytest.fixture(scope="module")
-def processor(tiny_checkpoint: Path) -> Any:
+def processor(tiny_vlm_checkpoint: Path) -> Any:
     from evalharness.backends.torchvision_cpu import register_missing_operators
 
     register_missing_operators()
     from transformers import AutoProcessor
 
-    return AutoProcessor.from_pretrained(tiny_checkpoint)
+    return AutoProcessor.from_pretrained(tiny_vlm_checkpoint)
 
 
 # --- texts -------------------------------------------------------------------------------------------------------------
