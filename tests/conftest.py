@@ -14,6 +14,23 @@ if TYPE_CHECKING:
     from tests.backends.vllm_models import Reference
 
 
+_WARNINGS = (
+    "error",
+    # What a data folder holds is its owner's: shown in the summary, never a reason to stop.
+    "default::evalharness.tasks.DataWarning",
+    # SWIG modules inside torch and sentencepiece, Python 3.12 and newer.
+    "ignore:builtin type (SwigPy|swigvarlink).* has no __module__ attribute:DeprecationWarning",
+    # vLLM forks its engine from a process in which torch has started threads.
+    "ignore:This process .* is multi-threaded, use of fork\\(\\) may lead to deadlocks in the child:DeprecationWarning",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make warnings errors, here and not in pyproject.toml: evals run under that file too, on a user's libraries and data."""
+    for line in _WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+
+
 @pytest.fixture(scope="session")
 def tiny_vlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Qwen3-VL whose generation_config is full of traps."""
