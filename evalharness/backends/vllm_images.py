@@ -11,6 +11,8 @@ from evalharness.errors import BackendError, ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
+    from evalharness.backends.vllm_engine import VllmEngine
+
 __all__ = ["ImageGrid", "ImagePrompts"]
 
 ImageGrid: TypeAlias = "tuple[int, int, int]"
@@ -22,8 +24,8 @@ PROBE_SIZES = ((64, 48), (3000, 2000))  # width, height: below and above any usu
 class ImagePrompts:
     """Turns prompts with pictures into vLLM's engine inputs."""
 
-    def __init__(self, llm: Any, processor: Any) -> None:
-        self._renderer = llm.renderer
+    def __init__(self, engine: VllmEngine, processor: Any) -> None:
+        self._engine = engine
         self._image_processor = processor.image_processor
         self._image_token_id: int | None = getattr(processor, "image_token_id", None)
         self._grid_of_hash: dict[str, ImageGrid] = {}
@@ -63,8 +65,7 @@ class ImagePrompts:
             self._check_tokens(self._render((self._image_token_id,), [Image.new("RGB", size, "gray")]), [size])
 
     def _render(self, token_ids: Sequence[int | None], images: list[Image.Image]) -> Any:
-        (engine_input,) = self._renderer.render_cmpl([{"prompt_token_ids": list(token_ids), "multi_modal_data": {"image": images}}])
-        return engine_input
+        return self._engine.render({"prompt_token_ids": list(token_ids), "multi_modal_data": {"image": images}})
 
     def _check_tokens(self, engine_input: Any, sizes: Sequence[tuple[int, int]]) -> None:
         if not self.can_verify:

@@ -11,9 +11,21 @@ from evalharness.backends.tokenizers import resolve_dtype_name
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 
-__all__ = ["MAX_IMAGES_PER_PROMPT", "engine_arguments", "pixel_budget_arguments", "set_environment_defaults"]
+__all__ = ["ENVIRONMENT", "MAX_IMAGES_PER_PROMPT", "engine_arguments", "pixel_budget_arguments", "set_environment_defaults"]
 
 MAX_IMAGES_PER_PROMPT = 256
+ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES",
+    "VLLM_ATTENTION_BACKEND",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_CPU_OMP_THREADS_BIND",
+    "VLLM_ENABLE_V1_MULTIPROCESSING",
+    "VLLM_USE_FLASHINFER_SAMPLER",
+    "VLLM_USE_V2_MODEL_RUNNER",
+    "VLLM_WORKER_MULTIPROC_METHOD",
+)
+"""What is worth recording of the environment; other names may hold secrets."""
+
 MM_CACHE_GIB = 1.0  # vLLM's default of 4 GiB is held once per engine, and a machine runs several
 
 

@@ -319,7 +319,7 @@ def test_closing_early_aborts_and_the_engine_goes_on(vllm_vlm_backend: VllmBacke
     outputs = vllm_vlm_backend.generate(prompts)
     assert next(outputs).index == 0
     outputs.close()
-    assert not vllm_vlm_backend._llm.llm_engine.has_unfinished_requests()
+    assert not vllm_vlm_backend._engine._llm.llm_engine.has_unfinished_requests()
     (after,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG)))
     assert after == before
 

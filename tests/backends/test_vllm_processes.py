@@ -98,7 +98,9 @@ def test_killing_the_parent_leaves_no_process(script: Script) -> None:
 
 
 def engine_processes() -> list[str]:
-    return [process.name() for process in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(process.cmdline())]
+    return [
+        process.name() for process in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(process.cmdline())
+    ]
 
 
 def test_corrupt_weights_are_named_and_leave_no_process(tiny_vlm_checkpoint: Path, tmp_path: Path) -> None:

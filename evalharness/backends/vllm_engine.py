@@ -1,0 +1,137 @@
+"""One vLLM engine, from start to end: requests in, finished ones out, and whatever breaks it named by its first cause."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evalharness.backends.vllm_log import EngineLog
+from evalharness.backends.vllm_processes import ChildProcesses, children_prepared, interrupts_get_through
+from evalharness.backends.vllm_sampling import validation_errors
+from evalharness.errors import BackendError, CheckpointError
+
+__all__ = ["VllmEngine"]
+
+GRACE_S = 10.0  # how long the engine core may take to end by itself
+LOOK_AFTER_S = 1.0  # how often a silent engine is looked after
+
+
+class VllmEngine:
+    """A running engine. `CheckpointError` or `BackendError` when it cannot start; nothing of it is left then."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self.broken: str | None = None
+        self._llm: Any = None
+        self._log = EngineLog()
+        self._children = ChildProcesses()
+        try:
+            self._start(arguments)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, arguments: Mapping[str, Any]) -> None:
+        from vllm import LLM
+
+        problem: Exception | None = None
+        try:
+            with interrupts_get_through(), children_prepared(), self._log.listening():
+                self._llm = LLM(**arguments)
+        except Exception as error:
+            problem = self._start_problem(arguments["model"], error)
+        # Raised here, not from vLLM's error: that one holds on to the half-made engine and its sockets.
+        if problem is not None:
+            raise problem
+
+    def _start_problem(self, path: str, error: Exception) -> CheckpointError | BackendError:
+        cause = self._log.root_cause()
+        if cause is not None:
+            summary, is_checkpoint = cause.summary, cause.in_weights
+        else:  # vLLM looks at config and options in this process, before it starts anything
+            summary, is_checkpoint = _summary(error), isinstance(error, (*validation_errors(), OSError))
+        kind = CheckpointError if is_checkpoint else BackendError
+        return kind(f"vLLM could not start on {path}: {summary}")
+
+    @property
+    def config(self) -> Any:
+        """vLLM's own configuration, everything resolved."""
+        return self._llm.llm_engine.vllm_config
+
+    def render(self, prompt: Mapping[str, Any]) -> Any:
+        """Return the engine input of one prompt, its pictures processed; raises what vLLM raises for a bad one."""
+        (engine_input,) = self._llm.renderer.render_cmpl([dict(prompt)])
+        return engine_input
+
+    def add(self, request_id: str, engine_input: Any, params: Any) -> None:
+        """Hand a request to the engine core; raises what vLLM raises for a bad one, `BackendError` for a broken engine."""
+        try:
+            self._llm.llm_engine.add_request(request_id, engine_input, params)
+        except validation_errors():
+            raise
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def results_wait(self) -> bool:
+        """Return whether `step` would return at once; False where this vLLM cannot tell."""
+        waiting = getattr(self._llm.llm_engine.engine_core, "outputs_queue", None)
+        return waiting is not None and not waiting.empty()
+
+    def step(self) -> list[Any]:
+        """Wait for news from the engine core and return the requests that are finished. `BackendError` when it has died."""
+        try:
+            self._wait_for_results()
+            return [output for output in self._llm.llm_engine.step() if output.finished]
+        except BackendError:
+            raise
+        except Exception as error:  # whatever the engine core died of
+            raise self.failure(error) from error
+
+    def _wait_for_results(self) -> None:
+        """Wait until a step would return, or the engine is dead: vLLM waits for ever for one that was killed."""
+        core = self._llm.llm_engine.engine_core
+        waiting, reader = getattr(core, "outputs_queue", None), getattr(core, "output_queue_thread", None)
+        if waiting is None or reader is None:  # the engine core runs in this process
+            return
+        while waiting.empty():
+            with waiting.not_empty:
+                if not waiting.queue:
+                    waiting.not_empty.wait(LOOK_AFTER_S)
+            if waiting.empty() and not reader.is_alive():
+                raise self.failure(RuntimeError("an engine process was killed, perhaps for want of memory"))
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Take back what still runs, so that the engine is free for the next call."""
+        if not request_ids or self._llm is None or self.broken is not None:
+            return
+        try:
+            self._llm.llm_engine.abort_request(list(request_ids))
+        except Exception as error:  # Ctrl-C has ended the engine core as well
+            self.failure(error)
+
+    def failure(self, error: Exception) -> BackendError:
+        """Mark the engine as broken and return the error to raise."""
+        cause = self._log.root_cause()
+        self.broken = cause.summary if cause is not None else _summary(error)
+        return BackendError(f"the vLLM engine failed: {self.broken}")
+
+    def close(self) -> None:
+        """End the engine core and everything it started, within half a minute at most; may be called twice."""
+        llm, self._llm = self._llm, None
+        self.broken = self.broken or "it has been closed"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # vLLM leaves a ZeroMQ context to the garbage collector
+            if llm is not None:
+                self._children.look()
+                with contextlib.suppress(Exception):  # a dead engine cannot be asked to end; its processes are ended below
+                    llm.llm_engine.engine_core.shutdown()
+            del llm
+            gc.collect()
+        self._children.end(grace_s=GRACE_S)
+        self._log.close()
+
+
+def _summary(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
