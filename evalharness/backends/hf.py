@@ -19,7 +19,15 @@ from evalharness.backends.hf_batching import groups_of_equal_plan, take_batch, w
 from evalharness.backends.hf_decoding import BatchRunner, Row, StopRequested
 from evalharness.backends.hf_images import largest_image_tokens, row_with_images
 from evalharness.backends.hf_loading import load_checkpoint
-from evalharness.backends.hf_memory import BatchCost, available_bytes, is_broken_device, is_out_of_memory, release_memory, row_cap
+from evalharness.backends.hf_memory import (
+    BatchCost,
+    available_bytes,
+    is_broken_device,
+    is_out_of_memory,
+    max_padding,
+    release_memory,
+    row_cap,
+)
 from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
 from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
@@ -58,6 +66,8 @@ class HfBackend:
         self._vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
         self._cost = BatchCost.of(text_config, loaded.model.dtype)
         self._row_cap = row_cap(loaded.model.device)
+        weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
+        self._max_padding = max_padding(loaded.model.device, weight_bytes, self._cost)
         self._num_halvings = 0
         self._known_limit: int | None = None  # bytes; set once memory was not enough
         self._broken: str | None = None
@@ -147,7 +157,7 @@ class HfBackend:
 
         prompts.sort(key=estimate)
         while prompts:
-            batch = take_batch(prompts, estimate, self._fits(prompts[0].plan))
+            batch = take_batch(prompts, estimate, self._fits(prompts[0].plan), self._max_padding)
             rows, refused = _sort_out(batch, self._image_row, runner)
             yield from refused
             yield from self._run_rows(rows, runner)
@@ -155,7 +165,7 @@ class HfBackend:
     def _run_rows(self, rows: list[Row], runner: BatchRunner) -> Iterator[BackendOutput]:
         rows.sort(key=_length)
         while rows:
-            yield from self._run_batch(take_batch(rows, _length, self._fits(rows[0].prompt.plan)), runner)
+            yield from self._run_batch(take_batch(rows, _length, self._fits(rows[0].prompt.plan), self._max_padding), runner)
 
     def _fits(self, plan: SamplingPlan) -> Callable[[int, int], bool]:
         budget = available_bytes(self._model.device)

@@ -38,14 +38,18 @@ def groups_of_equal_plan(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
     return [members for _, members in groups]
 
 
-def take_batch(rows: list[Row], length: Callable[[Row], int], fits: Callable[[int, int], bool]) -> list[Row]:
-    """Remove from the end of `rows`, which are sorted by length, the longest ones that fit together; always at least one.
+def take_batch(rows: list[Row], length: Callable[[Row], int], fits: Callable[[int, int], bool], max_padding: int) -> list[Row]:
+    """Remove from the end of `rows`, which are sorted by length, the longest ones that run well together; always at least one.
 
-    `fits(num_rows, width)` says whether so many rows, padded to that width, may run at once.
+    `fits(num_rows, width)` says whether so many rows, padded to that width, may run at once; `max_padding` is how many
+    positions of padding, over all rows, are cheaper than one more batch.
     """
     width = length(rows[-1])
-    num_rows = 1
+    num_rows, padding = 1, 0
     while num_rows < len(rows) and fits(num_rows + 1, width):
+        padding += width - length(rows[-num_rows - 1])
+        if padding > max_padding:
+            break
         num_rows += 1
     batch = rows[-num_rows:]
     del rows[-num_rows:]

@@ -15,11 +15,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["BatchCost", "available_bytes", "is_broken_device", "is_out_of_memory", "release_memory", "row_cap"]
+__all__ = ["BatchCost", "available_bytes", "is_broken_device", "is_out_of_memory", "max_padding", "release_memory", "row_cap"]
 
 _USABLE_SHARE = {"cpu": 0.5, "cuda": 0.85}  # a CPU machine is shared with other processes; torch fragments a GPU's memory
 # Measured, see benchmarks/hf_batching.py: on two cores nothing is gained beyond; a GPU is far from full at this size.
 _ROW_CAP = {"cpu": 32, "cuda": 256}
+
+_CACHE_MOVES = 8
+_STEP_WEIGHT = {"cpu": 1, "cuda": 10}
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,15 @@ class BatchCost:
         cache = (prompt_width + max_new_tokens) * self.cache_bytes
         prefill = prompt_width * self.prefill_bytes + prompt_width**2 * self.mask_bytes
         return num_rows * (cache + prefill + self.row_bytes)
+
+
+def max_padding(device: torch.device, weight_bytes: int, cost: BatchCost) -> int:
+    """Return how many padded positions cost as much time per step as reading the weights once more.
+
+    A step reads all weights once, whatever the number of rows, and moves each position's keys and values several times
+    (appended by copying, expanded for grouped heads, read). On a GPU the launches of a step weigh more than its reads.
+    """
+    return int(_STEP_WEIGHT.get(device.type, 1) * weight_bytes / (_CACHE_MOVES * max(cost.cache_bytes, 1)))
 
 
 def row_cap(device: torch.device) -> int:

@@ -44,5 +44,11 @@ def test_batches_take_the_longest_rows_that_fit(lengths, budget, cap, expected):
     rows = list(lengths)
     batches = []
     while rows:
-        batches.append(sorted(take_batch(rows, int, lambda num, width: num <= cap and num * width <= budget), reverse=True))
+        batches.append(sorted(take_batch(rows, int, lambda num, width: num <= cap and num * width <= budget, 10**6), reverse=True))
     assert batches == expected
+
+
+def test_a_row_that_needs_more_padding_than_a_batch_is_worth_waits_for_the_next():
+    rows = [1, 2, 90, 95, 100]
+    assert take_batch(rows, int, lambda num, width: True, 20) == [90, 95, 100]
+    assert rows == [1, 2]

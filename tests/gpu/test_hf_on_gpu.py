@@ -1,0 +1,63 @@
+"""The hf backend on a real GPU. Run: pytest tests/gpu/test_hf_on_gpu.py"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, prompt, run
+from tests.backends.test_hf_images import mixed as mixed_image_prompts
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return make_text_checkpoint(tmp_path_factory.mktemp("hf") / "text")
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"temperature": 0.8, "top_p": 0.9}, {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}], ids=str
+)
+def test_float32_ids_are_those_of_the_cpu_and_of_single_rows(checkpoint, values):
+    on_gpu, on_cpu = load(checkpoint, device="cuda"), load(checkpoint, device="cpu")
+    prompts = mixed_prompts(16, **values)
+    together = ids(run(on_gpu, prompts))
+    assert together == ids(run(on_cpu, prompts))
+    assert together == {item.index: run(on_gpu, [item])[item.index].token_ids for item in prompts}
+
+
+def test_images_give_the_ids_of_the_cpu(tmp_path):
+    path = make_vlm_checkpoint(tmp_path / "vlm")
+    on_gpu, on_cpu = load(path, device="cuda"), load(path, device="cpu")
+    assert ids(run(on_gpu, mixed_image_prompts(on_gpu))) == ids(run(on_cpu, mixed_image_prompts(on_cpu)))
+
+
+def test_the_default_is_bfloat16_on_the_gpu(checkpoint):
+    description = load(checkpoint, device=None, torch_dtype=None).describe()
+    assert (description["dtype"], description["device"]) == ("bfloat16", "cuda:0")
+
+
+def test_a_batch_that_the_gpu_cannot_hold_is_halved_until_it_fits(checkpoint, monkeypatch):
+    backend = load(checkpoint, device="cuda")
+    prompts = [prompt(index, [30 + index % 40] * 200, max_new_tokens=20) for index in range(512)]
+    expected = ids(run(backend, prompts))
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    monkeypatch.setattr(backend, "_row_cap", 512)
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 64 * 1024**2) / total)
+    try:
+        outputs = run(backend, prompts)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert backend.describe()["num_batches_halved"] >= 1
+    assert ids(outputs) == expected
+
+
+def test_close_gives_the_memory_back(checkpoint):
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    backend = load(checkpoint, device="cuda")
+    run(backend, mixed_prompts(4))
+    backend.close()
+    assert torch.cuda.memory_allocated() <= before + 16 * 1024**2  # cuBLAS keeps a workspace
