@@ -11,7 +11,7 @@ import itertools
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt
@@ -108,7 +108,9 @@ class VllmBackend:
         """Whether prompts with images can run; `describe()["vlm_problem"]` says why not."""
         return self._vlm_problem is None
 
-    def generate(self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = ()) -> Iterator[BackendOutput]:
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`.
 
         `CapabilityError` for a plugin with transformers hooks, at once. `UnsupportedOption` when a plan cannot be honoured.
@@ -118,9 +120,9 @@ class VllmBackend:
                 raise CapabilityError(
                     f"plugin {plugin.name!r} needs transformers hooks, which the vllm backend does not have; use --backend hf"
                 )
-        return self._generate(iter(prompts))
+        return self._generate(iter(prompts), should_stop)
 
-    def _generate(self, source: Iterator[Prompt]) -> Iterator[BackendOutput]:
+    def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
         if self._engine.broken is not None:
             raise BackendError(f"the vLLM engine cannot be used: {self._engine.broken}")
         if self._generating:
@@ -129,8 +131,8 @@ class VllmBackend:
         running: dict[str, tuple[Prompt, tuple[ImageGrid, ...]]] = {}
         try:
             prompt = next(source, None)
-            while prompt is not None or running:
-                while prompt is not None and self._has_room(prompt, len(running)):
+            while (prompt is not None or running) and not should_stop():
+                while prompt is not None and self._has_room(prompt, len(running)) and not should_stop():
                     added = self._add(prompt)
                     if isinstance(added, GenerationFailure):
                         yield prompt.index, added
@@ -141,6 +143,8 @@ class VllmBackend:
                         break
                 if running:
                     for output in self._engine.step():
+                        if should_stop():
+                            return
                         if output.request_id in running:
                             done, grids = running.pop(output.request_id)
                             yield completion_of(done, output, grids)
