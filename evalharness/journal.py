@@ -19,7 +19,7 @@ from typing import Any
 
 from evalharness.errors import RecordError
 
-__all__ = ["Journal", "merge_rows", "read_journals"]
+__all__ = ["Journal", "generation_key", "merge_rows", "read_journals"]
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 
@@ -91,6 +91,11 @@ def merge_rows(
             rows[line["nodeid"]] = _with_generations(line, generations)
     order = dict.fromkeys([*nodeids, *rows])
     return [rows[nodeid] if nodeid in rows else missing_row(nodeid) for nodeid in order]
+
+
+def generation_key(line: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """Return engine, eval, case id and sample of a generation's line."""
+    return line["engine"], line["eval"], line["case_id"], line["sample"]
 
 
 def _key(line: Mapping[str, Any], sample: int) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import pytest
 
 from evalharness.errors import RecordError
 from evalharness.gates import evaluate_gate, parse_gate
-from evalharness.journal import merge_rows, read_journals
+from evalharness.journal import generation_key, merge_rows, read_journals
 from evalharness.pytest_plugin.aggregates import aggregate_rows, rows_by_engine
 from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
 from evalharness.run_file import environment_facts, write_run_file
@@ -53,7 +53,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     lines = list(read_journals(state.run_dir))
     evals = _evals(lines)
     rows = merge_rows(lines, _known_nodeids(state, evals), _missing_row(state, evals, interrupted))
-    _note_crashes(rows, crashes)
+    _note_crashes(rows, crashes, lines)
     _write_samples(state.run_dir, rows)
     problems: list[str] = []
     aggregates = aggregate_rows(config, evals, rows, problems)
@@ -123,11 +123,16 @@ def _unescaped(case_id: str) -> str:
         return case_id
 
 
-def _note_crashes(rows: Sequence[Row], crashes: Mapping[str, str]) -> None:
-    """Make an error of each test that its worker died in, also where the test itself had ended already."""
+def _note_crashes(rows: Sequence[Row], crashes: Mapping[str, str], lines: Sequence[Row]) -> None:
+    """Make an error of each test that its worker died in, also where the test itself had ended; with what was generated for it."""
     for row in rows:
-        if row["nodeid"] in crashes and row["outcome"] != "error":
-            row["outcome"], row["problem"] = "error", crashes[row["nodeid"]]
+        if row["nodeid"] not in crashes:
+            continue
+        row["outcome"], row["problem"] = "error", crashes[row["nodeid"]]
+        if row["generation"] is None:
+            key = (row["engine"], row["eval"], row["case_id"], 0)
+            found = [line for line in lines if line["kind"] == "generation" and generation_key(line) == key]
+            row["generation"] = found[0]["generation"] if found else None
 
 
 def _write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
@@ -139,7 +144,7 @@ def _write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
             file.writelines(encode(row) + "\n" for row in rows)
         partial.replace(path)
     except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error.strerror}; the journal beside it is complete") from error
+        raise RecordError(f"{path} cannot be written: {error.strerror}; the journal beside it keeps what was recorded") from error
 
 
 def _evals(lines: Sequence[Row]) -> dict[str, dict[str, Any]]:

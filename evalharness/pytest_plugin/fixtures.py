@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import Failed
 
 from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationResult
@@ -30,9 +32,12 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     spec = state.engine_spec(request.param)
     try:
         opened = state.open_engine(spec)
-    except EvalHarnessError as error:
-        # Short on purpose: pytest shows this once for every test that waits for the engine.
-        pytest.fail(f"engine {spec.id} cannot be opened: {error}", pytrace=False)
+    except Exception as error:
+        if not isinstance(error, EvalHarnessError):
+            traceback.print_exc()  # captured with the first test that needs the engine
+        # Short on purpose: pytest shows this for every test that needs the engine.
+        message = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {error}"
+        raise Failed(f"engine {spec.id} cannot be opened: {message}", pytrace=False) from None
     yield opened
     state.stop_runner()
     opened.close()
@@ -63,7 +68,7 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
         outcomes = state.runner(record, engine).outcomes(record.case.id, session.config.stash[WAITING])
     except RecordError as error:
         stop_for(session, error)
-        pytest.fail(str(error), pytrace=False)
+        raise Failed(str(error), pytrace=False) from None
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
     record.num_tokens = sum(result.num_completion_tokens or 0 for result in results)
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]

@@ -6,12 +6,13 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from _pytest.outcomes import Failed
 
 from evalharness.config import RunConfig
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.pytest_plugin.collection import as_collection_error, parametrize_eval, refuse_idle_gates, takes
 from evalharness.pytest_plugin.engines import EngineSpec
-from evalharness.pytest_plugin.fixtures import WAITING, fill_after_setup, fill_before_setup
+from evalharness.pytest_plugin.fixtures import WAITING, fill_after_setup, fill_before_setup, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import Miss, is_assertion, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
@@ -86,7 +87,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             return
         if state.worker == "main":
             _start(session.config, state)
-        state.note_evals(session.items)
+            state.note_evals(session.items)
     except EvalHarnessError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -117,6 +118,11 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     if record is None:
         return (yield)
     assert isinstance(item, pytest.Function)
+    try:
+        state.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
+    except RecordError as error:
+        stop_for(item.session, error)
+        raise Failed(str(error), pytrace=False) from None
     fill_before_setup(item, record)
     yield
     fill_after_setup(item, record)

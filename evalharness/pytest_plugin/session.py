@@ -49,6 +49,7 @@ class EvalSession:
         self._markers: dict[str, pytest.Mark] = {}
         self.current: ItemRecord | None = None
         self.started_run = False
+        self._evals_noted = False
         self._engines = list(engines) if engines is not None else None
         self._journal: Journal | None = None
         self._units: dict[str, UnitKey] = {}
@@ -197,7 +198,10 @@ class EvalSession:
         )
 
     def note_evals(self, items: Sequence[pytest.Item]) -> None:
-        """Write each eval's cases, tests and gates into the journal, so that the controller can judge without importing them."""
+        """Write, once, each eval's cases, tests and gates into the journal, so that the controller can judge without importing them."""
+        if self._evals_noted:
+            return
+        self._evals_noted = True
         tests: dict[str, dict[str, list[str]]] = {}
         for item in items:
             if item.nodeid in self._units:
