@@ -405,7 +405,7 @@ class GenerationResult:
     """What one request produced.
 
     `text` is for consumers: cut at the first stop, special tokens skipped, stripped. `raw_text` is the decoded ids up to
-    and including the end-of-sequence or stop token, never cut at a stop string. Token counts never include padding;
+    and including the end-of-sequence or stop token (with a stop string: the token that completes it). Token counts never include padding;
     `num_completion_tokens` includes the stop token. `token_ids` are the completion's ids; `logprobs`, if asked for, is
     one float per id (natural log, `logprobs_kind` tells raw or processed).
     """

@@ -1,7 +1,8 @@
 """The one place that says where a text ends and why.
 
 Backends end generation on the ids and strings resolved here; `finish` then turns the ids into texts and names the
-reason. `text` stops before the first stop id and before the earliest stop string; `raw_text` is never cut.
+reason. `text` stops before the first stop id and before the earliest stop string; `raw_text` shows every token up to and
+including the one that ended it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class StopPlan:
 
 @dataclass(frozen=True)
 class Ending:
-    """Texts and reason of one completion; `token_ids` run up to and including the stop id."""
+    """Texts and reason of one completion; `token_ids` run up to and including the one that ended it."""
 
     text: str
     raw_text: str
@@ -103,10 +104,11 @@ def finish(completion: Completion, stops: StopPlan, tokenizer: Any, decode: Deco
     token_ids, ended_by_id = trim_at_stop_id(completion.token_ids, stops.token_ids)
     body = token_ids[:-1] if ended_by_id else token_ids
     text = _decode(tokenizer, body, decode, skip_special_tokens=decode.skip_special_tokens)
-    raw_text = _decode(tokenizer, token_ids, decode, skip_special_tokens=False)
     position, string = _earliest(text, stops.strings)
     if string is not None:
         text = text[:position]
+        token_ids = body[: _num_tokens_with(string, body, tokenizer, decode)]
+    raw_text = _decode(tokenizer, token_ids, decode, skip_special_tokens=False)
     if decode.strip_whitespace:
         text, raw_text = text.strip(), raw_text.strip()
     reason, stop_reason = _reason(completion, stops, token_ids[-1] if ended_by_id else None, string)
@@ -130,6 +132,21 @@ def _decode(tokenizer: Any, token_ids: Sequence[int], decode: DecodeOptions, *, 
         list(token_ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=decode.clean_up_tokenization_spaces
     )
     return str(text)
+
+
+def _num_tokens_with(string: str, token_ids: Sequence[int], tokenizer: Any, decode: DecodeOptions) -> int:
+    """Return how many of the ids it takes to spell the string.
+
+    vLLM sees a stop string late where the token that completes it begins another character; counts must not show that.
+    """
+    too_few, enough = 0, len(token_ids)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if string in _decode(tokenizer, token_ids[:middle], decode, skip_special_tokens=decode.skip_special_tokens):
+            enough = middle
+        else:
+            too_few = middle
+    return enough
 
 
 def _earliest(text: str, strings: Sequence[str]) -> tuple[int, str | None]:

@@ -122,11 +122,27 @@ def test_ids_are_kept_up_to_and_including_the_first_stop(token_ids: list[int], s
 # --- texts and reasons -------------------------------------------------------------------------------------------------
 
 
-def test_b01_text_is_cut_at_the_earliest_stop_string_and_raw_text_is_not() -> None:
-    ending = end("abcXXdefYY", stop=("YY", "XX"))
+def test_b01_text_is_cut_at_the_earliest_stop_string_and_raw_text_keeps_it() -> None:
+    ending = end("abcXX", stop=("YY", "XX"), stopped_by="string")
     assert ending.text == "abc"
-    assert ending.raw_text == "abcXXdefYY"
+    assert ending.raw_text == "abcXX"
     assert (ending.finish_reason, ending.stop_reason) == ("stop", "XX")
+
+
+@pytest.mark.parametrize("more", ["d", "defYY", "def<|im_end|>"], ids=["a token late", "another stop", "an end token"])
+@pytest.mark.parametrize("stopped_by", ["string", "length"])
+def test_tokens_behind_the_one_that_completes_a_stop_string_do_not_count(more: str, stopped_by: str) -> None:
+    ending = end("abcXX" + more, stop=("YY", "XX"), stopped_by=stopped_by)
+    assert ending == end("abcXX", stop=("YY", "XX"), stopped_by="string")
+    assert len(ending.token_ids) == 5
+
+
+def test_raw_text_shows_all_of_the_token_that_completes_a_stop_string(tiny_tokenizer: Any) -> None:
+    ids = tiny_tokenizer.encode("a quick fox", add_special_tokens=False)
+    spelled = [tiny_tokenizer.decode(ids[:n]) for n in range(len(ids) + 1)]
+    num_tokens = next(n for n, text in enumerate(spelled) if "ui" in text)
+    ending = end(ids, stop=("ui",), tokenizer=tiny_tokenizer, eos=(642,))
+    assert (ending.text, ending.raw_text, ending.token_ids) == ("a q", spelled[num_tokens].strip(), tuple(ids[:num_tokens]))
 
 
 def test_b02_a_stop_at_the_very_start_leaves_an_empty_text() -> None:

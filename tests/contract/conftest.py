@@ -1,0 +1,88 @@
+"""The engines that the contract suite runs on; each backend starts once in a session."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from evalharness.backends.base import Backend
+from evalharness.contracts import GenerationResult, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.engine import Engine, build_backend
+from tests.contract.asking import FREE, TEXTS, arbitrary_fake, ask, generate
+
+FAKE = pytest.param("fake", id="fake")
+REAL = [pytest.param("hf", id="hf"), pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]
+
+MAX_PIXELS = 16_384
+"""The pixel budget of `other_engine`: 16 image tokens."""
+
+BackendOf: TypeAlias = "Callable[[str], Backend]"
+
+
+@pytest.fixture(scope="session")
+def backend_of(request: pytest.FixtureRequest) -> BackendOf:
+    """Returns the session's backend of that name, started when it is first asked for."""
+
+    def start(name: str) -> Backend:
+        return arbitrary_fake() if name == "fake" else request.getfixturevalue(f"{name}_vlm_backend")
+
+    return start
+
+
+@pytest.fixture(scope="session", params=[FAKE, *REAL])
+def engine(request: pytest.FixtureRequest, backend_of: BackendOf) -> Engine:
+    """Every backend's engine; the checkpoint's generation_config is full of traps."""
+    return Engine(backend_of(request.param))
+
+
+@pytest.fixture(scope="session")
+def free(engine: Engine) -> list[GenerationResult]:
+    """What the engine says to `TEXTS` where nothing ends it but the length cap."""
+    return generate(engine, [ask(text) for text in TEXTS], FREE)
+
+
+@pytest.fixture(scope="session", params=REAL)
+def real_engine(request: pytest.FixtureRequest, backend_of: BackendOf) -> Engine:
+    """The engines with a model."""
+    return Engine(backend_of(request.param))
+
+
+@pytest.fixture(scope="session")
+def hf_engine(backend_of: BackendOf) -> Engine:
+    """The engine that runs transformers."""
+    return Engine(backend_of("hf"))
+
+
+@pytest.fixture(scope="session")
+def vllm_engine(backend_of: BackendOf) -> Engine:
+    """The engine that runs vLLM."""
+    return Engine(backend_of("vllm"))
+
+
+@pytest.fixture(scope="session")
+def clean_checkpoint(tiny_vlm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights with a generation_config that only names the end-of-sequence ids."""
+    copy = shutil.copytree(tiny_vlm_checkpoint, tmp_path_factory.mktemp("checkpoints") / "clean")
+    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": [642, 640]}))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def other_backend_of(clean_checkpoint: Path) -> Iterator[BackendOf]:
+    """Returns a second backend of that name: clean generation_config, small pixel budget, closed with the module."""
+    started: dict[str, Backend] = {}
+
+    def start(name: str) -> Backend:
+        if name not in started:
+            config = ModelLoadConfig(str(clean_checkpoint), torch_dtype="float32")
+            started[name] = build_backend(name, config, VlmPreprocessOptions(max_pixels=MAX_PIXELS), VllmEngineOptions())
+        return started[name]
+
+    yield start
+    for backend in started.values():
+        backend.close()
