@@ -1,0 +1,155 @@
+"""Gates, aggregates and the exit code of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
+
+GATED = """
+@pytest.mark.gate({gates})
+def test_s(case, generation, score):
+    score(x=int(case.id[1:]))
+    assert case.id != "c3"
+"""
+
+
+def gated(project: Project, *gates: str, mark: str = MARK, mode: str = "inline") -> Run:
+    project.write(test_a=mark + GATED.format(gates=", ".join(map(repr, gates))))
+    return project.run_inline() if mode == "inline" else project.run(mode=mode)
+
+
+class TestGates:
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_failed_gate_fails_the_run(self, project: Project, mode: str) -> None:
+        run = gated(project, "x >= 2", "pass_rate >= 0.75", mode=mode)
+        assert run.exit_code == run.facts["exit_code"] == 1
+        assert [(gate["value"], gate["passed"], gate["reason"]) for gate in run.facts["gates"]] == [
+            (1.5, False, "1.5000 is not >= 2"),
+            (0.75, True, ""),
+        ]
+        assert "GATE FAILED: x >= 2 (a::test_s on fake:echo): 1.5000 is not >= 2" in run.output
+
+    def test_misses_do_not_fail_a_run_whose_gates_pass(self, project: Project) -> None:
+        run = gated(
+            project, "x >= 1", "pass_rate >= 0.7", "error_rate == 0", "x<1.6", "length_rate <= 0", "empty_rate < .1", "invalid_rate <= 1e-9"
+        )
+        assert (run.exit_code, run.counts) == (0, {"pass": 3, "miss": 1})
+        assert all(gate["passed"] for gate in run.facts["gates"])
+
+    def test_a_metric_that_no_case_recorded_fails_and_names_those_there_are(self, project: Project) -> None:
+        run = gated(project, "f1 >= 0")
+        assert run.exit_code == 1
+        assert run.gate("f1 >= 0")["reason"] == "no case recorded 'f1'; recorded: x"
+
+    def test_nothing_scored_fails(self, project: Project) -> None:
+        project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
+        run = project.run_inline("--model", project.script({"invalid": "too long"}))
+        assert (run.exit_code, run.counts) == (1, {"invalid": 4})
+        assert run.gate("x >= 0")["reason"] == "no case recorded 'x'; recorded: nothing"
+
+    def test_errors_fail_the_run_whatever_its_gates_say(self, project: Project) -> None:
+        project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
+        run = project.run_inline("--model", project.script({"contains": "c1", "error": "lost"}, {"text": "x"}))
+        assert run.gate("x >= 0")["passed"]
+        assert run.exit_code == 1
+
+    def test_an_eval_without_gates_fails_by_its_failures(self, project: Project) -> None:
+        run = project.write(test_a=MARK + "def test_s(case, generation): assert case.id != 'c3', 'no'\n").run_inline()
+        assert (run.exit_code, run.counts, run.facts["gates"]) == (1, {"pass": 3, "fail": 1}, [])
+
+    def test_module_gates_hold_for_all_tests_of_the_module(self, project: Project) -> None:
+        mark = HEADER + "pytestmark = [pytest.mark.eval(cases=cases, request=ask), pytest.mark.gate('pass_rate >= 1')]\n"
+        run = project.write(
+            test_a=mark + "def test_s(case, generation): pass\ndef test_t(case, generation): assert 0\ndef test_u(): pass\n"
+        ).run_inline()
+        assert [(gate["test"], gate["passed"]) for gate in run.facts["gates"]] == [("test_s", True), ("test_t", False)]
+        assert run.exit_code == 1
+
+    def test_each_engine_is_judged_by_itself(self, project: Project) -> None:
+        project.write(
+            test_a=MARK + "@pytest.mark.gate('right >= 1')\ndef test_s(case, generation, score): score(right=generation.text == 'yes')\n"
+        )
+        run = project.run_inline("--model", project.script({"text": "yes"}), "--model", "echo")
+        assert [(gate["engine"], gate["passed"]) for gate in run.facts["gates"]] == [("fake:answers", True), ("fake:echo", False)]
+
+    def test_classes_with_tests_of_one_name_are_judged_apart(self, project: Project) -> None:
+        test = "class Test{}:\n    @pytest.mark.gate('x >= {}')\n    def test_s(self, case, generation, score): score(x={})\n"
+        run = project.write(test_a=MARK + test.format("A", 1, 1) + test.format("B", 2, 0)).run_inline()
+        assert [(gate["test"], gate["value"], gate["passed"]) for gate in run.facts["gates"]] == [
+            ("TestA::test_s", 1.0, True),
+            ("TestB::test_s", 0.0, False),
+        ]
+
+    def test_deselected_cases_are_not_missed(self, project: Project) -> None:
+        project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
+        assert project.run_inline("-k", "c0").gate("x >= 0")["passed"]
+
+
+AGGREGATE = """
+import helper_metrics
+from collections import Counter
+
+def aggregate(rows):
+    assert all("outcome" in row and "scores" in row for row in rows)
+    return helper_metrics.metrics(rows)
+
+pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=aggregate)
+
+@pytest.mark.gate("total >= 6", "spread >= 3")
+def test_s(case, generation, score): score(x=int(case.id[1:]))
+"""
+METRICS = """
+def metrics(rows):
+    values = [row["scores"]["x"] for row in rows]
+    return {"total": sum(values), "spread": max(values) - min(values)}
+"""
+
+
+class TestAggregates:
+    @pytest.mark.parametrize("mode", MODES)
+    def test_its_values_are_recorded_and_gated_also_with_workers(self, project: Project, mode: str) -> None:
+        run = project.write(test_a=HEADER + AGGREGATE, helper_metrics=METRICS).run(mode=mode)
+        assert run.exit_code == 0, run.output
+        assert run.facts["aggregates"] == [
+            {"eval": "a", "engine": "fake:echo", "metric": "total", "value": 6.0},
+            {"eval": "a", "engine": "fake:echo", "metric": "spread", "value": 3.0},
+        ]
+        assert [gate["value"] for gate in run.facts["gates"]] == [6.0, 3.0]
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_the_marker_of_a_class_counts_too(self, project: Project, mode: str) -> None:
+        test = """
+@pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: {"n": len(rows)})
+class TestA:
+    @pytest.mark.gate("n >= 4")
+    def test_s(self, case, generation): pass
+"""
+        assert project.write(test_a=HEADER + test).run(mode=mode).exit_code == 0
+
+    @pytest.mark.parametrize(
+        ("body", "problem"),
+        [
+            ("raise ZeroDivisionError('none left')", "test_a.py: aggregate for fake:echo failed: ZeroDivisionError: none left"),
+            ("return {'total': float('nan'), 'spread': 3}", "test_a.py: aggregate for fake:echo gave total=nan; left out"),
+            ("return {'total': float('inf'), 'spread': 3}", "test_a.py: aggregate for fake:echo gave total=inf; left out"),
+            ("return None", "test_a.py: aggregate for fake:echo failed: AttributeError"),
+            ("return {'total': 'many', 'spread': 3}", "test_a.py: aggregate for fake:echo failed: ValueError"),
+            ("import pytest; pytest.fail('no')", "test_a.py: aggregate for fake:echo failed: Failed: no"),
+            ("import sys; sys.exit(0)", "test_a.py: aggregate for fake:echo failed: SystemExit: 0"),
+        ],
+    )
+    def test_what_it_does_wrong_is_a_problem_of_the_run_and_costs_no_row(self, project: Project, body: str, problem: str) -> None:
+        run = project.write(test_a=HEADER + AGGREGATE, helper_metrics=f"def metrics(rows): {body}\n").run_inline()
+        assert run.exit_code == 1
+        assert run.counts == {"pass": 4}
+        assert run.facts["problems"][0].startswith(problem)
+        assert f"! {problem}" in run.output
+        assert "no case recorded 'total'" in run.gate("total >= 6")["reason"]
+
+    def test_a_module_that_cannot_be_imported_again_is_a_problem_of_the_run(self, project: Project) -> None:
+        once = "if 'PYTEST_XDIST_WORKER' not in os.environ: raise RuntimeError('only in workers')\n"
+        run = project.write(test_a=HEADER + once + AGGREGATE, helper_metrics=METRICS).run(mode="n2")
+        assert run.counts == {"pass": 4}
+        assert run.facts["problems"] == ["test_a.py: its aggregate cannot be loaded: RuntimeError: only in workers"]
+        assert run.exit_code == 1
