@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VllmBackend"]
 
+MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a batch that fills up slowly takes more steps
 MAX_IMAGE_PROMPTS = {"cpu": 32, "cuda": 128}  # waiting and running at once: one picture of a megapixel takes 25 MB
 
 _request_numbers = itertools.count()  # one series for all engines of the process
@@ -139,7 +140,7 @@ class VllmBackend:
                     else:
                         running[added[0]] = (prompt, added[1])
                     prompt = next(source, None)
-                    if self._engine.results_wait():
+                    if time.monotonic() - adding_since > MAX_ADDING_S and self._engine.results_wait():
                         break
                 if running:
                     for output in self._engine.step():

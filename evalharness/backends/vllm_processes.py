@@ -17,6 +17,7 @@ __all__ = ["ChildProcesses", "children_prepared", "interrupts_get_through"]
 
 PR_SET_PDEATHSIG = 1
 CONFIG_KEY = "evalharness"
+REMIND_S = 5.0
 
 _starting_engine = threading.local()
 
@@ -81,17 +82,29 @@ class _Interrupted(BaseException):
 
 @contextlib.contextmanager
 def interrupts_get_through() -> Iterator[None]:
-    """Let Ctrl-C end a start of vLLM, which catches `KeyboardInterrupt` and then waits ten minutes for its dead engine."""
+    """Let Ctrl-C end a start of vLLM, which catches `KeyboardInterrupt` and then waits ten minutes for its dead engine.
+
+    An exception raised by a signal may also fall into a destructor and be lost: it is raised again until it gets through.
+    """
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):
         yield
         return
+    interrupted, over = threading.Event(), threading.Event()
+
+    def remind() -> None:
+        while not over.wait(REMIND_S):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        try:
-            previous(number, frame)
-        except KeyboardInterrupt:
-            raise _Interrupted from None
+        if not interrupted.is_set():
+            try:
+                previous(number, frame)
+                return
+            except KeyboardInterrupt:
+                interrupted.set()
+                threading.Thread(target=remind, name="evalharness-interrupt", daemon=True).start()
+        raise _Interrupted
 
     signal.signal(signal.SIGINT, interrupt)
     try:
@@ -99,6 +112,7 @@ def interrupts_get_through() -> Iterator[None]:
     except _Interrupted:
         raise KeyboardInterrupt from None
     finally:
+        over.set()
         signal.signal(signal.SIGINT, previous)
 
 

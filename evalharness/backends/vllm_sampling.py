@@ -78,9 +78,10 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int) -> Any:
             raise UnsupportedOption(f"option {name}={value!r} cannot be passed to vLLM: {error}") from error
     if "skip_clone" in inspect.signature(SamplingParams).parameters:
         values["skip_clone"] = True  # made for one request, so vLLM need not copy it
+    refusals: tuple[type[Exception], ...] = (TypeError, *validation_errors())
     try:
         return SamplingParams(**values)
-    except (TypeError, *validation_errors()) as error:
+    except refusals as error:
         raise UnsupportedOption(f"vLLM refuses these generation options: {error}") from error
 
 

@@ -318,7 +318,7 @@ def test_closing_early_aborts_and_the_engine_goes_on(vllm_vlm_backend: VllmBacke
     prompts = [prompt_of(tokenizer, chat(LONG), index, max_new_tokens=2 if index == 0 else 3000) for index in range(8)]
     outputs = vllm_vlm_backend.generate(prompts)
     assert next(outputs).index == 0
-    outputs.close()
+    outputs.close()  # type: ignore[attr-defined]
     assert not vllm_vlm_backend._engine._llm.llm_engine.has_unfinished_requests()
     (after,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG)))
     assert after == before
