@@ -29,7 +29,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evalharness.backends.base import Prompt, SamplingPlan
 from evalharness.backends.vllm import VllmBackend
-from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.contracts import (
+    GenerationOptions,
+    GenerationResult,
+    ModelLoadConfig,
+    TextGenerationRequest,
+    VllmEngineOptions,
+    VlmPreprocessOptions,
+)
 from evalharness.engine import Engine
 
 QWEN3_4B = {
@@ -115,7 +122,8 @@ def contestants(engine: Engine, backend: VllmBackend, num_requests: int, max_new
         # An id that no tokenizer has: every answer runs to the cap, so that all do the same work.
         options = GenerationOptions(max_new_tokens=max_new_tokens, eos_token_id=(2**31 - 1,), seed=0)
         requests = [TextGenerationRequest(chat) for chat in messages]
-        return sum(len(outcome.token_ids) for _, outcome in engine.stream(requests, options))  # type: ignore[union-attr]
+        outcomes = [outcome for _, outcome in engine.stream(requests, options)]
+        return sum(len(outcome.token_ids) for outcome in outcomes if isinstance(outcome, GenerationResult))
 
     return {"LLM.generate": lambda: raw(True), "LLM.generate, no texts": lambda: raw(False), "vllm backend": ours, "engine": whole}
 

@@ -133,6 +133,7 @@ class VllmBackend:
         try:
             prompt = next(source, None)
             while (prompt is not None or running) and not should_stop():
+                adding_since = time.monotonic()
                 while prompt is not None and self._has_room(prompt, len(running)) and not should_stop():
                     added = self._add(prompt)
                     if isinstance(added, GenerationFailure):
