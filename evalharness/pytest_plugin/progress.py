@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,7 +31,8 @@ class Progress:
     def __init__(self, config: pytest.Config, state: EvalSession) -> None:
         self._state = state
         self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-        self._live = bool(self._reporter is not None and self._reporter.isatty and sys.stdout.isatty() and config.get_verbosity() <= 0)
+        self._capture: Any = config.pluginmanager.get_plugin("capturemanager")
+        self._live = bool(self._reporter is not None and self._reporter.isatty and config.get_verbosity() <= 0)
         self._every_s = _TERMINAL_EVERY_S if self._live else _PIPE_EVERY_S
         self._started = time.monotonic()
         self._last = self._started
@@ -57,7 +58,11 @@ class Progress:
         if self._reporter is None or now - self._last < self._every_s:
             return
         self._last = now
-        line = self._line(now)
+        # A test that waits for its generation is being captured, and so would be this line.
+        with self._capture.global_and_fixture_disabled() if self._capture is not None else nullcontext():
+            self._write(self._line(now))
+
+    def _write(self, line: str) -> None:
         if self._live:
             self._reporter.rewrite(line[: self._reporter._screen_width - 1], erase=True)
         else:

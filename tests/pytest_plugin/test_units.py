@@ -1,0 +1,64 @@
+"""Node ids read and units made, on plain strings."""
+
+from __future__ import annotations
+
+import pytest
+
+from evalharness.pytest_plugin.units import EvalNode, UnitKey, assign_units, parse_nodeid
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "expected"),
+    [
+        ("e/test_a.py::test_s[hf:x-c1]", EvalNode("e/test_a.py", "test_s", "hf:x", "c1")),
+        ("e/test_a.py::TestA::test_s[a-b-hf:x-c-1]", EvalNode("e/test_a.py", "TestA::test_s[a-b]", "hf:x", "c-1")),
+        ("test_a.py::test_s[hf:x-y-c1]", EvalNode("test_a.py", "test_s", "hf:x-y", "c1")),
+        ("test_a.py::test_s[hf:x-a[1]]", EvalNode("test_a.py", "test_s", "hf:x", "a[1]")),
+        ("test_a.py::test_s[hf:x-]", EvalNode("test_a.py", "test_s", "hf:x", "")),
+        ("test_a.py::test_s[hf:z-c1]", None),
+        ("test_a.py::test_s[hf:x]", None),
+        ("test_a.py::test_s", None),
+        ("test_a.py", None),
+        ("", None),
+    ],
+)
+def test_an_id_says_module_test_engine_and_case(nodeid: str, expected: EvalNode | None) -> None:
+    assert parse_nodeid(nodeid, ["hf:x", "hf:x-y"]) == expected
+
+
+def ids(num_cases: int, tests: str = "s", engine: str = "hf:x") -> list[str]:
+    return [f"test_a.py::test_{test}[{engine}-c{case}]" for test in tests for case in range(num_cases)]
+
+
+@pytest.mark.parametrize(
+    ("num_cases", "num_workers", "num_units"),
+    [(1, 0, 1), (100, 0, 1), (100, 1, 1), (1, 4, 1), (3, 4, 3), (4, 4, 4), (40, 4, 5), (1000, 4, 12), (17, 2, 2), (48, 2, 6)],
+)
+def test_there_are_units_for_every_worker_but_no_tiny_ones(num_cases: int, num_workers: int, num_units: int) -> None:
+    units = assign_units(ids(num_cases), ["hf:x"], num_workers)
+    assert len(units) == num_cases
+    assert len(set(units.values())) == num_units
+    sizes = [list(units.values()).count(unit) for unit in set(units.values())]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_all_tests_of_a_case_share_a_unit() -> None:
+    units = assign_units(ids(50, tests="abc"), ["hf:x"], 4)
+    for case in range(50):
+        assert len({units[f"test_a.py::test_{test}[hf:x-c{case}]"] for test in "abc"}) == 1
+
+
+def test_engines_and_modules_never_share_a_unit() -> None:
+    nodeids = [*ids(2), *ids(2, engine="hf:y"), "test_b.py::test_s[hf:x-c0]", "test_b.py::test_plain"]
+    units = assign_units(nodeids, ["hf:x", "hf:y"], 0)
+    assert set(units.values()) == {UnitKey("hf:x", "test_a.py", 0), UnitKey("hf:y", "test_a.py", 0), UnitKey("hf:x", "test_b.py", 0)}
+    assert "test_b.py::test_plain" not in units
+
+
+def test_units_are_the_same_in_every_process() -> None:
+    assert assign_units(ids(100), ["hf:x"], 4) == assign_units(list(reversed(list(reversed(ids(100))))), ["hf:x"], 4)
+
+
+def test_no_evals_make_no_units() -> None:
+    assert assign_units(["test_a.py::test_b", "test_a.py::test_c[1]"], ["hf:x"], 2) == {}
+    assert assign_units(ids(3), [], 2) == {}

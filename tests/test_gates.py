@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evalharness.errors import ConfigError
+from evalharness.gates import BUILT_IN_METRICS, evaluate_gate, mean_scores, parse_gate
+
+
+def row(outcome: str = "pass", generation: dict[str, Any] | None = None, **scores: float) -> dict[str, Any]:
+    return {"outcome": outcome, "scores": scores, "generation": generation}
+
+
+def judged(
+    expression: str, *rows: dict[str, Any], aggregates: dict[str, float] | None = None, incomplete: str | None = None
+) -> dict[str, Any]:
+    return evaluate_gate(parse_gate(expression), rows, aggregates or {}, incomplete=incomplete)
+
+
+class TestParsing:
+    @pytest.mark.parametrize(
+        ("expression", "metric", "comparison", "threshold"),
+        [
+            ("valid >= 0.95", "valid", ">=", 0.95),
+            ("valid>=.5", "valid", ">=", 0.5),
+            ("  x <= 1. ", "x", "<=", 1.0),
+            ("a.b/c@3 < -1e-3", "a.b/c@3", "<", -0.001),
+            ("_x-y > +2", "_x-y", ">", 2.0),
+            ("n == 4", "n", "==", 4.0),
+            ("größe >= 1", "größe", ">=", 1.0),
+        ],
+    )
+    def test_an_expression_is_metric_comparison_number(self, expression: str, metric: str, comparison: str, threshold: float) -> None:
+        gate = parse_gate(expression)
+        assert (gate.metric, gate.comparison, gate.threshold) == (metric, comparison, threshold)
+
+    @pytest.mark.parametrize(
+        "expression",
+        ["", "valid", "valid >=", ">= 1", "valid => 1", "valid != 1", "valid >= x", "1 >= valid", "valid >= 1 2", "valid >= nan",
+         "valid >= inf", "a >= 1 and b >= 2", "valid >= 0,5", "valid >= 95%", None, 3, ["valid >= 1"], b"valid >= 1"],
+        ids=repr,
+    )  # fmt: skip
+    def test_all_else_is_refused_with_the_grammar(self, expression: object) -> None:
+        with pytest.raises(ConfigError, match=r"^gate .* is not understood; write 'metric >= number' with one of: >=, <=, >, <, ==$"):
+            parse_gate(expression)
+
+
+class TestJudging:
+    @pytest.mark.parametrize(
+        ("expression", "passed"),
+        [("x >= 0.5", True), ("x > 0.5", False), ("x <= 0.5", True), ("x < 0.5", False), ("x == 0.5", True), ("x == 0.4", False)],
+    )
+    def test_the_mean_of_a_score_is_compared(self, expression: str, passed: bool) -> None:
+        verdict = judged(expression, row(x=0), row(x=1))
+        assert (verdict["passed"], verdict["value"], verdict["n"]) == (passed, 0.5, 2)
+
+    def test_a_verdict_says_why_it_failed(self) -> None:
+        assert judged("x >= 0.75", row(x=0), row(x=1))["reason"] == "0.5000 is not >= 0.75"
+
+    def test_a_metric_that_nobody_recorded_never_passes(self) -> None:
+        verdict = judged("f1 <= 5", row(x=1, y=2))
+        assert (verdict["passed"], verdict["value"], verdict["reason"]) == (False, None, "no case recorded 'f1'; recorded: x, y")
+
+    def test_nothing_recorded_at_all_never_passes(self) -> None:
+        assert judged("f1 >= 0", row("error"), row("invalid"))["reason"] == "no case recorded 'f1'; recorded: nothing"
+        assert not judged("pass_rate <= 1")["passed"]
+
+    @pytest.mark.parametrize("expression", ["x >= 0", "pass_rate >= 0", "extra >= 0"])
+    def test_an_incomplete_run_never_passes(self, expression: str) -> None:
+        verdict = judged(expression, row(x=1), aggregates={"extra": 1.0}, incomplete="3 of 4 cases were not run")
+        assert (verdict["passed"], verdict["reason"]) == (False, "not judged: 3 of 4 cases were not run")
+
+    def test_an_aggregate_wins_over_a_score_of_its_name(self) -> None:
+        assert judged("x >= 9", row(x=1), aggregates={"x": 9.0})["value"] == 9.0
+
+    @pytest.mark.parametrize(
+        ("metric", "value"), [("pass_rate", 0.2), ("invalid_rate", 0.2), ("error_rate", 0.2), ("length_rate", 0.4), ("empty_rate", 0.2)]
+    )
+    def test_rates_are_shares_of_all_rows(self, metric: str, value: float) -> None:
+        rows = (
+            row("pass", {"finish_reason": "stop", "text": "a"}),
+            row("miss", {"finish_reason": "length", "text": ""}),
+            row("fail", {"finish_reason": "length", "text": "b"}),
+            row("error"),
+            row("invalid"),
+        )
+        assert judged(f"{metric} >= 0", *rows)["value"] == pytest.approx(value)
+        assert judged(f"{metric} >= 0", *rows)["n"] == 5
+
+    def test_every_rate_is_tested_above(self) -> None:
+        assert set(BUILT_IN_METRICS) == {"pass_rate", "invalid_rate", "error_rate", "length_rate", "empty_rate"}
+
+
+class TestMeans:
+    def test_rows_without_the_score_count_for_nothing(self) -> None:
+        assert mean_scores([row(x=1, y=4), row(x=2), row("miss"), row("invalid")]) == {"x": 1.5, "y": 4}
+
+    @pytest.mark.parametrize("outcome", ["error", "invalid", "skip"])
+    def test_what_a_test_scored_before_it_broke_counts_for_nothing(self, outcome: str) -> None:
+        assert mean_scores([row(x=1), row(outcome, x=0)]) == {"x": 1.0}
+        assert judged("x >= 1", row(x=1), row(outcome, x=0))["n"] == 1
+
+    def test_misses_and_failures_count(self) -> None:
+        assert mean_scores([row("pass", x=1), row("miss", x=0), row("fail", x=0.5)]) == {"x": 0.5}
+
+    def test_no_rows_have_no_means(self) -> None:
+        assert mean_scores([]) == {}

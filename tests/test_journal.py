@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.errors import RecordError
+from evalharness.journal import Journal, merge_rows, read_journals
+
+
+def row(nodeid: str, case_id: str = "c", **more: Any) -> dict[str, Any]:
+    return {"nodeid": nodeid, "engine": "fake:x", "eval": "a", "case_id": case_id, "num_samples": 1, "worker": "gw0", **more}
+
+
+def generation(text: str, case_id: str = "c", sample: int = 0, **more: Any) -> dict[str, Any]:
+    made = {"text": text, "prompt_sha256": f"sha of {text}"}
+    return {"engine": "fake:x", "eval": "a", "case_id": case_id, "sample": sample, "generation": made, **more}
+
+
+def write(run_dir: Path, worker: str, *lines: tuple[str, dict[str, Any]]) -> None:
+    journal = Journal(run_dir, worker)
+    for kind, values in lines:
+        journal.write(kind, values)
+    journal.close()
+
+
+def merged(run_dir: Path, *nodeids: str) -> list[dict[str, Any]]:
+    return merge_rows(read_journals(run_dir), nodeids, lambda nodeid: {"nodeid": nodeid, "missing": True})
+
+
+class TestWriting:
+    def test_a_line_is_on_disk_as_soon_as_it_was_written(self, tmp_path: Path) -> None:
+        journal = Journal(tmp_path, "main")
+        journal.write("row", {"nodeid": "a"})
+        assert json.loads((tmp_path / "journal" / "main.jsonl").read_bytes()) == {"kind": "row", "nodeid": "a"}
+
+    def test_any_text_comes_back_as_it_was(self, tmp_path: Path) -> None:
+        text = "".join(map(chr, range(0x300))) + "\udfff \ud800\u2028\u202e😀\n\r" + "x" * 1_000_000
+        write(tmp_path, "main", ("generation", {"text": text}))
+        assert [line["text"] for line in read_journals(tmp_path)] == [text]
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+    def test_nan_and_infinity_are_refused_before_anything_is_written(self, tmp_path: Path, value: float) -> None:
+        journal = Journal(tmp_path, "main")
+        with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
+            journal.write("row", {"x": value})
+        assert journal.path.read_bytes() == b""
+
+    def test_threads_do_not_mix_their_lines(self, tmp_path: Path) -> None:
+        journal = Journal(tmp_path, "main")
+        text = "x" * 50_000
+
+        def work(name: int) -> None:
+            for _ in range(20):
+                journal.write("row", {"name": name, "text": text})
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(line["name"] for line in read_journals(tmp_path)) == sorted([0, 1, 2, 3] * 20)
+
+    def test_an_opened_journal_goes_on_after_what_is_there(self, tmp_path: Path) -> None:
+        for number in range(2):
+            write(tmp_path, "main", ("row", {"number": number}))
+        assert [line["number"] for line in read_journals(tmp_path)] == [0, 1]
+
+    def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
+        journal = Journal(tmp_path, "main")
+        journal.close()
+        journal.close()
+
+    def test_a_folder_that_cannot_be_made_is_said_with_what_to_do(self, tmp_path: Path) -> None:
+        (tmp_path / "run").write_text("in the way")
+        with pytest.raises(RecordError, match=r"main\.jsonl cannot be opened: Not a directory; choose another folder with --report-dir"):
+            Journal(tmp_path / "run", "main")
+
+    def test_a_full_disk_is_a_record_error(self, tmp_path: Path) -> None:
+        (tmp_path / "journal").mkdir()
+        (tmp_path / "journal" / "main.jsonl").symlink_to("/dev/full")
+        journal = Journal(tmp_path, "main")
+        with pytest.raises(RecordError, match=r"main\.jsonl cannot be written: No space left on device; what is in it so far is kept"):
+            journal.write("row", {})
+
+    def test_half_a_line_on_a_full_disk_is_taken_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        journal = Journal(tmp_path, "main")
+        journal.write("row", {"nodeid": "before"})
+        real = os.write
+        room = [10]
+
+        def write_until_full(file: int, data: memoryview) -> int:
+            if not room[0]:
+                raise OSError(28, "No space left on device")
+            num_written = real(file, data[: room[0]])
+            room[0] -= num_written
+            return num_written
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", write_until_full)
+            with pytest.raises(RecordError, match="No space left on device"):
+                journal.write("row", {"nodeid": "does not fit"})
+        journal.write("row", {"nodeid": "after"})
+        assert [line["nodeid"] for line in read_journals(tmp_path)] == ["before", "after"]
+
+    def test_what_was_written_survives_sigkill(self, tmp_path: Path) -> None:
+        code = """
+import os, signal, sys
+from pathlib import Path
+from evalharness.journal import Journal
+journal = Journal(Path(sys.argv[1]), "gw0")
+for n in range(3):
+    journal.write("row", {"n": n})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+        assert subprocess.run([sys.executable, "-c", code, tmp_path], check=False).returncode == -9
+        assert [line["n"] for line in read_journals(tmp_path)] == [0, 1, 2]
+
+
+class TestReading:
+    def test_workers_come_in_name_order_and_each_line_names_its_own(self, tmp_path: Path) -> None:
+        for worker in ("gw1", "gw0"):
+            write(tmp_path, worker, ("row", {"n": worker}))
+        assert [(line["worker"], line["n"]) for line in read_journals(tmp_path)] == [("gw0", "gw0"), ("gw1", "gw1")]
+
+    @pytest.mark.parametrize("torn", ['{"kind":"row","nodeid":"b', '{"kind":"row"}', "\x00\x00\x00"])
+    def test_a_torn_last_line_is_left_out(self, tmp_path: Path, torn: str) -> None:
+        write(tmp_path, "main", ("row", {"nodeid": "a"}))
+        with (tmp_path / "journal" / "main.jsonl").open("a") as file:
+            file.write(torn)
+        assert [line["nodeid"] for line in read_journals(tmp_path)] == ["a"]
+
+    def test_a_broken_line_in_the_middle_is_named(self, tmp_path: Path) -> None:
+        write(tmp_path, "main", ("row", {"nodeid": "a"}))
+        with (tmp_path / "journal" / "main.jsonl").open("a") as file:
+            file.write("nonsense\n")
+        with pytest.raises(RecordError, match=r"main\.jsonl:2 is not JSON \(.*\); move the line away to read the rest"):
+            list(read_journals(tmp_path))
+
+    def test_a_run_without_journal_has_no_lines(self, tmp_path: Path) -> None:
+        assert list(read_journals(tmp_path)) == []
+
+
+class TestMerging:
+    def test_rows_come_in_the_order_of_collection_with_their_generations(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("generation", generation("t", "c1")), ("row", row("n1", "c1")))
+        write(tmp_path, "gw1", ("generation", generation("u", "c0")), ("row", row("n0", "c0", worker="gw1")))
+        rows = merged(tmp_path, "n0", "n1")
+        assert [(r["nodeid"], r["generation"]["text"], r["prompt_sha256"]) for r in rows] == [
+            ("n0", "u", "sha of u"),
+            ("n1", "t", "sha of t"),
+        ]
+        assert not {"kind", "num_samples"} & set(rows[0])
+
+    def test_a_test_that_never_finished_is_a_missing_row(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("row", row("n1")))
+        assert merged(tmp_path, "n0", "n1")[0] == {"nodeid": "n0", "missing": True}
+
+    def test_a_row_of_an_uncollected_test_is_kept_last(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("row", row("surprise")), ("row", row("n0")))
+        assert [r["nodeid"] for r in merged(tmp_path, "n0")] == ["n0", "surprise"]
+
+    def test_a_row_without_generation_says_none(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("row", row("n0")))
+        assert (merged(tmp_path, "n0")[0]["generation"], merged(tmp_path, "n0")[0]["prompt_sha256"]) == (None, None)
+
+    def test_a_row_keeps_what_its_own_worker_had_when_it_judged(self, tmp_path: Path) -> None:
+        write(
+            tmp_path,
+            "gw0",
+            ("generation", generation("judged")),
+            ("row", row("n0")),
+            ("generation", generation("later")),
+            ("row", row("n1")),
+        )
+        write(tmp_path, "gw1", ("generation", generation("elsewhere")), ("row", row("n2", worker="gw1")))
+        assert [r["generation"]["text"] for r in merged(tmp_path, "n0", "n1", "n2")] == ["judged", "later", "elsewhere"]
+
+    def test_several_samples_stand_in_order_with_none_for_those_that_failed(self, tmp_path: Path) -> None:
+        lines = [("generation", generation(text, sample=sample)) for sample, text in ((2, "two"), (0, "zero"))]
+        write(tmp_path, "gw0", *lines, ("row", row("n0", num_samples=3)))
+        (found,) = merged(tmp_path, "n0")
+        assert [g and g["text"] for g in found["generations"]] == ["zero", None, "two"]
+        assert found["generation"]["text"] == "zero"
+
+    def test_unknown_kinds_and_keys_are_ignored(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("invention", {"x": 1}), ("row", row("n0", future=5)))
+        assert merged(tmp_path, "n0")[0]["future"] == 5
