@@ -62,7 +62,10 @@ def _data_dir(marked: str | Path | None, run: RunConfig, root: Path) -> Path | N
 
 def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None) -> Sequence[Case]:
     where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
-    loaded = load(data_dir)
+    try:
+        loaded = load(data_dir)
+    except SystemExit as error:  # would end pytest at once, maybe with a green exit code
+        raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
     if not isinstance(loaded, Iterable):
         raise ConfigError(f"{where} gave {loaded!r}; it must give a list of evalharness.Case")
     cases = list(loaded)

@@ -26,8 +26,14 @@ Row = dict[str, Any]
 
 def start_run(state: EvalSession) -> None:
     """Write run.json with what is asked; raises `RecordError` where the run's folder is taken or cannot be written."""
-    if (state.run_dir / "run.json").exists():
-        raise RecordError(f"run {state.run.run_id!r} exists already in {state.run.report_dir}; choose another --run-id")
+    journal_dir = state.run_dir / "journal"
+    try:
+        state.run_dir.mkdir(parents=True, exist_ok=True)
+        journal_dir.mkdir()  # fails if it is there: of two runs started with one id, one gets it
+    except FileExistsError:
+        raise RecordError(f"run {state.run.run_id!r} exists already in {state.run.report_dir}; choose another --run-id") from None
+    except OSError as error:
+        raise RecordError(f"{journal_dir} cannot be made: {error.strerror}; choose another folder with --report-dir") from error
     state.started_run = True
     write_run_file(state.run_dir, _asked(state))
 

@@ -223,7 +223,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             for line in problem.splitlines():
                 terminalreporter.write_line(f"E   {terminal_text(line)}")
     terminalreporter.write_sep("=", "evalharness")
-    terminalreporter.write_line(reporting.summary)
+    for line in reporting.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
+        terminalreporter.write_line(line)
     terminalreporter.write_line(f"report: {state.run_dir / 'report.md'}")
 
 

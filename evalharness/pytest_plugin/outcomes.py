@@ -22,6 +22,7 @@ __all__ = ["InvalidSample", "ItemRecord", "Miss", "is_assertion", "note_report"]
 
 RowOutcome: TypeAlias = Literal["pass", "miss", "invalid", "error", "skip", "fail"]
 
+_NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
 _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what the assertion said about it
 
 
@@ -93,13 +94,13 @@ def _options_json(variants: Sequence[GenerationOptions]) -> Any:
 def is_assertion(error: BaseException) -> bool:
     """Return whether an exception is a verdict on the generation rather than a failure of code.
 
-    An assertion that broke inside the engine is code: a library's own invariant, never a verdict.
+    An assertion that broke inside the engine is code: a library's own invariant, never a verdict. Nor is a timeout.
     """
     if not isinstance(error, (AssertionError, pytest.fail.Exception)):
         return False
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__", "").startswith(("evalharness.engine", "evalharness.backends")):
+        if trace.tb_frame.f_globals.get("__name__", "").startswith(_NO_VERDICT_FROM):
             return False
         trace = trace.tb_next
     return True

@@ -71,19 +71,18 @@ def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport) ->
 
 
 def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, str, Any] | None:
-    """Give misses and invalid samples a name and a letter of their own, and pytest's dots to the live line."""
+    """Give misses and invalid samples a name and a letter of their own; the live line stands for all letters."""
     facts = getattr(report, "evalharness", None)
     if facts is None:
         return None
+    progress = config.stash[REPORTING].progress
+    live = progress is not None and progress.is_live
     if facts["outcome"] == "miss":
-        return "miss", "m", ("MISS", {"yellow": True})
+        return "miss", "" if live else "m", ("MISS", {"yellow": True})
     if facts["outcome"] == "invalid":
         # In a test without gates it is a failure, which pytest then explains like any other.
-        return "failed" if report.failed else "invalid", "i", ("INVALID", {"yellow": True})
-    progress = config.stash[REPORTING].progress
-    if facts["outcome"] == "pass" and progress is not None and progress.is_live:
-        return "passed", "", "PASSED"
-    return None
+        return "failed" if report.failed else "invalid", "" if live else "i", ("INVALID", {"yellow": True})
+    return ("passed", "", "PASSED") if live and facts["outcome"] == "pass" else None
 
 
 @pytest.hookimpl(trylast=True)

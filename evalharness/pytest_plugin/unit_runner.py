@@ -90,7 +90,7 @@ class UnitRunner:
             self._broken = str(error)
         except EvalHarnessError as error:
             self._broken = str(error)
-        except Exception as error:  # nothing may die unseen in a thread: every waiting case gets this as its error row
+        except BaseException as error:  # nothing may die unseen in a thread: every waiting case gets this as its error row
             self._broken = f"{type(error).__name__}: {error} (at {_last_frame(error)})"
         else:
             self._note_end(time.monotonic() - started)
@@ -126,13 +126,13 @@ class UnitRunner:
     def _request(self, case: Case) -> Any:
         if case.invalid is not None:
             return GenerationFailure("invalid", case.invalid)
-        # One case's broken request must not take the others along.
+        # One case's broken request must not take the others along; pytest's own outcomes and SystemExit are no Exceptions.
         try:
             request = self._module.request(case)
         except RequestError as error:
             return GenerationFailure("invalid", str(error), error)
-        except Exception as error:
-            return GenerationFailure("error", f"request({case.id}): {type(error).__name__}: {error} (at {_last_frame(error)})", error)
+        except BaseException as error:
+            return GenerationFailure("error", f"request({case.id}): {type(error).__name__}: {error} (at {_last_frame(error)})")
         if not isinstance(request, (TextGenerationRequest, VlmGenerationRequest)):
             kinds = "a TextGenerationRequest or VlmGenerationRequest"
             return GenerationFailure("error", f"request({case.id}) gave {request!r}; it must give {kinds}")

@@ -58,5 +58,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     config.stash[REPORTING].progress = Progress(config, state)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
+        if reporter.isatty:
+            reporter.rewrite("", erase=True)  # what xdist's status line left
         reporter.ensure_newline()
         reporter.write_line(announce(state, len(state.eval_nodeids)))

@@ -122,6 +122,7 @@ WRONG_MARKERS = [
     ),
     ("pytest.mark.eval(cases=lambda data: [Case(id='a', group=1)], request=ask)", "gave case 'a' with group 1; a group is text or None"),
     ("pytest.mark.eval(cases=lambda data: 1 / 0, request=ask)", "ZeroDivisionError: division by zero"),
+    ("pytest.mark.eval(cases=lambda data: exit(0), request=ask)", "called sys.exit\\(0\\); raise an error instead"),
     ("pytest.mark.evals(cases=cases, request=ask)", "need pytestmark = pytest.mark.eval\\(...\\) in the module"),
     ("[]", "need pytestmark = pytest.mark.eval\\(...\\) in the module"),
 ]

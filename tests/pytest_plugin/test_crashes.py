@@ -211,7 +211,7 @@ class TestDisk:
         run = project.run(mode=mode)
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
         (error,) = [line for line in run.output.splitlines() if line.startswith("ERROR: ")]
-        assert "cannot be written: Not a directory; choose another folder with --report-dir" in error
+        assert "cannot be made: Not a directory; choose another folder with --report-dir" in error
         assert "Traceback" not in run.output
 
     @pytest.mark.parametrize("mode", MODES[::2])
@@ -224,6 +224,12 @@ class TestDisk:
         assert "ERROR: run 'mine' exists already in " in run.output
         assert ((before.run_dir / "run.json").read_bytes(), (before.run_dir / "samples.jsonl").read_bytes()) == content
         assert len([line for line in read_journals(before.run_dir) if line["kind"] == "eval"]) == 1
+
+    def test_a_folder_with_somebodys_journal_is_not_joined(self, project: Project) -> None:
+        (project.root / "reports" / "mine" / "journal").mkdir(parents=True)
+        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline("--run-id", "mine")
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "run 'mine' exists already" in run.output
 
     def test_reports_that_cannot_be_written_are_said_and_the_rows_stay(self, project: Project) -> None:
         project.write(

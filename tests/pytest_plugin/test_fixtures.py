@@ -157,6 +157,45 @@ class TestGenerations:
         assert run.output.count("backend 'fake' ignores: num_beams=4") == 1
 
 
+class TestRequests:
+    def test_whatever_a_request_raises_is_an_error_of_its_case_alone(self, project: Project) -> None:
+        raises = {
+            "fails": "pytest.fail('not me')",
+            "skips": "pytest.skip('nor me')",
+            "exits": "raise SystemExit(3)",
+            "interrupts": "raise KeyboardInterrupt",
+            "divides": "1 / 0",
+            "returns": "return 'text'",
+        }
+        project.write(
+            test_a=HEADER
+            + f"""
+RAISES = {raises!r}
+def build(case):
+    exec(f"def broken(): {{RAISES.get(case.id, 'return ask(case)')}}", globals() | {{"case": case}}, found := {{}})
+    return found["broken"]()
+pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=name) for name in [*RAISES, "fine"]], request=build)
+def test_s(case, generation): pass
+"""
+        )
+        run = project.run_inline()
+        assert run.outcomes == {**{f"test_s/{name}": "error" for name in raises}, "test_s/fine": "pass"}
+        for name, problem in {
+            "fails": "Failed: not me",
+            "exits": "SystemExit: 3",
+            "divides": "ZeroDivisionError: division by zero",
+        }.items():
+            assert run.row(name)["problem"].startswith(f"request({name}): {problem} (at ")
+        assert run.row("returns")["problem"].startswith("request(returns) gave 'text'; it must give a TextGenerationRequest")
+
+    def test_a_case_may_hold_anything_beside_its_text(self, project: Project) -> None:
+        mark = "pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=i, reference=np.zeros(3)) for i in 'ab'], request=ask)\n"
+        run = project.write(
+            test_a=f"{HEADER}import numpy as np\n{mark}def test_s(case, generation): assert case.reference.sum() == 0\n"
+        ).run_inline()
+        assert run.counts == {"pass": 2}
+
+
 class TestOwnFixtures:
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_fixtures_may_build_on_ours_and_replace_them(self, project: Project, mode: str) -> None:
@@ -220,6 +259,20 @@ def test_s(case, generation, engine):
 """
         run = project.write(test_a=MARK + test).run_inline("--limit", "1")
         assert run.counts == {"error": 1}
+
+    def test_a_timeout_is_an_error_not_a_miss(self, project: Project) -> None:
+        pytest.importorskip("pytest_timeout")
+        test = """
+@pytest.mark.timeout(0.3)
+@pytest.mark.gate("pass_rate >= 0")
+def test_s(case, generation):
+    import time
+    time.sleep(5)
+"""
+        run = project.write(test_a=MARK + test).run("-p", "pytest_timeout", "--limit", "1")
+        assert run.counts == {"error": 1}
+        assert "Timeout" in run.rows[0]["problem"]
+        assert run.exit_code == 1
 
     def test_expected_failures_are_skips(self, project: Project) -> None:
         test = "@pytest.mark.xfail(reason='known')\ndef test_s(case, generation): assert case.id == 'c0'\n"
