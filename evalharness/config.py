@@ -8,7 +8,7 @@ Knows nothing about pytest and asks nothing of the file system but the two files
 from __future__ import annotations
 
 import argparse
-import secrets
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -264,5 +264,5 @@ def _given_on_command_line(cli: Mapping[str, object | None]) -> dict[str, object
 def _default(option: Option, root: Path) -> Any:
     if option.name == "run_id":
         # Random digits, so that two runs started in the same second get folders of their own.
-        return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+        return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
     return root / option.default if isinstance(option.default, Path) else option.default

@@ -10,11 +10,6 @@ from typing import Any
 from evalharness.errors import ConfigError
 from evalharness.suggestions import did_you_mean
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 __all__ = ["ENV_PREFIX", "SETTINGS_FILE", "read_environment", "read_settings_file", "read_tool_table"]
 
 ENV_PREFIX = "EVALHARNESS_"
@@ -49,6 +44,12 @@ def read_tool_table(root: Path, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    # Imported here, as importing the pytest plugin must stay cheap.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
