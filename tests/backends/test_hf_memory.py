@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.backends.hf_memory import BatchCost, available_bytes, is_broken_device, is_out_of_memory
+from evalharness.backends.hf_memory import BatchCost, available_bytes, is_broken_device, is_out_of_memory, max_padding
 from tests.backends.hf_models import load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, one_thread, run
 
 
@@ -102,3 +102,12 @@ def test_a_batch_may_take_part_of_the_memory_that_is_free():
     import torch
 
     assert 64 * 1024**2 < available_bytes(torch.device("cpu")) < 1024**5
+
+
+def test_the_larger_the_model_the_more_padding_is_worth_a_larger_batch():
+    import torch
+
+    cost = BatchCost(cache_bytes=46080, prefill_bytes=10, row_bytes=1000)
+    small, large = (max_padding(torch.device("cpu"), weights, cost) for weights in (540 * 10**6, 8 * 10**9))
+    assert 400 < small < 600  # 135 million weights in float32
+    assert large > 10 * small
