@@ -59,7 +59,8 @@ def _run(arguments: list[str], folder: Path) -> Measured:
         "print('MEASURED', json.dumps([int(code), u.ru_utime + u.ru_stime, u.ru_maxrss / 1024]))"
     )
     started = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", script, "-q", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", script, "-q", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     wall_s = time.perf_counter() - started
     last = [line for line in done.stdout.splitlines() if line.startswith("MEASURED ")]
     if not last:
@@ -118,7 +119,8 @@ def main() -> None:
     print(f"collect only: {medians['collect'][0]:.2f} s wall, {medians['collect'][1]:.2f} s CPU")
     for name, position, unit in (("wall", 0, "s"), ("CPU", 1, "s")):
         a, b = medians["bare"][position], medians["evals"][position]
-        print(f"{name}: bare {a:.2f} {unit} ({a / n * 1e3:.3f} ms a case), evals {b:.2f} {unit} ({b / n * 1e3:.3f} ms a case), ratio {b / a:.2f}")
+        bare, evals = (f"{total:.2f} {unit} ({total / n * 1e3:.3f} ms a case)" for total in (a, b))
+        print(f"{name}: bare {bare}, evals {evals}, ratio {b / a:.2f}")
     growth = {kind: (medians[kind][2] - medians[f"{kind} few"][2]) / (n - few) * 1024 for kind in ("bare", "evals")}
     print(
         f"peak memory: bare {medians['bare'][2]:.0f} MiB, evals {medians['evals'][2]:.0f} MiB; "

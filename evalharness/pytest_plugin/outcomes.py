@@ -1,8 +1,8 @@
 """How a test's reports become the one outcome of its row, and how a miss differs from a failure.
 
-    pass      the test passed                      fail    an assertion failed, and the test has no gate
-    miss      an assertion failed in a gated test  error   machine, network or code failed, or the test raised
-    invalid   the sample could not be asked        skip    skipped, or never run
+pass      the test passed                      fail    an assertion failed, and the test has no gate
+miss      an assertion failed in a gated test  error   machine, network or code failed, or the test raised
+invalid   the sample could not be asked        skip    skipped, or never run
 """
 
 from __future__ import annotations
