@@ -119,8 +119,8 @@ def main() -> None:
     print(f"collect only: {medians['collect'][0]:.2f} s wall, {medians['collect'][1]:.2f} s CPU")
     for name, position, unit in (("wall", 0, "s"), ("CPU", 1, "s")):
         a, b = medians["bare"][position], medians["evals"][position]
-        bare, evals = (f"{total:.2f} {unit} ({total / n * 1e3:.3f} ms a case)" for total in (a, b))
-        print(f"{name}: bare {bare}, evals {evals}, ratio {b / a:.2f}")
+        alone, harnessed = (f"{total:.2f} {unit} ({total / n * 1e3:.3f} ms a case)" for total in (a, b))
+        print(f"{name}: bare {alone}, evals {harnessed}, ratio {b / a:.2f}")
     growth = {kind: (medians[kind][2] - medians[f"{kind} few"][2]) / (n - few) * 1024 for kind in ("bare", "evals")}
     print(
         f"peak memory: bare {medians['bare'][2]:.0f} MiB, evals {medians['evals'][2]:.0f} MiB; "
