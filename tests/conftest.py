@@ -74,7 +74,9 @@ def hf_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[HfBackend]:
     """Transformers with default options on the tiny Qwen3-VL."""
     from evalharness.backends.hf import HfBackend
     from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+    from tests.backends.hf_models import one_thread
 
-    backend = HfBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions())
-    yield backend
-    backend.close()
+    with one_thread():
+        backend = HfBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions())
+        yield backend
+        backend.close()

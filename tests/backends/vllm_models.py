@@ -112,7 +112,12 @@ class Reference:
         return inputs
 
     def greedy(
-        self, text: str, images: Sequence[Image.Image] = (), size: dict[str, int] | None = None, max_new_tokens: int = 16
+        self,
+        text: str,
+        images: Sequence[Image.Image] = (),
+        size: dict[str, int] | None = None,
+        max_new_tokens: int = 16,
+        end_ids: Sequence[int] = (642, 640),
     ) -> list[int]:
         """Return the greedy ids, the end-of-sequence id included."""
         inputs = self.inputs(text, images, size)
@@ -126,7 +131,7 @@ class Reference:
                 top_k=None,
                 min_p=None,
                 repetition_penalty=1.0,
-                eos_token_id=[642, 640],
+                eos_token_id=list(end_ids) or None,
                 pad_token_id=640,
             )
         return ids[0, inputs["input_ids"].shape[1] :].tolist()

@@ -1,0 +1,181 @@
+"""Images: number, order, sizes, budget. Run: pytest tests/contract/test_images.py"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from evalharness.backends.base import Backend
+from evalharness.contracts import GenerationFailure, VlmGenerationRequest
+from evalharness.engine import Engine
+from evalharness.errors import PromptTooLong
+from tests.contract.asking import CONTEXT, FREE, TEXTS, ask, generate, look, noise
+from tests.contract.conftest import MAX_PIXELS
+
+SHORT = replace(FREE, max_new_tokens=8)
+WIDE, TALL, SMALL = noise(300, 200, 1), noise(80, 410, 2), noise(64, 48, 3)
+SIZES = {"small": (64, 48), "wide": (300, 200), "tall": (33, 1000), "large": (2000, 1500), "odd": (131, 77)}
+
+
+def prompt_tokens(engine: Engine, width: int, height: int) -> int:
+    (result,) = generate(engine, [look(noise(width, height))], replace(FREE, max_new_tokens=1))
+    assert result.num_prompt_tokens is not None
+    return result.num_prompt_tokens
+
+
+def test_images_go_in_in_message_order(engine: Engine) -> None:
+    first, second = generate(engine, [look(WIDE, SMALL), look(SMALL, WIDE)], SHORT)
+    assert first.prompt_text == second.prompt_text
+    assert first.num_prompt_tokens == second.num_prompt_tokens
+    assert first.token_ids != second.token_ids
+    assert first.prompt_sha256 != second.prompt_sha256
+    assert [(fact["width"], fact["height"]) for fact in first.images] == [WIDE.size, SMALL.size]
+
+
+def test_images_of_several_messages_and_of_the_list_are_in_one_order(engine: Engine) -> None:
+    spread = VlmGenerationRequest(
+        [
+            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": [{"type": "image", "image": SMALL}, {"type": "text", "text": "c"}, {"type": "image"}]},
+        ],
+        images=[WIDE, TALL],
+    )
+    (result,) = generate(engine, [spread], SHORT)
+    assert [(fact["width"], fact["height"]) for fact in result.images] == [WIDE.size, SMALL.size, TALL.size]
+
+
+def test_the_picture_matters(engine: Engine) -> None:
+    first, second, again = generate(engine, [look(noise(90, 60, seed)) for seed in (1, 2, 1)], SHORT)
+    assert first == again
+    assert first.token_ids != second.token_ids
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_any_number_of_images_is_taken(engine: Engine, number: int) -> None:
+    (result,) = generate(engine, [look(*[noise(64, 48, seed) for seed in range(number)])], SHORT)
+    assert len(result.images) == number
+    assert result.prompt_text.count("<|image_pad|>") == number
+
+
+MISMATCHES = {
+    "none": (VlmGenerationRequest([{"role": "user", "content": "hi"}]), "needs at least one image"),
+    "too many": (VlmGenerationRequest(look(SMALL).messages, images=[WIDE]), "1 of 1 images in request.images have no placeholder"),
+    "too few": (look(SMALL, None), "more image placeholders"),
+    "placeholder in the text": (look(SMALL, question="and <|image_pad|>?"), "2 image placeholders"),
+}
+
+
+@pytest.mark.parametrize("bad, problem", MISMATCHES.values(), ids=MISMATCHES.keys())
+def test_b26_images_that_do_not_match_the_placeholders_fail_alone(engine: Engine, bad: VlmGenerationRequest, problem: str) -> None:
+    outcomes = dict(engine.stream([look(SMALL), bad, ask("hi")], SHORT))
+    failed = outcomes[1]
+    assert isinstance(failed, GenerationFailure)
+    assert failed.kind == "invalid"
+    assert isinstance(failed.error, ValueError)
+    assert problem in failed.problem
+    assert [outcomes[0], outcomes[2]] == generate(engine, [look(SMALL), ask("hi")], SHORT)
+
+
+def test_a_text_request_with_an_image_fails_alone(engine: Engine) -> None:
+    with_image = ask([{"type": "image", "image": SMALL}])  # type: ignore[arg-type]
+    outcomes = dict(engine.stream([with_image, ask("hi")], SHORT))
+    assert "use VlmGenerationRequest" in outcomes[0].problem  # type: ignore[union-attr]
+    assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "I;16", "1"])
+def test_images_of_any_mode_are_taken(engine: Engine, tmp_path: Path, mode: str) -> None:
+    path = tmp_path / ("photo.jpg" if mode == "CMYK" else "photo.png")
+    Image.new(mode, (64, 48)).save(path)
+    (result,) = generate(engine, [look(path)], SHORT)
+    assert (result.images[0]["width"], result.images[0]["height"]) == (64, 48)
+
+
+def test_a_file_and_the_same_picture_in_memory_give_the_same(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "photo.png"
+    WIDE.save(path)
+    results = generate(engine, [look(path), look(str(path)), look(path.read_bytes()), look(WIDE)], SHORT)
+    assert len({result.token_ids for result in results}) == 1
+    assert len({result.num_prompt_tokens for result in results}) == 1
+
+
+def test_an_image_too_narrow_for_any_model_is_invalid(engine: Engine) -> None:
+    outcomes = dict(engine.stream([look(Image.new("RGB", (1, 2000))), look(SMALL)], SHORT))
+    assert isinstance(outcomes[0], GenerationFailure)
+    assert outcomes[0].kind == "invalid"
+    assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
+
+
+def test_verify_reports_size_hash_grid_and_token_counts(real_engine: Engine) -> None:
+    (result,) = generate(real_engine, [look(WIDE, SMALL, verify=True)], SHORT)
+    for fact, picture in zip(result.images, (WIDE, SMALL), strict=True):
+        assert (fact["width"], fact["height"], len(fact["sha256"])) == (*picture.size, 64)
+        assert fact["expected_prompt_tokens"] == fact["actual_prompt_tokens"] == result.num_prompt_tokens
+    num_image_tokens = sum(fact["grid"][0] * fact["grid"][1] * fact["grid"][2] // 4 for fact in result.images)
+    num_text_tokens = len(real_engine.tokenizer.encode(result.prompt_text, add_special_tokens=False)) - 2
+    assert result.num_prompt_tokens == num_text_tokens + num_image_tokens
+
+
+def test_b18_prompt_tokens_include_those_of_the_images(real_engine: Engine) -> None:
+    processor = real_engine.processor
+    for size in SIZES.values():
+        (result,) = generate(real_engine, [look(noise(*size))], replace(FREE, max_new_tokens=1))
+        encoded = processor(text=[result.prompt_text], images=[noise(*size)], return_tensors="pt")
+        assert result.num_prompt_tokens == encoded["input_ids"].shape[1]
+
+
+def test_an_image_prompt_that_is_too_long_once_expanded_is_not_truncated(real_engine: Engine) -> None:
+    num_tokens = prompt_tokens(real_engine, 300, 200)
+    options = replace(FREE, max_new_tokens=CONTEXT - num_tokens + 1)
+    outcomes = dict(real_engine.stream([look(WIDE), look(SMALL)], [options, SHORT]))
+    assert isinstance(outcomes[0], GenerationFailure)
+    assert isinstance(outcomes[0].error, PromptTooLong)
+    assert f"prompt ({num_tokens} tokens)" in outcomes[0].problem
+    assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
+
+
+# --- a second engine: small pixel budget, clean generation_config ------------------------------------------------------
+
+REAL = ["hf", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_b27_max_pixels_is_an_area_that_bounds_the_image_tokens(
+    backend_of: Callable[[str], Backend], other_backend_of: Callable[[str], Backend], name: str
+) -> None:
+    usual, small = Engine(backend_of(name)), Engine(other_backend_of(name))
+    size = dict(small.processor.image_processor.size)
+    assert (size["longest_edge"], size["shortest_edge"]) == (MAX_PIXELS, dict(usual.processor.image_processor.size)["shortest_edge"])
+    for width, height in SIZES.values():
+        before, after = prompt_tokens(usual, width, height), prompt_tokens(small, width, height)
+        measure = small.processor._get_num_multimodal_tokens
+        (num_image_tokens,) = measure(image_sizes=[(height, width)])["num_image_tokens"]
+        (num_before,) = usual.processor._get_num_multimodal_tokens(image_sizes=[(height, width)])["num_image_tokens"]
+        if width < 10 * height < 100 * width:  # no edge is made shorter than one token, so a strip takes more
+            assert num_image_tokens <= MAX_PIXELS // 32**2
+        assert before - after == num_before - num_image_tokens
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_b27_both_backends_see_the_same_small_pictures(other_backend_of: Callable[[str], Backend]) -> None:
+    asked = [look(noise(*size)) for size in SIZES.values()]
+    first, second = (generate(Engine(other_backend_of(name)), asked, SHORT) for name in ("hf", "vllm"))
+    assert [result.num_prompt_tokens for result in first] == [result.num_prompt_tokens for result in second]
+    assert [result.token_ids for result in first] == [result.token_ids for result in second]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_checkpoints_generation_config_has_no_effect(
+    backend_of: Callable[[str], Backend], other_backend_of: Callable[[str], Backend], name: str
+) -> None:
+    trapped, clean = Engine(backend_of(name)), Engine(other_backend_of(name))
+    for options in (FREE, replace(FREE, temperature=1.2, seed=3), replace(FREE, temperature=0.7, top_p=0.8, seed=4, eos_token_id=None)):
+        asked: list[Any] = [ask(text) for text in TEXTS]
+        assert generate(trapped, asked, options) == generate(clean, asked, options)

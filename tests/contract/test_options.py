@@ -1,0 +1,296 @@
+"""Every option reaches every backend or is refused. Run: pytest tests/contract/test_options.py"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evalharness.backends.base import Backend
+from evalharness.backends.tokenizers import detect_variant
+from evalharness.contracts import GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.engine import Engine, EngineWarning, build_backend
+from evalharness.errors import CapabilityError, CheckpointError, UnsupportedOption
+from tests.backends.vllm_models import Reference
+from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
+
+SAMPLED = replace(FREE, temperature=1.2, seed=11)
+ASKED = [ask(text) for text in TEXTS]
+
+
+# --- greedy and sampled ------------------------------------------------------------------------------------------------
+
+
+def test_b31_do_sample_false_is_greedy_whatever_the_temperature(engine: Engine, free: list[GenerationResult]) -> None:
+    results = generate(engine, ASKED, replace(FREE, do_sample=False, temperature=0.7, top_p=0.3, seed=5))
+    assert [result.token_ids for result in results] == [said.token_ids for said in free]
+    assert {result.seed for result in results} == {None}
+
+
+def test_greedy_is_repeatable(engine: Engine, free: list[GenerationResult]) -> None:
+    assert generate(engine, ASKED, FREE) == free
+
+
+def test_b33_a_seed_gives_the_same_again_alone_and_in_any_company(engine: Engine) -> None:
+    first = generate(engine, ASKED, SAMPLED)
+    assert generate(engine, ASKED, SAMPLED) == first
+    assert generate(engine, ASKED[3:4], SAMPLED) == first[3:4]
+    assert generate(engine, ASKED[::-1], SAMPLED) == first[::-1]
+    assert {result.seed for result in first} == {11}
+
+
+def test_b33_another_seed_gives_another_text(real_engine: Engine) -> None:
+    first, second = (generate(real_engine, ASKED, replace(SAMPLED, seed=seed)) for seed in (11, 12))
+    assert [result.token_ids for result in first] != [result.token_ids for result in second]
+
+
+def test_a_seed_that_is_drawn_is_recorded_and_gives_the_same_again(engine: Engine) -> None:
+    (first,) = generate(engine, [ask("hi")], replace(SAMPLED, seed=None))
+    assert first.seed is not None
+    assert generate(engine, [ask("hi")], replace(SAMPLED, seed=first.seed)) == [first]
+
+
+@pytest.mark.parametrize("seed", [0, 2**31, 2**63 - 1], ids=["0", "2^31", "2^63-1"])
+def test_any_legal_seed_is_taken(engine: Engine, seed: int) -> None:
+    assert generate(engine, [ask("hi")], replace(SAMPLED, seed=seed, max_new_tokens=4))[0].seed == seed
+
+
+@pytest.mark.parametrize("changes", [{"top_p": 1e-6}, {"extra_generation_kwargs": {"top_k": 1}}], ids=["top_p", "top_k"])
+def test_sampling_among_the_best_token_alone_is_greedy(engine: Engine, free: list[GenerationResult], changes: dict[str, Any]) -> None:
+    results = generate(engine, ASKED, replace(SAMPLED, **changes))
+    assert [result.token_ids for result in results] == [said.token_ids for said in free]
+
+
+def test_a_repetition_penalty_is_honoured(real_engine: Engine) -> None:
+    for result in generate(real_engine, ASKED, replace(FREE, repetition_penalty=50.0)):
+        assert len(set(result.token_ids)) == len(result.token_ids)
+
+
+def test_a_repetition_penalty_does_not_depend_on_the_company(real_engine: Engine) -> None:
+    options = replace(FREE, repetition_penalty=1.3)
+    assert generate(real_engine, ASKED, options) == [generate(real_engine, [one], options)[0] for one in ASKED]
+
+
+def test_min_new_tokens_keeps_end_tokens_back(real_engine: Engine) -> None:
+    ended = generate(real_engine, ASKED, replace(FREE, eos_token_id=None))
+    assert min(len(result.token_ids) for result in ended) < 20
+    later = generate(real_engine, ASKED, replace(FREE, eos_token_id=None, extra_generation_kwargs={"min_new_tokens": 20}))
+    assert min(len(result.token_ids) for result in later) >= 20
+
+
+# --- the checkpoint's own ideas ----------------------------------------------------------------------------------------
+
+
+def test_greedy_tokens_are_the_best_of_the_raw_scores_whatever_the_generation_config_says(
+    real_engine: Engine, reference: Reference
+) -> None:
+    for said in generate(real_engine, ASKED[:4], FREE):
+        best = reference.greedy(said.prompt_text, max_new_tokens=FREE.max_new_tokens, end_ids=[])
+        assert list(said.token_ids) == best
+
+
+# --- log-probabilities -------------------------------------------------------------------------------------------------
+
+
+def test_logprobs_are_one_per_id_finite_and_not_above_zero(engine: Engine) -> None:
+    for result in generate(engine, ASKED, replace(FREE, eos_token_id=None, logprobs=True)):
+        assert result.logprobs is not None
+        assert len(result.logprobs) == len(result.token_ids) == result.num_completion_tokens
+        assert all(math.isfinite(value) and value <= 0 for value in result.logprobs)
+        assert result.logprobs_kind == "raw"
+
+
+def test_without_asking_there_are_no_logprobs(engine: Engine) -> None:
+    (result,) = generate(engine, [ask("hi")], FREE)
+    assert (result.logprobs, result.logprobs_kind) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.4, "seed": 3}], ids=["greedy", "sampled"]
+)
+def test_logprobs_are_those_of_the_raw_scores(real_engine: Engine, reference: Reference, changes: dict[str, Any]) -> None:
+    for result in generate(real_engine, ASKED[:5], replace(FREE, logprobs=True, **changes)):
+        assert result.logprobs == pytest.approx(reference.logprobs(result.prompt_text, result.token_ids), abs=1e-3)
+
+
+def test_logprobs_end_with_the_token_that_completes_a_stop_string(engine: Engine) -> None:
+    (said,) = generate(engine, [ask("no")], FREE)
+    string = said.text.replace("\ufffd", " ").split()[-1][-2:]
+    (result,) = generate(engine, [ask("no")], replace(FREE, logprobs=True, stop=StopOptions((string,))))
+    assert result.stop_reason == string
+    assert len(result.logprobs or ()) == len(result.token_ids)
+
+
+# --- what a backend cannot do ------------------------------------------------------------------------------------------
+
+UNSUPPORTED = [
+    pytest.param("fake", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="fake-extra"),
+    pytest.param("hf", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="hf-extra"),
+    pytest.param("vllm", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="vllm-extra", marks=pytest.mark.vllm),
+    pytest.param("vllm", {"no_repeat_ngram_size": 3}, "no_repeat_ngram_size=3", id="vllm-ngrams", marks=pytest.mark.vllm),
+    pytest.param("vllm", {"use_cache": False}, "use_cache=False", id="vllm-cache", marks=pytest.mark.vllm),
+    pytest.param(
+        "vllm",
+        {"no_repeat_ngram_size": 3, "use_cache": False, "extra_generation_kwargs": {"typical_p": 0.5, "top_k": 4}},
+        "no_repeat_ngram_size=3, use_cache=False, typical_p=0.5",
+        id="vllm-several",
+        marks=pytest.mark.vllm,
+    ),
+]
+
+
+@pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
+def test_b32_an_option_that_cannot_be_honoured_is_refused_and_named(
+    backend_of: Any, name: str, changes: dict[str, Any], listed: str
+) -> None:
+    with pytest.raises(UnsupportedOption, match=rf"^backend '{name}' cannot honour: {listed}\. Leave them out"):
+        Engine(backend_of(name)).generate_text_batch(ASKED, replace(FREE, **changes))
+
+
+@pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
+def test_b32_or_left_out_with_one_warning_and_listed_in_each_result(
+    backend_of: Any, name: str, changes: dict[str, Any], listed: str
+) -> None:
+    asked = Engine(backend_of(name), unsupported_options="warn")
+    plain = asked.generate_text_batch(ASKED[:2], replace(FREE, max_new_tokens=4))
+    with pytest.warns(EngineWarning, match=f"^backend '{name}' ignores: {listed}$") as caught:
+        results = asked.generate_text_batch(ASKED[:2], replace(FREE, max_new_tokens=4, **changes))
+    assert len(caught) == 1
+    assert [result.token_ids for result in results] == [said.token_ids for said in plain]
+    assert {result.ignored_options for result in results} == {tuple(listed.split(", "))}
+
+
+def test_no_repeat_ngrams_is_honoured_where_it_is_supported(hf_engine: Engine) -> None:
+    for result in generate(hf_engine, ASKED[:4], replace(FREE, no_repeat_ngram_size=1)):
+        assert len(set(result.token_ids)) == len(result.token_ids)
+
+
+def test_use_cache_off_changes_nothing(hf_engine: Engine) -> None:
+    options = replace(FREE, max_new_tokens=6)
+    assert generate(hf_engine, ASKED[:3], replace(options, use_cache=False)) == generate(hf_engine, ASKED[:3], options)
+
+
+# --- plugins -----------------------------------------------------------------------------------------------------------
+
+
+class Stopper:
+    """Stops each row after its own number of new tokens, and notes which tokens it was shown."""
+
+    uses_hf_stopping_criteria = True
+
+    def __init__(self, num_new: int) -> None:
+        self._num_new = num_new
+        self.shown: list[list[list[int]]] = []
+
+    def hf_stopping_criteria(self, prompt_lengths: list[int]) -> list[Any]:
+        def criterion(input_ids: Any, scores: Any, **_: Any) -> Any:
+            rows = [row[length:].tolist() for row, length in zip(input_ids, prompt_lengths, strict=True)]
+            self.shown.append(rows)
+            return input_ids.new_tensor([len(row) >= self._num_new for row in rows]).bool()
+
+        return [criterion]
+
+
+def test_b22_a_stopping_plugin_sees_only_the_new_tokens_of_each_padded_row(hf_engine: Engine, hf_free: list[GenerationResult]) -> None:
+    plugin = Stopper(5)
+    results = hf_engine.generate_text_batch(ASKED, FREE, plugins=[plugin])
+    said = {result.token_ids[:5] for result in hf_free}
+    assert {tuple(row) for row in plugin.shown[-1]} <= said
+    assert [result.token_ids for result in results] == [result.token_ids[:5] for result in hf_free]
+    assert {(result.finish_reason, result.stop_reason) for result in results} == {("stop", "plugin")}
+
+
+@pytest.fixture(scope="session")
+def hf_free(hf_engine: Engine) -> list[GenerationResult]:
+    return generate(hf_engine, ASKED, FREE)
+
+
+def test_a_logits_plugin_sees_only_the_new_tokens_and_is_obeyed(hf_engine: Engine) -> None:
+    class Counting:
+        uses_hf_logits_processor = True
+
+        def hf_logits_processor(self, prompt_lengths: list[int]) -> list[Any]:
+            def processor(input_ids: Any, scores: Any) -> Any:
+                for row, length in enumerate(prompt_lengths):
+                    scores[row, 100 + len(input_ids[row, length:])] = 1e4
+                return scores
+
+            return [processor]
+
+    results = hf_engine.generate_text_batch(ASKED, replace(FREE, max_new_tokens=4), plugins=[Counting()])
+    assert {result.token_ids for result in results} == {(100, 101, 102, 103)}
+
+
+class Unused(Backend):
+    """Stands before a backend and fails the test when it is asked to generate."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.name, self.capabilities = backend.name, backend.capabilities
+        self.tokenizer, self.processor = backend.tokenizer, backend.processor
+        self.eos_token_ids, self.max_model_len = backend.eos_token_ids, backend.max_model_len
+
+    @property
+    def supports_vlm(self) -> bool:
+        return True
+
+    def generate(self, prompts: Any, **_: Any) -> Any:
+        pytest.fail("the model was called")
+
+
+@pytest.mark.parametrize("name", ["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_b19_a_plugin_with_transformers_hooks_is_refused_before_the_model_is_called(backend_of: Any, name: str) -> None:
+    with pytest.raises(RuntimeError, match=f"^plugin 'Stopper' uses transformers hooks, which backend '{name}' cannot run"):
+        Engine(Unused(backend_of(name))).generate_text_batch(ASKED, FREE, plugins=[Stopper(3)])
+
+
+def test_b20_a_plugin_for_images_is_refused_on_texts_before_the_model_is_called(engine: Engine) -> None:
+    with pytest.raises(RuntimeError, match="^plugin 'boxes' does not take text requests; it takes: vlm"):
+        Engine(Unused(engine.backend)).generate_text_batch(ASKED, FREE, plugins=[SimpleNamespace(name="boxes", request_types=["vlm"])])
+
+
+def test_b21_a_plugin_without_attributes_is_accepted_everywhere(engine: Engine) -> None:
+    outcomes = dict(engine.stream([ask("hi"), look(noise(64, 48))], replace(FREE, max_new_tokens=3), plugins=[object()]))
+    assert [outcomes[i].finish_reason for i in range(2)] == ["length", "length"]  # type: ignore[union-attr]
+
+
+# --- loading -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_b28_an_unknown_dtype_is_refused_before_anything_is_loaded(name: str, tiny_vlm_checkpoint: Any) -> None:
+    config = ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="bogus")
+    with pytest.raises(ValueError, match=r"dtype 'bogus' is unknown.*float32"):
+        build_backend(name, config, VlmPreprocessOptions(), VllmEngineOptions())
+
+
+def test_b28_the_dtype_in_force_is_reported(real_engine: Engine) -> None:
+    assert real_engine.describe()["dtype"] == "float32"
+
+
+def test_b29_the_variant_is_read_in_any_case(tiny_vlm_checkpoint: Any) -> None:
+    assert detect_variant(ModelLoadConfig(str(tiny_vlm_checkpoint), variant="VLM")) == "vlm"  # type: ignore[arg-type]
+
+
+def test_b15_a_pad_token_that_is_there_stays(real_engine: Engine) -> None:
+    assert (real_engine.tokenizer.pad_token, real_engine.tokenizer.eos_token) == ("<|endoftext|>", "<|im_end|>")
+    assert real_engine.tokenizer.padding_side == "left"
+    assert real_engine.processor.tokenizer is real_engine.tokenizer
+
+
+def test_both_backends_end_at_the_same_ids(hf_engine: Engine) -> None:
+    assert set(hf_engine.backend.eos_token_ids) == {642, 640}
+
+
+@pytest.mark.parametrize("name", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_a_checkpoint_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        build_backend(name, ModelLoadConfig("/nowhere/at/all"), VlmPreprocessOptions(), VllmEngineOptions())
+
+
+def test_options_at_their_defaults_are_supported_everywhere(engine: Engine) -> None:
+    (result,) = generate(engine, [ask("hi")], GenerationOptions(max_new_tokens=3))
+    assert result.ignored_options == ()
+    assert isinstance(CapabilityError("x"), RuntimeError)

@@ -1,0 +1,250 @@
+"""Batches, counts, order, lengths, bad requests, early ends, fallback. Run: pytest tests/contract/test_requests.py"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from evalharness.backends.base import Backend
+from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult, TextGenerationRequest
+from evalharness.engine import Engine, EngineWarning
+from evalharness.errors import BackendError, PromptTooLong
+from tests.contract.asking import CONTEXT, FREE, TEXTS, ask, decode, generate, look, noise
+
+ASKED = [ask(text) for text in TEXTS]
+SHORT = replace(FREE, max_new_tokens=4)
+
+
+# --- batches -----------------------------------------------------------------------------------------------------------
+
+
+def test_b16_a_batch_of_mixed_lengths_gives_what_single_requests_give(engine: Engine) -> None:
+    options = GenerationOptions(max_new_tokens=24)
+    together = generate(engine, ASKED, options)
+    assert together == [generate(engine, [one], options)[0] for one in ASKED]
+    assert len({result.num_prompt_tokens for result in together}) > 5
+
+
+def test_b16_images_of_mixed_sizes_and_texts_give_what_single_requests_give(engine: Engine) -> None:
+    asked = [look(noise(64, 48)), ask("hi"), look(noise(300, 200), noise(70, 90)), ask(TEXTS[1]), look(noise(33, 500))]
+    together = generate(engine, asked, FREE)
+    assert together == [generate(engine, [one], FREE)[0] for one in asked]
+
+
+def test_b34_many_requests_give_one_result_each_in_order(engine: Engine, free: list[GenerationResult]) -> None:
+    results = engine.generate_text_batch(ASKED * 6, SHORT)
+    assert [result.token_ids for result in results] == [said.token_ids[:4] for said in free] * 6
+
+
+def test_b34_no_requests_give_no_results(engine: Engine) -> None:
+    assert engine.generate_text_batch([], FREE) == engine.generate_vlm_batch([], FREE) == []
+    assert list(engine.stream([], FREE)) == []
+
+
+def test_options_may_differ_by_request(engine: Engine, free: list[GenerationResult]) -> None:
+    each = [replace(FREE, max_new_tokens=1 + position % 5) for position in range(len(ASKED))]
+    results = generate(engine, ASKED, each)
+    assert [result.token_ids for result in results] == [said.token_ids[: 1 + position % 5] for position, said in enumerate(free)]
+
+
+def test_b18_counts_are_those_of_prompt_and_completion(engine: Engine) -> None:
+    for result in generate(engine, ASKED, GenerationOptions(max_new_tokens=24)):
+        ids = engine.tokenizer.encode(result.prompt_text, add_special_tokens=False)
+        assert result.num_prompt_tokens == len(ids)
+        assert result.num_completion_tokens == len(result.token_ids)
+        assert result.num_total_tokens == len(ids) + len(result.token_ids)
+
+
+def test_b14_the_prompt_is_rendered_once_and_recorded(engine: Engine) -> None:
+    (result,) = generate(engine, [ask("hi")], SHORT)
+    thinking_off = "" if engine.name == "fake" else "<think>\n\n</think>\n\n"
+    assert result.prompt_text == f"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{thinking_off}"
+    assert result.backend == engine.name
+
+
+def test_texts_are_those_of_the_ids(engine: Engine, free: list[GenerationResult]) -> None:
+    assert [said.text for said in free] == [decode(engine, said.token_ids).strip() for said in free]
+    assert [said.raw_text for said in free] == [decode(engine, said.token_ids, skip_special_tokens=False).strip() for said in free]
+
+
+# --- too long ----------------------------------------------------------------------------------------------------------
+
+
+def outcomes_of(engine: Engine, asked: list[Any], options: Any) -> list[GenerationResult | GenerationFailure]:
+    outcomes = dict(engine.stream(asked, options))
+    return [outcomes[i] for i in range(len(asked))]
+
+
+def words(engine: Engine, num_tokens: int) -> TextGenerationRequest:
+    """Return a request whose prompt has exactly so many tokens."""
+    (bare,) = generate(engine, [ask("x")], replace(FREE, max_new_tokens=1))
+    request = ask("x" * (num_tokens - (bare.num_prompt_tokens or 0) + 1))
+    return request
+
+
+@pytest.mark.parametrize("cap", [1, 9])
+def test_the_context_can_be_used_to_its_last_token(engine: Engine, cap: int) -> None:
+    (result,) = generate(engine, [words(engine, CONTEXT - cap)], replace(FREE, max_new_tokens=cap))
+    assert result.num_total_tokens == CONTEXT
+    assert result.finish_reason == "length"
+
+
+TOO_LONG = {
+    "prompt": (CONTEXT + 50, 1, rf"the prompt has {CONTEXT + 50} tokens, the context {CONTEXT}"),
+    "prompt that fills the context": (CONTEXT, 1, rf"the prompt has {CONTEXT} tokens, the context {CONTEXT}"),
+    "sum": (CONTEXT - 8, 9, rf"prompt ({CONTEXT - 8} tokens) + max_new_tokens (9) exceed the context of {CONTEXT}"),
+}
+
+
+@pytest.mark.parametrize("num_tokens, cap, problem", TOO_LONG.values(), ids=TOO_LONG.keys())
+def test_what_exceeds_the_context_fails_alone_and_is_not_truncated(engine: Engine, num_tokens: int, cap: int, problem: str) -> None:
+    good, bad, other = outcomes_of(engine, [ask("hi"), words(engine, num_tokens), ask("no")], replace(FREE, max_new_tokens=cap))
+    assert isinstance(bad, GenerationFailure)
+    assert bad.kind == "invalid"
+    assert isinstance(bad.error, PromptTooLong)
+    assert bad.problem.startswith(problem)
+    assert isinstance(good, GenerationResult)
+    assert isinstance(other, GenerationResult)
+
+
+# --- bad requests ------------------------------------------------------------------------------------------------------
+
+BAD = {
+    "empty": (TextGenerationRequest([]), "invalid", "has no messages"),
+    "placeholder": (ask("see <|image_pad|>"), "invalid", "1 image placeholders"),
+    "half a surrogate": (ask("\ud83d"), "invalid", "half of a surrogate pair"),
+    "null content": (ask(None), "error", "TypeError"),  # type: ignore[arg-type]
+    "image missing": (look("absent.jpg"), "invalid", "absent.jpg"),
+    "image empty": (look(b""), "invalid", "0 bytes"),
+    "one good and one bad image": (look(noise(64, 48), b"no image"), "invalid", "image"),
+}
+
+
+@pytest.mark.parametrize("bad, kind, problem", BAD.values(), ids=BAD.keys())
+def test_a_bad_request_fails_alone(engine: Engine, bad: Any, kind: str, problem: str) -> None:
+    picture = noise(64, 48)
+    good, failed, shown = outcomes_of(engine, [ask("hi"), bad, look(picture)], SHORT)
+    assert isinstance(failed, GenerationFailure)
+    assert (failed.kind, problem in failed.problem) == (kind, True), failed.problem
+    assert [good, shown] == generate(engine, [ask("hi"), look(picture)], SHORT)
+
+
+def test_a_video_placeholder_fails_alone(real_engine: Engine) -> None:
+    good, failed = outcomes_of(real_engine, [ask("hi"), ask("see <|video_pad|>")], SHORT)
+    assert isinstance(good, GenerationResult)
+    assert isinstance(failed, GenerationFailure)
+    assert "videos cannot be asked" in failed.problem
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "<think>", "\x00", "\u2028", "e\u0301", "🏳️‍🌈", "%s {} {{ x }}", "{% if %}"], ids=ascii)
+def test_odd_texts_are_asked_as_they_are(engine: Engine, text: str) -> None:
+    (result,) = generate(engine, [ask(text)], SHORT)
+    assert text in result.prompt_text
+
+
+# --- ending early ------------------------------------------------------------------------------------------------------
+
+
+def test_closing_a_stream_early_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:
+    caps = [replace(FREE, max_new_tokens=4 if position == 0 else 1500) for position in range(len(ASKED))]
+    stream = engine.stream(ASKED, caps)
+    next(stream)
+    started = time.monotonic()
+    stream.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - started < 10
+    assert generate(engine, ASKED, FREE) == free
+
+
+def test_should_stop_ends_what_runs_and_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:
+    stop = threading.Event()
+    timer = threading.Timer(0.5, stop.set)
+    timer.start()
+    started = time.monotonic()
+    outcomes = list(engine.stream(ASKED * 20, replace(FREE, max_new_tokens=3000), should_stop=stop.is_set))
+    took_s = time.monotonic() - started
+    timer.cancel()
+    if engine.name != "fake":  # whose texts are at an end before
+        assert took_s < 30
+        assert len(outcomes) < len(ASKED) * 20
+    assert all(isinstance(outcome, GenerationResult) for _, outcome in outcomes)
+    assert generate(engine, ASKED, FREE) == free
+
+
+def test_nothing_is_yielded_where_it_should_stop_from_the_start(engine: Engine) -> None:
+    assert list(engine.stream(ASKED, FREE, should_stop=lambda: True)) == []
+    assert len(generate(engine, ASKED[:1], SHORT)) == 1
+
+
+def test_an_error_of_the_caller_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:
+    with pytest.raises(LookupError, match="no such case"):
+        for _ in engine.stream(ASKED, FREE):
+            raise LookupError("no such case")
+    assert generate(engine, ASKED, FREE) == free
+
+
+# --- fallback ----------------------------------------------------------------------------------------------------------
+
+
+class WithoutVision(Backend):
+    """A backend that has lost its eyes: texts go on to the real one."""
+
+    def __init__(self, backend: Backend, *, dies: bool = False) -> None:
+        self._backend = backend
+        self._dies = dies
+        self.num_calls = 0
+        self.name = f"blind-{backend.name}"
+        self.capabilities = replace(backend.capabilities, supports_vlm=False)
+        self.tokenizer, self.processor = backend.tokenizer, None
+        self.eos_token_ids, self.max_model_len = backend.eos_token_ids, backend.max_model_len
+
+    @property
+    def supports_vlm(self) -> bool:
+        return False
+
+    def generate(self, prompts: Any, **options: Any) -> Iterator[Any]:
+        self.num_calls += 1
+        if self._dies:
+            raise BackendError("the card fell off the bus")
+        return self._backend.generate(prompts, **options)
+
+
+PICTURE = noise(120, 80)
+
+
+def test_b23_without_vision_and_without_fallback_images_are_refused_by_name(engine: Engine) -> None:
+    blind = WithoutVision(engine.backend)
+    with pytest.raises(RuntimeError, match=f"^backend 'blind-{engine.name}' cannot run image requests with this checkpoint"):
+        list(Engine(blind).stream([ask("hi"), look(PICTURE)], SHORT))
+    assert blind.num_calls == 0
+
+
+@pytest.mark.parametrize("primary", ["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_b24_images_run_on_the_fallback_texts_do_not_and_one_warning_says_so(backend_of: Any, hf_engine: Engine, primary: str) -> None:
+    blind = WithoutVision(backend_of(primary))
+    asked = Engine(blind, fallback_backend=backend_of("hf"))
+    with pytest.warns(EngineWarning, match=f"backend 'blind-{primary}' cannot run image requests .*: they run on 'hf'") as caught:
+        shown, said, again = outcomes_of(asked, [look(PICTURE), ask("hi"), look(PICTURE)], SHORT)
+    assert len(caught) == 1
+    assert isinstance(shown, GenerationResult)
+    assert isinstance(said, GenerationResult)
+    assert (said.backend, said.fallback) == (f"blind-{primary}", None)
+    assert shown.backend == "hf"
+    assert (shown.fallback or "").startswith(f"hf: backend 'blind-{primary}' cannot run image requests")
+    assert [replace(one, fallback=None) for one in (shown, again)] == generate(hf_engine, [look(PICTURE)] * 2, SHORT)  # type: ignore[type-var]
+
+
+def test_b25_an_error_while_generating_reaches_the_caller_and_the_fallback_is_not_called(engine: Engine) -> None:
+    class Uncalled(WithoutVision):
+        @property
+        def supports_vlm(self) -> bool:
+            return True
+
+    dying, other = Uncalled(engine.backend, dies=True), Uncalled(engine.backend)
+    with pytest.raises(BackendError, match="the card fell off the bus"):
+        Engine(dying, fallback_backend=other).generate_vlm_batch([look(PICTURE)], SHORT)
+    assert (dying.num_calls, other.num_calls) == (1, 0)
