@@ -142,7 +142,7 @@ class FakeBackend:
         self._answers = answers
         self.tokenizer = FakeTokenizer()
         self.processor = self.tokenizer
-        self.eos_token_ids = (FakeTokenizer.eos_token_id, FakeTokenizer.pad_token_id)
+        self.eos_token_ids: tuple[int, ...] = (FakeTokenizer.eos_token_id, FakeTokenizer.pad_token_id)
         self.max_model_len = max_model_len
         self.num_calls = 0
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from PIL import Image
 
-from evalharness.backends.base import Prompt
+from evalharness.backends.base import Backend, BackendOutput, Prompt
 from evalharness.backends.fake import FakeAnswer, FakeBackend
 from evalharness.contracts import GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
@@ -65,6 +65,32 @@ def generate(engine: Engine, requests: Sequence[Any], options: Any) -> list[Gene
     ordered = [outcomes[i] for i in range(len(requests))]
     assert [outcome for outcome in ordered if not isinstance(outcome, GenerationResult)] == []
     return ordered  # type: ignore[return-value]
+
+
+class StandIn:
+    """Stands before a backend: all that it is, while subclasses change what it does."""
+
+    def __init__(self, backend: Backend, name: str | None = None) -> None:
+        self.backend = backend
+        self.name = name or backend.name
+        self.capabilities = backend.capabilities
+        self.tokenizer, self.processor = backend.tokenizer, backend.processor
+        self.eos_token_ids, self.max_model_len = backend.eos_token_ids, backend.max_model_len
+        self.num_calls = 0
+
+    @property
+    def supports_vlm(self) -> bool:
+        return self.backend.supports_vlm
+
+    def generate(self, prompts: Iterable[Prompt], **options: Any) -> Iterator[BackendOutput]:
+        self.num_calls += 1
+        return self.backend.generate(prompts, **options)
+
+    def describe(self) -> Mapping[str, Any]:
+        return self.backend.describe()
+
+    def close(self) -> None:
+        """The real one is closed by its fixture."""
 
 
 def arbitrary_fake() -> FakeBackend:

@@ -14,7 +14,7 @@ from evalharness.backends.base import Backend
 from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult, TextGenerationRequest
 from evalharness.engine import Engine, EngineWarning
 from evalharness.errors import BackendError, PromptTooLong
-from tests.contract.asking import CONTEXT, FREE, TEXTS, ask, decode, generate, look, noise
+from tests.contract.asking import CONTEXT, FREE, TEXTS, StandIn, ask, decode, generate, look, noise
 
 ASKED = [ask(text) for text in TEXTS]
 SHORT = replace(FREE, max_new_tokens=4)
@@ -190,27 +190,25 @@ def test_an_error_of_the_caller_leaves_the_engine_usable(engine: Engine, free: l
 # --- fallback ----------------------------------------------------------------------------------------------------------
 
 
-class WithoutVision(Backend):
+class WithoutVision(StandIn):
     """A backend that has lost its eyes: texts go on to the real one."""
 
-    def __init__(self, backend: Backend, *, dies: bool = False) -> None:
-        self._backend = backend
-        self._dies = dies
-        self.num_calls = 0
-        self.name = f"blind-{backend.name}"
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend, f"blind-{backend.name}")
         self.capabilities = replace(backend.capabilities, supports_vlm=False)
-        self.tokenizer, self.processor = backend.tokenizer, None
-        self.eos_token_ids, self.max_model_len = backend.eos_token_ids, backend.max_model_len
+        self.processor = None
 
     @property
     def supports_vlm(self) -> bool:
         return False
 
+
+class Dying(StandIn):
+    """A backend whose machine fails."""
+
     def generate(self, prompts: Any, **options: Any) -> Iterator[Any]:
-        self.num_calls += 1
-        if self._dies:
-            raise BackendError("the card fell off the bus")
-        return self._backend.generate(prompts, **options)
+        super().generate(prompts, **options)
+        raise BackendError("the card fell off the bus")
 
 
 PICTURE = noise(120, 80)
@@ -239,12 +237,7 @@ def test_b24_images_run_on_the_fallback_texts_do_not_and_one_warning_says_so(bac
 
 
 def test_b25_an_error_while_generating_reaches_the_caller_and_the_fallback_is_not_called(engine: Engine) -> None:
-    class Uncalled(WithoutVision):
-        @property
-        def supports_vlm(self) -> bool:
-            return True
-
-    dying, other = Uncalled(engine.backend, dies=True), Uncalled(engine.backend)
+    dying, other = Dying(engine.backend), StandIn(engine.backend)
     with pytest.raises(BackendError, match="the card fell off the bus"):
         Engine(dying, fallback_backend=other).generate_vlm_batch([look(PICTURE)], SHORT)
     assert (dying.num_calls, other.num_calls) == (1, 0)
