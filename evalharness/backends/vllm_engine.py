@@ -126,7 +126,7 @@ class VllmEngine:
             if llm is not None:
                 self._children.look()
                 with contextlib.suppress(Exception):  # a dead engine cannot be asked to end; its processes are ended below
-                    llm.llm_engine.engine_core.shutdown()
+                    llm.llm_engine.engine_core.shutdown(timeout=GRACE_S)
             del llm
             gc.collect()
         self._children.end(grace_s=GRACE_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import logging.config
 import os
 import tempfile
 import traceback
@@ -52,6 +51,7 @@ class EngineLog:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="evalharness-vllm-")
         self._errors_path = Path(self._folder.name) / "errors.jsonl"
+        self._handler = ErrorFileHandler(str(self._errors_path))
         self._num_seen = 0
 
     @contextlib.contextmanager
@@ -60,12 +60,11 @@ class EngineLog:
         if CONFIG_VARIABLE in os.environ or os.environ.get("VLLM_CONFIGURE_LOGGING") == "0":
             yield
             return
-        config = _logging_config(str(self._errors_path))
         config_path = Path(self._folder.name) / "logging.json"
-        config_path.write_text(json.dumps(config), encoding="utf-8")
-        os.environ[CONFIG_VARIABLE] = str(config_path)
+        config_path.write_text(json.dumps(_logging_config(str(self._errors_path))), encoding="utf-8")
+        os.environ[CONFIG_VARIABLE] = str(config_path)  # for spawned processes, and releases that configure again at start
+        logging.getLogger("vllm").addHandler(self._handler)  # for forked ones
         try:
-            logging.config.dictConfig(config | {"incremental": False})
             yield
         finally:
             del os.environ[CONFIG_VARIABLE]
@@ -81,6 +80,7 @@ class EngineLog:
 
     def close(self) -> None:
         """Remove the file; may be called twice."""
+        logging.getLogger("vllm").removeHandler(self._handler)
         self._folder.cleanup()
 
 

@@ -77,7 +77,7 @@ def test_ctrl_c_while_generating_leaves_no_process(script: Script) -> None:
     script.wait_for("generating")
     assert len(script.look()) >= 2
     os.killpg(script.process.pid, signal.SIGINT)  # what a terminal does: parent and children get it at once
-    assert script.process.wait(timeout=60) != 0
+    assert script.process.wait(timeout=120) != 0
     assert script.left_after(5) == []
 
 
@@ -85,7 +85,7 @@ def test_ctrl_c_while_starting_leaves_no_process(script: Script) -> None:
     script.wait_for("starting")
     script.wait_for_children(2)
     os.killpg(script.process.pid, signal.SIGINT)
-    assert script.process.wait(timeout=60) != 0
+    assert script.process.wait(timeout=120) != 0
     assert script.left_after(5) == []
 
 
