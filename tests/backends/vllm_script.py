@@ -1,14 +1,14 @@
 """Start an engine and generate for a long time; the tests interrupt and kill it. Not a test itself.
 
-    python vllm_script.py CHECKPOINT start       only to start, and tell before
-    python vllm_script.py CHECKPOINT generate    to tell once the first result is there, then go on
+    python vllm_script.py CHECKPOINT
 
-Prints one line of JSON per state.
+Prints one line of JSON per state: starting, generating (once the first result is there), closed.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -39,4 +39,5 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and what they start, ignore it
     main(sys.argv[1])
