@@ -23,10 +23,10 @@ _PLAIN = (bool, int, float, type(None))
 
 def make_safe(report: pytest.TestReport) -> None:
     """Change the report's texts in place so that terminals, JUnit files and xdist can take them."""
-    report.sections = [(name, _safe(content, _MAX_SECTION_CHARS)) for name, content in report.sections]
-    report.user_properties = [
-        (str(name), value if type(value) in _PLAIN else shorten(str(value))) for name, value in report.user_properties
-    ]
+    if report.sections:
+        report.sections = [(name, _safe(content, _MAX_SECTION_CHARS)) for name, content in report.sections]
+    if report.user_properties:
+        report.user_properties = [(str(name), _plain(value)) for name, value in report.user_properties]
     if hasattr(report, "wasxfail"):
         report.wasxfail = _safe(report.wasxfail)
     longrepr: Any = report.longrepr
@@ -39,6 +39,10 @@ def make_safe(report: pytest.TestReport) -> None:
         _make_traceback_safe(longrepr)
     else:
         report.longrepr = _safe(str(longrepr))
+
+
+def _plain(value: object) -> object:
+    return value if type(value) in _PLAIN else shorten(str(value))
 
 
 def _make_traceback_safe(representation: ReprExceptionInfo) -> None:

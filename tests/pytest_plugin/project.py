@@ -24,6 +24,7 @@ import pytest
 PLUGINS = ("-p", "evalharness.pytest_plugin")
 TIMEOUT_S = 120
 MODES = ("no-xdist", "n0", "n2")
+_ALWAYS = {"COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 _FLAGS = {"no-xdist": (), "n0": ("-p", "xdist", "-n0"), "n2": ("-p", "xdist", "-n2")}
 
 HEADER = """
@@ -125,10 +126,12 @@ class Project:
         (self.root / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "ascii")
         return "answers.jsonl"
 
-    def run(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake", env: Mapping[str, str] | None = None) -> Run:
-        """Run pytest to its end: in a process of its own."""
-        with self.start(*arguments, mode=mode, backend=backend, env=env) as process:
-            return self.wait(process, run_id=_run_id(arguments))
+    def run(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake", apart: bool = False) -> Run:
+        """Run pytest to its end; without workers in this process, which is much faster, unless it is to be `apart`."""
+        if mode == "n2" or apart:
+            with self.start(*arguments, mode=mode, backend=backend) as process:
+                return self.wait(process, run_id=_run_id(arguments))
+        return self.run_inline(*_FLAGS[mode], *arguments, backend=backend)
 
     def wait(self, process: subprocess.Popen[str], timeout_s: float = TIMEOUT_S, run_id: str | None = None) -> Run:
         """Return what a started run left, once it has ended by itself."""
@@ -137,14 +140,12 @@ class Project:
         return Run(process.returncode, output, time.monotonic() - started, self.root, run_id)
 
     @contextlib.contextmanager
-    def start(
-        self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake", env: Mapping[str, str] | None = None
-    ) -> Iterator[subprocess.Popen[str]]:
+    def start(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake") -> Iterator[subprocess.Popen[str]]:
         """Start pytest in a process group of its own, which does not outlive the block."""
         process = subprocess.Popen(
             self.command(*arguments, mode=mode, backend=backend),
             cwd=self.root,
-            env=environment(**(env or {})),
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -166,16 +167,16 @@ class Project:
         chosen = ("--backend", backend) if backend is not None else ()
         return [sys.executable, "-m", "pytest", *PLUGINS, *_FLAGS[mode], *chosen, *arguments]
 
-    def run_inline(self, *arguments: str, backend: str | None = "fake") -> Run:
-        """Run pytest to its end in this process: much faster, for what needs neither signals nor workers."""
+    def run_inline(self, *arguments: str, backend: str | None = "fake", env: Mapping[str, str] | None = None) -> Run:
+        """Run pytest to its end in this process: for what needs neither signals nor workers."""
         chosen = ("--backend", backend) if backend is not None else ()
         started = time.monotonic()
         output = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, _own_modules():
             for name in unwanted(os.environ):
                 patch.delenv(name)
-            patch.setenv("COLUMNS", "160")
-            patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            for name, value in {**_ALWAYS, **(env or {})}.items():
+                patch.setenv(name, value)
             patch.chdir(self.root)
             with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 warnings.resetwarnings()  # the tests' own filters are not the project's
@@ -202,10 +203,10 @@ def _own_modules() -> Iterator[None]:
 
 def unwanted(names: Mapping[str, str]) -> list[str]:
     """Return the variables that would steer a run from outside."""
-    return [name for name in names if name.startswith(("EVALHARNESS_", "PYTEST_"))]
+    return [name for name in names if name.startswith(("EVALHARNESS_", "PYTEST_", "OMP_NUM_"))]
 
 
 def environment(**more: str) -> dict[str, str]:
     """Return the environment of a run."""
     inherited = {name: value for name, value in os.environ.items() if name not in unwanted(os.environ)}
-    return {**inherited, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more}
+    return {**inherited, **_ALWAYS, **more}

@@ -254,7 +254,7 @@ class TestWrongOptions:
         project.write(test_a=MARK + TEST)
         if where == "file":
             (project.root / "evalharness.toml").write_text("limit = 2\n")
-        run = project.run(env={"EVALHARNESS_LIMIT": "2"} if where == "environment" else {})
+        run = project.run_inline(env={"EVALHARNESS_LIMIT": "2"} if where == "environment" else {})
         origin = {"environment": "environment EVALHARNESS_LIMIT", "file": "evalharness.toml"}[where]
         assert run.facts["config"]["limit"] == {"value": 2, "origin": origin}
         assert len(run.rows) == 2

@@ -269,7 +269,7 @@ def test_s(case, generation):
     import time
     time.sleep(5)
 """
-        run = project.write(test_a=MARK + test).run("-p", "pytest_timeout", "--limit", "1")
+        run = project.write(test_a=MARK + test).run("-p", "pytest_timeout", "--limit", "1", apart=True)
         assert run.counts == {"error": 1}
         assert "Timeout" in run.rows[0]["problem"]
         assert run.exit_code == 1

@@ -81,7 +81,8 @@ SCRIPT = [
 @pytest.fixture(scope="session")
 def every_outcome(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     project = Project(tmp_path_factory.mktemp(f"outcomes-{mode}")).write(test_every=EVERY_OUTCOME, test_other=OTHER)
-    return project.run("--model", project.script(*SCRIPT), "-rfm", "--junitxml=junit.xml", "-o", "xfail_strict=true", mode=mode)
+    model = ("--model", project.script(*SCRIPT))
+    return project.run(*model, "-rfm", "--junitxml=junit.xml", "-o", "xfail_strict=true", mode=mode, apart=True)
 
 
 OTHER = """
@@ -253,7 +254,7 @@ def hostile(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     project = Project(tmp_path_factory.mktemp(f"hostile-{mode}")).write(test_hostile=HOSTILE)
     (project.root / "texts.json").write_text(json.dumps(TEXTS), "ascii")
     script = project.script(*({"contains": f"<{name}>", "text": text} for name, text in TEXTS.items()))
-    return project.run("--model", script, "-rA", "-rm", "--junitxml=junit.xml", "--tb=short", mode=mode)
+    return project.run("--model", script, "-rA", "-rm", "--junitxml=junit.xml", "--tb=short", mode=mode, apart=True)
 
 
 class TestHostileText:

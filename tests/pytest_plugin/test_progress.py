@@ -68,7 +68,7 @@ def test_a_pipe_gets_pytests_dots_and_no_control_character(project: Project) -> 
 def test_a_long_run_in_a_pipe_says_how_far_it_is_now_and_then(project: Project) -> None:
     conftest = "from evalharness.pytest_plugin import progress\nprogress._PIPE_EVERY_S = 0.3\n"
     project.write(conftest=conftest, test_a=MARK.replace("range(4)", "range(8)") + TEST)
-    run = project.run("--model", project.script({"text": "x", "delay_s": 0.15}))
+    run = project.run("--model", project.script({"text": "x", "delay_s": 0.15}), apart=True)
     lines = [line for line in run.output.splitlines() if re.match(r"evalharness: \d/8 tests, ", line)]
     assert 2 <= len(lines) <= 6
     assert "1 not passed" in lines[-1]
