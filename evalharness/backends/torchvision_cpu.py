@@ -9,9 +9,8 @@ the import only needs their names to exist. They get schemas without kernels her
 then fails when it is called, with torchvision's own error. torchaudio and torchcodec are of no use here and are hidden
 from import, as if they were not installed.
 
-Child processes that are forked inherit both. Those that are spawned import everything anew:
-`register_missing_operators` is therefore also an entry point of the group `vllm.general_plugins`, which vLLM calls first
-in each of its processes.
+Child processes that are forked inherit both. Those that are spawned import everything anew, vLLM's before any plugin of
+it is loaded: `vllm_processes.children_prepared` has them call `register_missing_operators` before that.
 """
 
 from __future__ import annotations
