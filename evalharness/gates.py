@@ -63,6 +63,12 @@ def _was_judged(row: Mapping[str, Any]) -> bool:
     return row["outcome"] in ("pass", "miss", "fail")
 
 
+def _too_few_judged(rows: Sequence[Mapping[str, Any]]) -> bool:
+    # The few that were left say nothing about the rest. Milder limits are the eval's to set, with a gate on invalid_rate.
+    asked = [row for row in rows if row["outcome"] != "skip"]
+    return 2 * sum(map(_was_judged, asked)) < len(asked)
+
+
 def parse_gate(expression: object) -> Gate:
     """Return the gate that an expression says; `ConfigError` with the grammar otherwise."""
     match = _EXPRESSION.fullmatch(expression) if isinstance(expression, str) else None
@@ -92,6 +98,8 @@ def evaluate_gate(
         reason = f"no case recorded {gate.metric!r}; recorded: {names}"
     elif incomplete is not None:
         reason = f"not judged: {incomplete}"
+    elif gate.metric not in BUILT_IN_METRICS and _too_few_judged(rows):
+        reason = f"not judged: only {sum(map(_was_judged, rows))} of {len(rows)} cases could be; the others are invalid or errors"
     else:
         reason = "" if gate.holds(value) else f"{value:.4f} is not {gate.comparison} {gate.threshold:g}"
     return {

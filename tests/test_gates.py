@@ -71,6 +71,19 @@ class TestJudging:
         verdict = judged(expression, row(x=1), aggregates={"extra": 1.0}, incomplete="3 of 4 cases were not run")
         assert (verdict["passed"], verdict["reason"]) == (False, "not judged: 3 of 4 cases were not run")
 
+    def test_a_score_of_a_minority_of_the_cases_never_passes(self) -> None:
+        verdict = judged("x >= 0.5", row(x=1), row("invalid"), row("error"))
+        assert (verdict["passed"], verdict["reason"]) == (
+            False,
+            "not judged: only 1 of 3 cases could be; the others are invalid or errors",
+        )
+
+    def test_half_of_the_cases_and_skipped_ones_are_enough(self) -> None:
+        assert judged("x >= 0.5", row(x=1), row("invalid"), row("skip"), row("skip"))["passed"]
+
+    def test_a_gate_on_a_rate_is_judged_however_few_are_left(self) -> None:
+        assert judged("invalid_rate <= 0.9", row(x=1), row("invalid"), row("invalid"))["passed"]
+
     def test_an_aggregate_wins_over_a_score_of_its_name(self) -> None:
         assert judged("x >= 9", row(x=1), aggregates={"x": 9.0})["value"] == 9.0
 
