@@ -33,6 +33,7 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool"]
 Variant: TypeAlias = Literal["vlm", "text"]
 
 _MAX_SEED = 2**63 - 1  # what every backend's generators take
+_MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; what is larger does not fit the engines' integers
 
 
 def _number(
@@ -108,7 +109,7 @@ class StopOptions:
                 raise ContractValueError(f"stop.stop[{position}] is empty; an empty stop string would end every text at once")
         _sequence("stop.stop_token_ids", self.stop_token_ids, "ints")
         for position, token_id in enumerate(self.stop_token_ids):
-            _integer(f"stop.stop_token_ids[{position}]", token_id, minimum=0)
+            _integer(f"stop.stop_token_ids[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
@@ -263,17 +264,17 @@ class GenerationOptions:
         _boolean("options.use_cache", self.use_cache)
         _boolean("options.logprobs", self.logprobs)
         self._check_eos()
-        _integer("options.pad_token_id", self.pad_token_id, minimum=0, optional=True)
+        _integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
         _instance("options.decode", self.decode, DecodeOptions)
         self._check_extras()
 
     def _check_eos(self) -> None:
         if self.eos_token_id is None or isinstance(self.eos_token_id, int):
-            _integer("options.eos_token_id", self.eos_token_id, minimum=0, optional=True)
+            _integer("options.eos_token_id", self.eos_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
             return
         _sequence("options.eos_token_id", self.eos_token_id, "ints")
         for position, token_id in enumerate(self.eos_token_id):
-            _integer(f"options.eos_token_id[{position}]", token_id, minimum=0)
+            _integer(f"options.eos_token_id[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
         object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
 
     def _check_extras(self) -> None:

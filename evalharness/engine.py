@@ -196,7 +196,7 @@ class Engine:
         distinct = {id(options[i]): options[i] for i in positions}
         honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
         for value, _ in honoured.values():
-            builder.stop_plan(value)
+            backend.check_plan(builder.sampling_plan(value))
         return _Job(backend, note, builder, tuple((i, *honoured[id(options[i])]) for i in positions))
 
     def _run(

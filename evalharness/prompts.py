@@ -68,7 +68,6 @@ class PromptBuilder:
 
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
         """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
-        stops = self.stop_plan(options)
         request_images = _request_images(request)
         owner = self.template_owner("text" if request_images is None else "vlm")
         text = render_prompt(owner, _without_pictures(request.messages), self._chat_template)
@@ -76,9 +75,9 @@ class PromptBuilder:
         token_ids = self._token_ids(text)
         num_tokens = self._num_tokens(token_ids, request_images)
         check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
-        plan = _sampling_plan(options, stops)
+        plan = self.sampling_plan(options)
         load = request_images.load if request_images is not None else None
-        return PreparedRequest(Prompt(index, text, token_ids, num_tokens, plan, load), stops, options, request_images)
+        return PreparedRequest(Prompt(index, text, token_ids, num_tokens, plan, load), self._stop_plan(options), options, request_images)
 
     def template_owner(self, request_type: RequestType) -> Any:
         """Return whose chat template renders such requests: the processor's for images, else the tokenizer's."""
@@ -96,8 +95,11 @@ class PromptBuilder:
             raise RequestError(problem) from None
         return tuple(self._backend.tokenizer.encode(text, add_special_tokens=False))
 
-    def stop_plan(self, options: GenerationOptions) -> StopPlan:
-        """Return where these options end a text; raises `ConfigError` for stops that could never be found."""
+    def sampling_plan(self, options: GenerationOptions) -> SamplingPlan:
+        """Return the resolved options; raises `ConfigError` for stops that could never be found."""
+        return _sampling_plan(options, self._stop_plan(options))
+
+    def _stop_plan(self, options: GenerationOptions) -> StopPlan:
         known = self._stops.get(id(options))  # holding the options keeps their id from being given to others
         if known is None:
             skip = options.decode.skip_special_tokens

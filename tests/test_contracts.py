@@ -160,6 +160,8 @@ RANGES: list[tuple[str, str, Any, str]] = [
     ("options", "seed", -1, "at least 0"),
     ("options", "seed", 2**63, "at most 9223372036854775807"),
     ("options", "eos_token_id", -1, "at least 0"),
+    ("options", "eos_token_id", 2**31, "at most 2147483647"),
+    ("options", "pad_token_id", 2**70, "at most 2147483647"),
     ("options", "pad_token_id", -2, "at least 0"),
 ]
 
@@ -412,7 +414,7 @@ def test_extras_cannot_be_changed_afterwards() -> None:
 
 
 texts = st.text(min_size=1, max_size=4)
-ids = st.integers(0, 2**31)
+ids = st.integers(0, 2**31 - 1)
 extras = st.dictionaries(
     st.sampled_from(["top_k", "min_p", "bad_words_ids"]), st.one_of(st.integers(0, 9), st.just(0.5), st.lists(ids, max_size=2)), max_size=3
 )

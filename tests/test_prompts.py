@@ -197,8 +197,8 @@ def test_given_eos_ids_replace_those_of_the_checkpoint(eos: Any, expected: tuple
 def test_stops_that_can_never_be_found_are_refused() -> None:
     builder = PromptBuilder(FakeBackend.from_answers(["x"]), ChatTemplateOptions())
     with pytest.raises(ConfigError, match="can never be found"):
-        builder.stop_plan(GenerationOptions(stop=StopOptions(("a<|im_end|>",))))
-    builder.stop_plan(GenerationOptions(stop=StopOptions(("a<|im_end|>",)), decode=DecodeOptions(skip_special_tokens=False)))
+        builder.sampling_plan(GenerationOptions(stop=StopOptions(("a<|im_end|>",))))
+    builder.sampling_plan(GenerationOptions(stop=StopOptions(("a<|im_end|>",)), decode=DecodeOptions(skip_special_tokens=False)))
 
 
 # --- images ------------------------------------------------------------------------------------------------------------

@@ -115,6 +115,10 @@ class Backend(Protocol):
         """Whether prompts with images can run."""
         ...
 
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured; asked before anything is generated."""
+        ...
+
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:

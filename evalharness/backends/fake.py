@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
 from evalharness.generation_plugins import GenerationPlugin
@@ -145,6 +145,9 @@ class FakeBackend:
         self.eos_token_ids: tuple[int, ...] = (FakeTokenizer.eos_token_id, FakeTokenizer.pad_token_id)
         self.max_model_len = max_model_len
         self.num_calls = 0
+
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Take every plan: an answer is scripted."""
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False

@@ -106,7 +106,7 @@ class HfBackend:
     def _outputs(self, prompts: Iterable[Prompt], runner: BatchRunner) -> Iterator[BackendOutput]:
         for window in windows(prompts, WINDOW_SIZE):
             for group in groups_of_equal_plan(window):
-                self._check_plan(group[0].plan)
+                self.check_plan(group[0].plan)
                 if group[0].has_images:
                     yield from self._run_image_prompts(group, runner)
                 else:
@@ -120,7 +120,8 @@ class HfBackend:
         if self._broken is not None:
             raise BackendError(f"backend 'hf' cannot go on after: {self._broken}")
 
-    def _check_plan(self, plan: SamplingPlan) -> None:
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Raise `ConfigError` for a plan that cannot be honoured."""
         check_extras(plan, self._vocab_size)
         if plan.pad_token_id is not None and plan.pad_token_id >= self._vocab_size:
             raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self._vocab_size - 1}")

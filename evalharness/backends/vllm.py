@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
 from evalharness.backends.tokenizers import detect_variant, eos_token_ids, load_tokenizer_and_processor
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
@@ -108,6 +108,10 @@ class VllmBackend:
     def supports_vlm(self) -> bool:
         """Whether prompts with images can run; `describe()["vlm_problem"]` says why not."""
         return self._vlm_problem is None
+
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Raise `UnsupportedOption` for a plan that vLLM cannot honour."""
+        sampling_params(plan, vocab_size=self._vocab_size)
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from evalharness.backends.base import Backend, BackendOutput, Prompt
+from evalharness.backends.base import Backend, BackendOutput, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeAnswer, FakeBackend
 from evalharness.contracts import GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
@@ -85,6 +85,9 @@ class StandIn:
     def generate(self, prompts: Iterable[Prompt], **options: Any) -> Iterator[BackendOutput]:
         self.num_calls += 1
         return self.backend.generate(prompts, **options)
+
+    def check_plan(self, plan: SamplingPlan) -> None:
+        self.backend.check_plan(plan)
 
     def describe(self) -> Mapping[str, Any]:
         return self.backend.describe()

@@ -13,7 +13,7 @@ from evalharness.backends.base import Backend
 from evalharness.backends.tokenizers import detect_variant
 from evalharness.contracts import GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.engine import Engine, EngineWarning, build_backend
-from evalharness.errors import CheckpointError, UnsupportedOption
+from evalharness.errors import CheckpointError, ConfigError, UnsupportedOption
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, StandIn, ask, generate, look, noise
 
@@ -161,6 +161,15 @@ def test_b32_or_left_out_with_one_warning_and_listed_in_each_result(
     assert len(caught) == 1
     assert [result.token_ids for result in results] == [said.token_ids for said in plain]
     assert {result.ignored_options for result in results} == {tuple(listed.split(", "))}
+
+
+@pytest.mark.parametrize("extra", [{"min_p": 4.0}, {"top_k": -2}, {"min_new_tokens": 99}], ids=["min_p", "top_k", "min_new_tokens"])
+def test_an_extra_out_of_range_is_refused_before_anything_runs(real_engine: Engine, extra: dict[str, Any]) -> None:
+    unused = StandIn(real_engine.backend)
+    bad = replace(SAMPLED, extra_generation_kwargs=extra)
+    with pytest.raises(ConfigError, match=r"min_p|top_k|min_new_tokens|min_tokens"):
+        list(Engine(unused).stream(ASKED[:2], [SAMPLED, bad]))
+    assert unused.num_calls == 0
 
 
 def test_no_repeat_ngrams_is_honoured_where_it_is_supported(hf_engine: Engine) -> None:
