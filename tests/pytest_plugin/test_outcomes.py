@@ -189,9 +189,11 @@ class TestEveryOutcome:
         assert names == {"run.json", "journal", "samples.jsonl", "report.md", "report.csv", "samples.csv"}
         assert f"report: {every_outcome.run_dir / 'report.md'}" in every_outcome.output
 
-    def test_the_gate_was_judged(self, every_outcome: Run) -> None:
+    def test_a_gate_on_the_minority_that_could_be_judged_does_not_pass(self, every_outcome: Run) -> None:
         gate = every_outcome.gate("length >= 1")
-        assert (gate["passed"], gate["eval"], gate["test"], gate["engine"]) == (True, "every", "test_gated", "fake:answers")
+        assert (gate["passed"], gate["eval"], gate["test"], gate["engine"]) == (False, "every", "test_gated", "fake:answers")
+        assert gate["value"] >= 1
+        assert gate["reason"].startswith("not judged: only ")
 
     def test_the_worker_is_named(self, every_outcome: Run, mode: str) -> None:
         workers = {row["worker"] for row in every_outcome.rows} - {None}
