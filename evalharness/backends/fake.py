@@ -73,17 +73,19 @@ class FakeTokenizer:
     image_token = "<|image_pad|>"
     eos_token_id = _SPECIAL_TOKENS.index("<|im_end|>")
     pad_token_id = _SPECIAL_TOKENS.index("<|endoftext|>")
-    _pieces = re.compile("|".join(map(re.escape, _SPECIAL_TOKENS)) + "|.", re.DOTALL)
+    _pieces = re.compile("(" + "|".join(map(re.escape, _SPECIAL_TOKENS)) + ")")
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Return one id per character or special token."""
         if "<|" not in text:
             return [ord(c) + len(_SPECIAL_TOKENS) for c in text]
-        return [self._id(piece) for piece in self._pieces.findall(text)]
-
-    @staticmethod
-    def _id(piece: str) -> int:
-        return _SPECIAL_TOKENS.index(piece) if piece in _SPECIAL_TOKENS else ord(piece) + len(_SPECIAL_TOKENS)
+        ids: list[int] = []
+        for piece in self._pieces.split(text):
+            if piece in _SPECIAL_TOKENS:
+                ids.append(_SPECIAL_TOKENS.index(piece))
+            else:
+                ids += [ord(c) + len(_SPECIAL_TOKENS) for c in piece]
+        return ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:
         """Return the text of the ids."""
