@@ -1,7 +1,7 @@
 """The transformers package, imported the only way that works beside a CPU torch.
 
 transformers looks for torchvision and torchaudio once, when it is imported; missing operators must be registered before.
-Modules of the hf backend therefore take it from here.
+Both the hf and the vllm backend therefore take it from here.
 """
 
 from __future__ import annotations

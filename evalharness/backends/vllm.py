@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
-from evalharness.backends.tokenizers import detect_variant, eos_token_ids, load_tokenizer_and_processor
+from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
 from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, completion_of, sampling_params, validation_errors
@@ -47,7 +47,7 @@ class VllmBackend:
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
             self._device_type = _device_type()
             self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
-            self.eos_token_ids = eos_token_ids(config.model_name_or_path, self.tokenizer)
+            self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
             image_arguments = self._image_arguments(preprocess)
             self._arguments = engine_arguments(config, options, image_arguments=image_arguments, device_type=self._device_type)
             self._engine = VllmEngine(self._arguments)
@@ -62,7 +62,7 @@ class VllmBackend:
         if self.processor is not None:
             return pixel_budget_arguments(preprocess, self.processor.image_processor)
         # A vision checkpoint that is loaded as a text model still has to be told that no image comes.
-        return {} if detect_variant(ModelLoadConfig(self._config.model_name_or_path)) == "vlm" else None
+        return {} if declared_variant(self._config.model_name_or_path) == "vlm" else None
 
     def _read_engine(self) -> None:
         engine_config = self._engine.config

@@ -7,7 +7,7 @@ import inspect
 import os
 from typing import Any
 
-from evalharness.backends.tokenizers import resolve_dtype_name
+from evalharness.backends.checkpoint_reading import resolve_dtype_name
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 
@@ -102,7 +102,8 @@ def _refuse_unsupported(config: ModelLoadConfig, device_type: str) -> None:
 def _dtype(config: ModelLoadConfig, options: VllmEngineOptions, device_type: str) -> str:
     if config.torch_dtype is not None and options.dtype is not None and config.torch_dtype != options.dtype:
         raise ConfigError(f"model.torch_dtype={config.torch_dtype!r} and vllm.dtype={options.dtype!r} contradict each other; set one")
-    return resolve_dtype_name(options.dtype or config.torch_dtype, on_cuda=device_type == "cuda")
+    option = "model.torch_dtype" if options.dtype is None else "vllm.dtype"
+    return resolve_dtype_name(options.dtype or config.torch_dtype, on_cuda=device_type == "cuda", option=option)
 
 
 def _is_eager(options: VllmEngineOptions, device_type: str) -> bool:

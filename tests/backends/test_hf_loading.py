@@ -1,4 +1,4 @@
-"""What becomes of a checkpoint directory, and of a bad one. Run: pytest tests/backends/test_hf_loading.py"""
+"""What becomes of a checkpoint directory, and of a bad one, in the hf backend; test_checkpoint_reading.py has what vllm shares."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import shutil
 
 import pytest
 
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, ConfigError, MissingDependency
 from tests.backends.hf_models import (
-    END_ID,
     ids,
     load,
     make_text_checkpoint,
@@ -56,6 +54,7 @@ DTYPES = {
     "None on a CPU": (None, "float32"),
     "bfloat16": ("bfloat16", "bfloat16"),
     "upper case": ("Float32", "float32"),
+    "torch's own name": ("torch.bfloat16", "bfloat16"),
     "auto": ("auto", "float32"),
 }
 
@@ -68,15 +67,6 @@ def test_dtype_names_are_resolved(text_checkpoint, name, expected):
 def test_auto_takes_the_checkpoints_dtype(copied):
     edit_json(copied / "config.json", dtype="bfloat16")
     assert load(copied, torch_dtype="auto").describe()["dtype"] == "bfloat16"
-
-
-def test_none_means_bfloat16_on_a_gpu():
-    import torch
-
-    from evalharness.backends.hf_loading import resolve_dtype
-
-    assert resolve_dtype(None, "cuda") is torch.bfloat16
-    assert resolve_dtype(None, "cpu") is torch.float32
 
 
 def test_flash_attn_is_another_name_of_flash_attention_2():
@@ -126,16 +116,14 @@ def test_the_variant_is_found_out_or_obeyed(vlm_checkpoint, variant, supports_vl
 
 def test_a_text_checkpoint_is_no_vlm(text_checkpoint):
     assert load(text_checkpoint).supports_vlm is False
-    with pytest.raises(CheckpointError, match=r"has no vision part, but model\.variant is 'vlm'"):
+    with pytest.raises(CheckpointError, match=r"has no image_processor; .* takes text only: .* set model\.variant to 'text'"):
         load(text_checkpoint, variant="vlm")
 
 
-def test_a_vlm_without_image_processor_is_refused_and_loads_as_text(vlm_checkpoint, tmp_path):
+def test_a_vlm_without_image_processor_loads_as_text(vlm_checkpoint, tmp_path):
     copy = shutil.copytree(vlm_checkpoint, tmp_path / "copy")
     (copy / "preprocessor_config.json").unlink()
     (copy / "video_preprocessor_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"it takes text only: set model\.variant to 'text'"):
-        load(copy)
     assert load(copy, variant="text").supports_vlm is False
 
 
@@ -144,56 +132,15 @@ def test_without_a_pad_token_the_end_token_pads(tmp_path):
     assert tokenizer.pad_token == tokenizer.eos_token == "<end>"
 
 
-def test_an_existing_pad_token_stays(text_checkpoint):
-    assert load(text_checkpoint).tokenizer.pad_token == "<pad>"
-
-
 def test_rows_are_padded_on_the_left_whatever_the_tokenizer_says(copied, text_checkpoint):
     edit_json(copied / "tokenizer_config.json", padding_side="right")
     assert ids(run(load(copied), mixed_prompts(6))) == ids(run(load(text_checkpoint), mixed_prompts(6)))
 
 
-EOS = {
-    "one id": ({"eos_token_id": 5}, (5, END_ID)),
-    "a list": ({"eos_token_id": [7, 0, 7]}, (7, 0)),
-    "zero": ({"eos_token_id": 0}, (0,)),
-    "none": ({}, (END_ID,)),
-}
-
-
-@pytest.mark.parametrize("generation_config, expected", EOS.values(), ids=EOS.keys())
-def test_end_of_sequence_ids_are_the_generation_configs_then_the_tokenizers(copied, generation_config, expected):
-    (copied / "generation_config.json").write_text(json.dumps(generation_config))
-    assert load(copied).eos_token_ids == expected
-
-
-def test_without_generation_config_the_config_names_the_end(copied):
-    (copied / "generation_config.json").unlink()
-    edit_json(copied / "config.json", eos_token_id=[9, 4])
-    assert load(copied).eos_token_ids == (9, 4, END_ID)
-
-
-@pytest.mark.parametrize("value", ["end", True, -1, [3, 2.5]], ids=str)
-def test_an_end_of_sequence_id_that_is_no_id_is_refused(copied, value):
-    (copied / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
-    with pytest.raises(CheckpointError, match=r"eos_token_id in generation_config\.json .* must be token ids of at least 0"):
+def test_a_config_that_transformers_does_not_know_is_refused(copied):
+    edit_json(copied / "config.json", model_type="unheard_of")
+    with pytest.raises(CheckpointError, match=r"the config of .*copy cannot be loaded: ValueError: .*unheard_of"):
         load(copied)
-
-
-def test_a_generation_config_that_is_no_json_is_refused(copied):
-    (copied / "generation_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"generation_config.json cannot be read"):
-        load(copied)
-
-
-def test_a_path_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
-        load(tmp_path / "absent")
-
-
-def test_a_directory_without_config_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
-        load(tmp_path)
 
 
 def test_pickled_weights_are_refused_unless_allowed(text_checkpoint, tmp_path):
@@ -203,7 +150,7 @@ def test_pickled_weights_are_refused_unless_allowed(text_checkpoint, tmp_path):
     copy = shutil.copytree(text_checkpoint, tmp_path / "copy")
     torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
     (copy / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"no weights in safetensors format; pickled weights can run code.*allow them with"):
+    with pytest.raises(CheckpointError, match=r"no weights in safetensors format; .* can run code.*allow them with --allow-pickle"):
         load(copy)
     assert ids(run(load(copy, allow_pickle=True), mixed_prompts(3))) == ids(run(load(text_checkpoint), mixed_prompts(3)))
 
@@ -238,37 +185,6 @@ def test_the_description_is_plain_json(text_checkpoint, vlm_checkpoint):
         assert description["device"] == "cpu"
 
 
-def processor_of(path, **options):
-    from evalharness.backends.hf import HfBackend
-
-    return HfBackend(ModelLoadConfig(str(path), device="cpu"), VlmPreprocessOptions(**options)).processor.image_processor
-
-
-def test_max_pixels_is_an_area_and_leaves_the_minimum(vlm_checkpoint, tmp_path):
-    copy = shutil.copytree(vlm_checkpoint, tmp_path / "copy")
-    edit_json(copy / "preprocessor_config.json", size={"shortest_edge": 65536, "longest_edge": 16777216})
-    processor = processor_of(copy, max_pixels=786432)
-    assert (processor.size["shortest_edge"], processor.size["longest_edge"]) == (65536, 786432)
-
-
-def test_min_pixels_leaves_the_maximum(vlm_checkpoint):
-    processor = processor_of(vlm_checkpoint, min_pixels=8192)
-    assert (processor.size["shortest_edge"], processor.size["longest_edge"]) == (8192, 131072)
-
-
-def test_do_resize_alone_leaves_the_budget(vlm_checkpoint):
-    processor = processor_of(vlm_checkpoint, do_resize=False)
-    assert processor.do_resize is False
-    assert (processor.size["shortest_edge"], processor.size["longest_edge"]) == (4096, 131072)
-
-
-def test_a_contradictory_budget_is_refused(vlm_checkpoint):
-    with pytest.raises(ConfigError, match="min_pixels 4096 exceeds max_pixels 1000; set both"):
-        processor_of(vlm_checkpoint, max_pixels=1000)
-
-
-def test_the_tokenizers_sides_are_those_of_the_options(text_checkpoint):
-    from evalharness.backends.hf import HfBackend
-
-    tokenizer = HfBackend(ModelLoadConfig(str(text_checkpoint), device="cpu"), VlmPreprocessOptions(truncation_side="right")).tokenizer
-    assert (tokenizer.padding_side, tokenizer.truncation_side) == ("left", "right")
+def test_the_description_tells_the_pixel_budget_in_force(vlm_checkpoint):
+    described = load(vlm_checkpoint, max_pixels=50_000).describe()["pixel_budget"]
+    assert described == {"min_pixels": 4096, "max_pixels": 50_000, "do_resize": True}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evalharness.backends.base import Backend
-from evalharness.backends.tokenizers import detect_variant
+from evalharness.backends.checkpoint_reading import detect_variant
 from evalharness.contracts import GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.engine import Engine, EngineWarning, build_backend
 from evalharness.errors import CheckpointError, ConfigError, UnsupportedOption
