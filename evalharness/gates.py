@@ -10,11 +10,11 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from evalharness.errors import ConfigError
 
-__all__ = ["BUILT_IN_METRICS", "Gate", "evaluate_gate", "mean_scores", "parse_gate"]
+__all__ = ["BUILT_IN_METRICS", "Gate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -26,22 +26,59 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _EXPRESSION = re.compile(r"\s*([A-Za-z_][\w.@/-]*)\s*(>=|<=|==|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 
-def _share(rows: Sequence[Mapping[str, Any]], holds: Callable[[Mapping[str, Any]], bool]) -> float:
-    return sum(map(holds, rows)) / len(rows)
+Row: TypeAlias = "Mapping[str, Any]"
 
 
-def _generation(row: Mapping[str, Any], key: str) -> Any:
-    return (row.get("generation") or {}).get(key)
+def was_judged(row: Row) -> bool:
+    """Return whether the row says something about the checkpoint: it is pass, miss or fail."""
+    # A test that broke after its first score has not judged the case: what it scored is in the row, but in no mean.
+    return row["outcome"] in ("pass", "miss", "fail")
 
 
-BUILT_IN_METRICS: dict[str, Callable[[Sequence[Mapping[str, Any]]], float]] = {
-    "pass_rate": lambda rows: _share(rows, lambda row: row["outcome"] == "pass"),
-    "invalid_rate": lambda rows: _share(rows, lambda row: row["outcome"] == "invalid"),
-    "error_rate": lambda rows: _share(rows, lambda row: row["outcome"] == "error"),
-    "length_rate": lambda rows: _share(rows, lambda row: _generation(row, "finish_reason") == "length"),
-    "empty_rate": lambda rows: _share(rows, lambda row: row.get("generation") is not None and not row["generation"]["text"].strip()),
+def _was_asked(row: Row) -> bool:
+    return row["outcome"] != "skip"
+
+
+def _generations(row: Row) -> list[Mapping[str, Any]]:
+    """Return all samples that the row has."""
+    return [sample for sample in row.get("generations") or [row.get("generation")] if sample]
+
+
+def _hit_the_cap(row: Row) -> bool:
+    return any(sample.get("finish_reason") == "length" for sample in _generations(row))
+
+
+def _is_empty(row: Row) -> bool:
+    return any(not (sample.get("text") or "").strip() for sample in _generations(row))
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """A share of a test's rows, 0 to 1: in how many of those that count it holds."""
+
+    holds: Callable[[Row], bool]
+    counts: Callable[[Row], object]
+    of: str
+    is_about_coverage: bool = False
+
+    def counted(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that count."""
+        return [row for row in rows if self.counts(row)]
+
+    def value(self, rows: Sequence[Row]) -> float | None:
+        """Return the share, None where no row counts: of nothing there is no share."""
+        counted = self.counted(rows)
+        return sum(map(self.holds, counted)) / len(counted) if counted else None
+
+
+BUILT_IN_METRICS: dict[str, _Rate] = {
+    "pass_rate": _Rate(lambda row: row["outcome"] == "pass", was_judged, "judged"),
+    "invalid_rate": _Rate(lambda row: row["outcome"] == "invalid", _was_asked, "asked", is_about_coverage=True),
+    "error_rate": _Rate(lambda row: row["outcome"] == "error", _was_asked, "asked", is_about_coverage=True),
+    "length_rate": _Rate(_hit_the_cap, _generations, "generated"),
+    "empty_rate": _Rate(_is_empty, _generations, "generated"),
 }
-"""Shares of all rows of the test, 0 to 1; `length_rate` counts generations that hit the token cap."""
+"""Rates that every test has. With several samples a case, one that hit the token cap, or is empty, is enough."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +95,10 @@ class Gate:
         return _OPERATORS[self.comparison](value, self.threshold)
 
 
-def _was_judged(row: Mapping[str, Any]) -> bool:
-    # A test that broke after its first score has not judged the case: what it scored is in the row, but in no mean.
-    return row["outcome"] in ("pass", "miss", "fail")
-
-
 def _too_few_judged(rows: Sequence[Mapping[str, Any]]) -> bool:
     # The few that were left say nothing about the rest. Milder limits are the eval's to set, with a gate on invalid_rate.
-    asked = [row for row in rows if row["outcome"] != "skip"]
-    return 2 * sum(map(_was_judged, asked)) < len(asked)
+    asked = list(filter(_was_asked, rows))
+    return 2 * sum(map(was_judged, asked)) < len(asked)
 
 
 def parse_gate(expression: object) -> Gate:
@@ -80,7 +112,7 @@ def parse_gate(expression: object) -> Gate:
 def mean_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the mean of every score over the rows that have it and were judged; rows without it do not count as 0."""
     sums: dict[str, list[float]] = {}
-    for row in filter(_was_judged, rows):
+    for row in filter(was_judged, rows):
         for name, value in row["scores"].items():
             sums.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in sums.items()}
@@ -90,16 +122,20 @@ def evaluate_gate(
     gate: Gate, rows: Sequence[Mapping[str, Any]], aggregates: Mapping[str, float], *, incomplete: str | None
 ) -> dict[str, Any]:
     """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if so."""
-    available = {**{name: metric(rows) for name, metric in BUILT_IN_METRICS.items() if rows}, **mean_scores(rows), **aggregates}
-    value = available.get(gate.metric)
-    scored = sum(gate.metric in row["scores"] for row in rows if _was_judged(row)) if gate.metric not in BUILT_IN_METRICS else len(rows)
-    if value is None:
-        names = ", ".join(sorted(name for name in available if name not in BUILT_IN_METRICS)) or "nothing"
-        reason = f"no case recorded {gate.metric!r}; recorded: {names}"
-    elif incomplete is not None:
+    rate = BUILT_IN_METRICS.get(gate.metric)
+    named = {**mean_scores(rows), **aggregates}
+    value = named.get(gate.metric) if rate is None else rate.value(rows)
+    scored = [row for row in rows if was_judged(row) and gate.metric in row["scores"]] if rate is None else rate.counted(rows)
+    if incomplete is not None and value is not None:
         reason = f"not judged: {incomplete}"
-    elif gate.metric not in BUILT_IN_METRICS and _too_few_judged(rows):
-        reason = f"not judged: only {sum(map(_was_judged, rows))} of {len(rows)} cases could be; the others are invalid or errors"
+    elif value is None:
+        reason = (
+            f"no case recorded {gate.metric!r}; recorded: {', '.join(sorted(named)) or 'nothing'}"
+            if rate is None
+            else f"no case was {rate.of}"
+        )
+    elif not (rate is not None and rate.is_about_coverage) and _too_few_judged(rows):
+        reason = f"not judged: only {sum(map(was_judged, rows))} of {len(rows)} cases could be; the others are invalid or errors"
     else:
         reason = "" if gate.holds(value) else f"{value:.4f} is not {gate.comparison} {gate.threshold:g}"
     return {
@@ -107,7 +143,7 @@ def evaluate_gate(
         "metric": gate.metric,
         "value": value,
         "threshold": gate.threshold,
-        "n": scored or len(rows),
+        "n": len(scored) or len(rows),
         "passed": not reason,
         "reason": reason,
     }

@@ -88,18 +88,46 @@ class TestJudging:
         assert judged("x >= 9", row(x=1), aggregates={"x": 9.0})["value"] == 9.0
 
     @pytest.mark.parametrize(
-        ("metric", "value"), [("pass_rate", 0.2), ("invalid_rate", 0.2), ("error_rate", 0.2), ("length_rate", 0.4), ("empty_rate", 0.2)]
+        ("metric", "value", "n"),
+        [("pass_rate", 1 / 3, 3), ("invalid_rate", 0.2, 5), ("error_rate", 0.2, 5), ("length_rate", 0.5, 4), ("empty_rate", 0.25, 4)],
     )
-    def test_rates_are_shares_of_all_rows(self, metric: str, value: float) -> None:
+    def test_rates_are_shares_of_the_rows_that_they_are_about(self, metric: str, value: float, n: int) -> None:
         rows = (
             row("pass", {"finish_reason": "stop", "text": "a"}),
-            row("miss", {"finish_reason": "length", "text": ""}),
+            row("miss", {"finish_reason": "length", "text": " "}),
             row("fail", {"finish_reason": "length", "text": "b"}),
-            row("error"),
+            row("error", {"finish_reason": "stop", "text": "c"}),
             row("invalid"),
+            row("skip"),
         )
-        assert judged(f"{metric} >= 0", *rows)["value"] == pytest.approx(value)
-        assert judged(f"{metric} >= 0", *rows)["n"] == 5
+        verdict = judged(f"{metric} >= 0", *rows)
+        assert (verdict["value"], verdict["n"]) == (pytest.approx(value), n)
+
+    @pytest.mark.parametrize("metric", ["length_rate", "empty_rate"])
+    def test_of_several_samples_one_is_enough_for_a_rate(self, metric: str) -> None:
+        good, bad = {"finish_reason": "stop", "text": "a"}, {"finish_reason": "length", "text": ""}
+        rows = ({**row("pass", good), "generations": [good, bad, None]}, {**row("pass", good), "generations": [good, good]})
+        assert judged(f"{metric} >= 0", *rows)["value"] == 0.5
+
+    @pytest.mark.parametrize("outcome", ["error", "invalid", "skip"])
+    @pytest.mark.parametrize("expression", ["pass_rate >= 0", "pass_rate <= 1", "length_rate <= 0.1", "empty_rate == 0"])
+    def test_a_rate_of_nothing_never_passes(self, outcome: str, expression: str) -> None:
+        verdict = judged(expression, row(outcome), row(outcome))
+        assert (verdict["passed"], verdict["value"]) == (False, None)
+        assert verdict["reason"] == f"no case was {'judged' if 'pass' in expression else 'generated'}"
+
+    @pytest.mark.parametrize("expression", ["invalid_rate == 0", "error_rate <= 1"])
+    def test_no_rate_passes_where_every_case_was_skipped(self, expression: str) -> None:
+        assert judged(expression, row("skip"))["reason"] == "no case was asked"
+
+    @pytest.mark.parametrize("expression", ["pass_rate >= 0.5", "length_rate <= 1", "empty_rate <= 1", "x >= 0", "extra >= 0"])
+    def test_nothing_but_the_rates_of_failure_is_judged_on_a_minority(self, expression: str) -> None:
+        generation = {"finish_reason": "stop", "text": "a"}
+        verdict = judged(expression, row("pass", generation, x=1), row("error"), row("invalid"), aggregates={"extra": 1.0})
+        assert verdict["reason"] == "not judged: only 1 of 3 cases could be; the others are invalid or errors"
+
+    def test_a_score_or_aggregate_cannot_stand_in_for_a_rate(self) -> None:
+        assert judged("pass_rate >= 1", row("miss", pass_rate=1), aggregates={"pass_rate": 1.0})["value"] == 0
 
     def test_every_rate_is_tested_above(self) -> None:
         assert set(BUILT_IN_METRICS) == {"pass_rate", "invalid_rate", "error_rate", "length_rate", "empty_rate"}
