@@ -1,16 +1,17 @@
-"""Metrics that are no mean: the `aggregate` functions of evals, run over the rows of each engine once all are there."""
+"""Metrics that are no mean: the `aggregate` functions of evals, run over the judged rows of each test and engine once all are there."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import pytest
 from _pytest.pathlib import import_path
 
+from evalharness.gates import BUILT_IN_METRICS, was_judged
 from evalharness.pytest_plugin.session import STATE
 
 __all__ = ["aggregate_rows", "rows_by_engine"]
@@ -26,7 +27,10 @@ _ANY_FAILURE = (Exception, SystemExit, pytest.fail.Exception, pytest.skip.Except
 def aggregate_rows(
     config: pytest.Config, evals: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], problems: list[str]
 ) -> list[dict[str, Any]]:
-    """Return `{eval, engine, metric, value}` for every value that an `aggregate` gave; what went wrong is added to `problems`."""
+    """Return `{eval, test, engine, metric, value}` for every value that an `aggregate` gave; what went wrong is added to `problems`.
+
+    An `aggregate` is asked once per test and engine, with the rows that were judged: pass, miss or fail.
+    """
     values: list[dict[str, Any]] = []
     for path, entry in evals.items():
         try:
@@ -36,10 +40,11 @@ def aggregate_rows(
             continue
         if aggregate is None:
             continue
-        for engine, own in rows_by_engine(rows, entry["name"]).items():
-            where = f"{path}: aggregate for {engine}"
-            for metric, value in _finite_metrics(aggregate, own, where, problems):
-                values.append({"eval": entry["name"], "engine": engine, "metric": metric, "value": value})
+        for engine, own in rows_by_engine(filter(was_judged, rows), entry["name"]).items():
+            for test in dict.fromkeys(row["test"] for row in own):
+                mine = [row for row in own if row["test"] == test]
+                for metric, value in _finite_metrics(aggregate, mine, f"{path}: aggregate for {test} on {engine}", problems):
+                    values.append({"eval": entry["name"], "test": test, "engine": engine, "metric": metric, "value": value})
     return values
 
 
@@ -50,13 +55,15 @@ def _finite_metrics(aggregate: Aggregate, rows: Sequence[Row], where: str, probl
         problems.append(f"{where} failed: {type(error).__name__}: {error}")
         return
     for name, value in metrics.items():
-        if math.isfinite(value):
+        if name in BUILT_IN_METRICS:
+            problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
+        elif math.isfinite(value):
             yield name, value
         else:
             problems.append(f"{where} gave {name}={value}; left out")
 
 
-def rows_by_engine(rows: Sequence[Row], name: str) -> dict[str, list[Row]]:
+def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
     """Return the rows of one eval by engine."""
     grouped: dict[str, list[Row]] = defaultdict(list)
     for row in rows:

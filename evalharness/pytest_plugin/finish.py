@@ -168,8 +168,9 @@ def _gates(
     verdicts = []
     for entry in evals.values():
         for engine, own in rows_by_engine(rows, entry["name"]).items():
-            extra = {a["metric"]: a["value"] for a in aggregates if a["eval"] == entry["name"] and a["engine"] == engine}
             for test, expressions in entry["tests"].items():
+                key = (entry["name"], test, engine)
+                extra = {a["metric"]: a["value"] for a in aggregates if (a["eval"], a["test"], a["engine"]) == key}
                 mine = [row for row in own if row["test"] == test]
                 not_run = sum(row["outcome"] == "skip" and row["started_at"] is None for row in mine)
                 incomplete = (

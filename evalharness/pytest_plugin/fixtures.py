@@ -13,6 +13,7 @@ from _pytest.outcomes import Failed
 from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import EvalHarnessError, RecordError, ScoreError
+from evalharness.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.collection import is_ours
 from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, shorten
 from evalharness.pytest_plugin.session import STATE
@@ -73,7 +74,12 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
     record.num_tokens = sum(result.num_completion_tokens or 0 for result in results)
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
-        _raise_failure(record, failures)
+        broken = next((failure for failure in failures if failure.kind == "error"), None)
+        if broken is not None:
+            record.broken = broken.problem
+        else:
+            record.invalid = failures[0].problem
+        end_without_verdict(record)
     return results
 
 
@@ -82,16 +88,15 @@ def stop_for(session: pytest.Session, error: RecordError) -> None:
     session.shouldstop = f"the run cannot go on: {error}"
 
 
-def _raise_failure(record: ItemRecord, failures: list[GenerationFailure]) -> None:
-    broken = next((failure for failure in failures if failure.kind == "error"), None)
-    if broken is not None:
-        record.broken = broken.problem
-        pytest.fail(shorten(broken.problem), pytrace=False)
-    record.invalid = failures[0].problem
-    message = shorten(f"invalid: {record.invalid}")
-    if record.gated:
-        pytest.skip(message)
-    raise InvalidSample(message, pytrace=False)
+def end_without_verdict(record: ItemRecord) -> None:
+    """Fail or skip the running test where its case could not be asked or answered; otherwise do nothing."""
+    if record.broken is not None:
+        pytest.fail(shorten(record.broken), pytrace=False)
+    if record.invalid is not None:
+        message = shorten(f"invalid: {record.invalid}")
+        if record.gated:
+            pytest.skip(message)
+        raise InvalidSample(message, pytrace=False)
 
 
 class Score:
@@ -102,6 +107,8 @@ class Score:
 
     def __call__(self, **values: Any) -> None:
         for name, value in values.items():
+            if name in BUILT_IN_METRICS:
+                raise ScoreError(f"score {name!r} has the name of a rate that every test has; give it another name")
             if name in self._record.scores:
                 raise ScoreError(f"score {name!r} was recorded already for this case; give each name once")
             if value is not None:

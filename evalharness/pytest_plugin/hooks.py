@@ -12,7 +12,7 @@ from evalharness.config import RunConfig
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.pytest_plugin.collection import as_collection_error, parametrize_eval, refuse_idle_gates, takes
 from evalharness.pytest_plugin.engines import EngineSpec
-from evalharness.pytest_plugin.fixtures import WAITING, fill_after_setup, fill_before_setup, stop_for
+from evalharness.pytest_plugin.fixtures import WAITING, end_without_verdict, fill_after_setup, fill_before_setup, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import Miss, is_assertion, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
@@ -133,12 +133,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """Turn a failed assertion in a gated test into a miss, before anything formats a traceback for it."""
     record = pyfuncitem.config.stash[STATE].current
     try:
-        return (yield)
+        result = yield
     except (AssertionError, pytest.fail.Exception) as error:
-        if record is None or not record.gated or not is_assertion(error):
+        if record is None or not record.gated or not record.can_be_judged or not is_assertion(error):
             raise
         record.miss = Miss(shorten(str(error) or type(error).__name__), _location(error, pyfuncitem))
         return True
+    except pytest.skip.Exception:
+        if record is not None:
+            end_without_verdict(record)  # nor may one be skipped over
+        raise
+    if record is not None:
+        end_without_verdict(record)  # a test that caught the failure of its generation must not pass for that
+    return result
 
 
 def _location(error: BaseException, item: pytest.Function) -> str:
@@ -208,14 +215,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Show the scores, the misses where `-rm` asks for them, and where the report lies."""
     reporting = config.stash[REPORTING]
     state = config.stash[STATE]
-    if reporting.problem is not None:
-        terminalreporter.write_sep("=", "evalharness", red=True)
-        terminalreporter.write_line(f"no report: {reporting.problem}", red=True)
-        return
-    if reporting.run is None:
+    if reporting.problem is None and reporting.run is None:
         return
     from evalharness.report.safe_text import terminal_text
 
+    if reporting.problem is not None:
+        terminalreporter.write_sep("=", "evalharness", red=True)
+        terminalreporter.write_line(f"no report: {terminal_text(reporting.problem, 2000)}", red=True)
+        return
     if "m" in terminalreporter.reportchars and reporting.misses:
         terminalreporter.write_sep("=", "misses")
         for nodeid, location, problem in reporting.misses:

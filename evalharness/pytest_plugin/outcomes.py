@@ -58,6 +58,11 @@ class ItemRecord:
     outcome: RowOutcome | None = None
     problem: str | None = None
 
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether nothing kept the case from being asked and answered."""
+        return self.broken is None and self.invalid is None
+
     def to_json(self) -> dict[str, Any]:
         """Return the row, without the generation, which the journal already has."""
         return {
@@ -123,14 +128,22 @@ def note_report(record: ItemRecord, report: pytest.TestReport, call: pytest.Call
 
 
 def _not_started(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> tuple[RowOutcome, str]:
-    if record.invalid is not None:
-        return "invalid", shorten(record.invalid)
+    if not record.can_be_judged:
+        return _without_verdict(record)
     if report.skipped:
         return "skip", _message(call)
-    return "error", shorten(record.broken) if record.broken is not None else f"setup: {_message(call)}"
+    return "error", f"setup: {_message(call)}"
+
+
+def _without_verdict(record: ItemRecord) -> tuple[RowOutcome, str]:
+    if record.broken is not None:
+        return "error", shorten(record.broken)
+    return "invalid", shorten(record.invalid or "")
 
 
 def _called(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> tuple[RowOutcome, str | None]:
+    if not record.can_be_judged:  # however the test itself ended: a test may ask for its generation as it runs
+        return _without_verdict(record)
     if record.miss is not None:
         return "miss", record.miss.problem
     if report.passed:

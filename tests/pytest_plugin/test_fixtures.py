@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.gates import BUILT_IN_METRICS
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
 
 SCORES = (
@@ -72,6 +73,12 @@ class TestScores:
         expected = {"twice": "was recorded already for this case; give each name once", "nan": "must be finite, got nan"}
         assert expected.get(case_id, "must be") in row["problem"]
         assert row["scores"] == ({"other": 1.0, "x": 2.0} if case_id == "twice" else {})
+
+    @pytest.mark.parametrize("name", sorted(BUILT_IN_METRICS))
+    def test_no_score_has_the_name_of_a_rate(self, project: Project, name: str) -> None:
+        run = project.write(test_a=MARK + f"def test_s(case, engine, score): score({name}=1)\n").run_inline("--limit", "1")
+        problem = f"ScoreError: score '{name}' has the name of a rate that every test has; give it another name"
+        assert (run.rows[0]["problem"], run.rows[0]["scores"]) == (problem, {})
 
     def test_scores_of_tests_that_broke_are_in_no_mean(self, scored: Run) -> None:
         gate = scored.gate("error_rate >= 0")

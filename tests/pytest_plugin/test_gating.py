@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from evalharness.gates import BUILT_IN_METRICS
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
 
 GATED = """
@@ -106,14 +107,51 @@ def metrics(rows):
 """
 
 
+class TestNoVerdict:
+    """A machine's failure, or a case that cannot be asked, is no verdict, also where a test asks for its generation itself."""
+
+    BODIES = (
+        'request.getfixturevalue("generation")',
+        'request.getfixturevalue("generations")',
+        """
+    try: request.getfixturevalue("generation")
+    except BaseException: pass""",
+        """
+    try: request.getfixturevalue("generation")
+    except BaseException: assert False, "mine" """,
+        """
+    try: request.getfixturevalue("generation")
+    except BaseException: pytest.fail("mine")""",
+        """
+    try: request.getfixturevalue("generation")
+    except BaseException: pytest.skip("mine")""",
+        """
+    try: request.getfixturevalue("generation")
+    except BaseException: raise KeyError("mine")""",
+    )
+    IDS = ("generation", "generations", "swallowed", "asserted", "failed", "skipped", "raised")
+
+    @pytest.mark.parametrize("gated", [True, False], ids=["gated", "ungated"])
+    @pytest.mark.parametrize("kind", ["error", "invalid"])
+    @pytest.mark.parametrize("body", BODIES, ids=IDS)
+    def test_a_failed_generation_is_never_a_verdict(self, project: Project, body: str, kind: str, gated: bool) -> None:
+        gate = "@pytest.mark.gate('ok >= 1', 'pass_rate >= 0')\n" if gated else ""
+        project.write(test_a=MARK + gate + f"def test_s(case, score, request):\n    score(ok=1)\n    {body.strip()}\n")
+        run = project.run_inline("--model", project.script({kind: "machine on fire"}))
+        assert run.counts == {kind: 4}
+        assert {row["problem"] for row in run.rows} == {"machine on fire"}
+        assert run.exit_code == 1
+        assert not any(gate["passed"] for gate in run.facts["gates"])
+
+
 class TestAggregates:
     @pytest.mark.parametrize("mode", MODES)
     def test_its_values_are_recorded_and_gated_also_with_workers(self, project: Project, mode: str) -> None:
         run = project.write(test_a=HEADER + AGGREGATE, helper_metrics=METRICS).run(mode=mode)
         assert run.exit_code == 0, run.output
         assert run.facts["aggregates"] == [
-            {"eval": "a", "engine": "fake:echo", "metric": "total", "value": 6.0},
-            {"eval": "a", "engine": "fake:echo", "metric": "spread", "value": 3.0},
+            {"eval": "a", "test": "test_s", "engine": "fake:echo", "metric": "total", "value": 6.0},
+            {"eval": "a", "test": "test_s", "engine": "fake:echo", "metric": "spread", "value": 3.0},
         ]
         assert [gate["value"] for gate in run.facts["gates"]] == [6.0, 3.0]
 
@@ -130,13 +168,13 @@ class TestA:
     @pytest.mark.parametrize(
         ("body", "problem"),
         [
-            ("raise ZeroDivisionError('none left')", "test_a.py: aggregate for fake:echo failed: ZeroDivisionError: none left"),
-            ("return {'total': float('nan'), 'spread': 3}", "test_a.py: aggregate for fake:echo gave total=nan; left out"),
-            ("return {'total': float('inf'), 'spread': 3}", "test_a.py: aggregate for fake:echo gave total=inf; left out"),
-            ("return None", "test_a.py: aggregate for fake:echo failed: AttributeError"),
-            ("return {'total': 'many', 'spread': 3}", "test_a.py: aggregate for fake:echo failed: ValueError"),
-            ("import pytest; pytest.fail('no')", "test_a.py: aggregate for fake:echo failed: Failed: no"),
-            ("import sys; sys.exit(0)", "test_a.py: aggregate for fake:echo failed: SystemExit: 0"),
+            ("raise ZeroDivisionError('none left')", "test_a.py: aggregate for test_s on fake:echo failed: ZeroDivisionError: none left"),
+            ("return {'total': float('nan'), 'spread': 3}", "test_a.py: aggregate for test_s on fake:echo gave total=nan; left out"),
+            ("return {'total': float('inf'), 'spread': 3}", "test_a.py: aggregate for test_s on fake:echo gave total=inf; left out"),
+            ("return None", "test_a.py: aggregate for test_s on fake:echo failed: AttributeError"),
+            ("return {'total': 'many', 'spread': 3}", "test_a.py: aggregate for test_s on fake:echo failed: ValueError"),
+            ("import pytest; pytest.fail('no')", "test_a.py: aggregate for test_s on fake:echo failed: Failed: no"),
+            ("import sys; sys.exit(0)", "test_a.py: aggregate for test_s on fake:echo failed: SystemExit: 0"),
         ],
     )
     def test_what_it_does_wrong_is_a_problem_of_the_run_and_costs_no_row(self, project: Project, body: str, problem: str) -> None:
@@ -153,3 +191,40 @@ class TestA:
         assert run.counts == {"pass": 4}
         assert run.facts["problems"] == ["test_a.py: its aggregate cannot be loaded: RuntimeError: only in workers"]
         assert run.exit_code == 1
+
+    @pytest.mark.parametrize("name", sorted(BUILT_IN_METRICS))
+    def test_it_cannot_replace_a_rate(self, project: Project, name: str) -> None:
+        test = f"""
+pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: {{"n": len(rows), "{name}": 0.75}})
+
+@pytest.mark.gate("{name} == 0.75")
+def test_s(case, generation): pass
+"""
+        run = project.write(test_a=HEADER + test).run_inline()
+        assert run.exit_code == 1
+        assert f"gave '{name}', the name of a rate that every test has" in run.facts["problems"][0]
+        assert [entry["metric"] for entry in run.facts["aggregates"]] == ["n"]
+        assert run.facts["gates"][0]["value"] != 0.75
+
+    def test_each_test_is_aggregated_apart_and_from_judged_rows_only(self, project: Project) -> None:
+        test = """
+def aggregate(rows):
+    return {"seen": len(rows)}
+
+pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=aggregate)
+
+@pytest.mark.gate("seen == 2")
+def test_s(case, generation, score):
+    assert case.id != "c0"  # a miss is judged
+    if case.id == "c1": pytest.skip("not today")
+    if case.id == "c2": raise OSError("broken")
+
+@pytest.mark.gate("seen == 4")
+def test_t(case, generation): pass
+
+def test_never_judged(case): pytest.skip("never")
+"""
+        run = project.write(test_a=HEADER + test).run_inline()
+        assert [(entry["test"], entry["value"]) for entry in run.facts["aggregates"]] == [("test_s", 2), ("test_t", 4)]
+        assert [(gate["value"], gate["passed"]) for gate in run.facts["gates"]] == [(2, True), (4, True)]
+        assert run.facts["problems"] == []
