@@ -42,6 +42,8 @@ class VllmEngine:
                 self._llm = LLM(**arguments)
         except Exception as error:
             problem = self._start_problem(arguments["model"], error)
+        finally:
+            self._children.look()  # not later: what this program starts while the engine lives is not the engine's
         # Raised here, not from vLLM's error: that one holds on to the half-made engine and its sockets.
         if problem is not None:
             raise problem
@@ -124,7 +126,7 @@ class VllmEngine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # vLLM leaves a ZeroMQ context to the garbage collector
             if llm is not None:
-                self._children.look()
+                self._children.look_below()
                 with contextlib.suppress(Exception):  # a dead engine cannot be asked to end; its processes are ended below
                     llm.llm_engine.engine_core.shutdown(timeout=GRACE_S)
             del llm

@@ -23,7 +23,7 @@ _starting_engine = threading.local()
 
 
 class ChildProcesses:
-    """The child processes, direct and indirect, that appear while an engine starts."""
+    """The child processes that appear while an engine starts, and all below them; others of this program are left alone."""
 
     def __init__(self) -> None:
         import psutil
@@ -32,16 +32,24 @@ class ChildProcesses:
         self._started: set[psutil.Process] = set()
 
     def look(self) -> None:
-        """Take note of all that have been started by now."""
+        """Take note of all that have been started by now; to be called when the engine has started, and not later."""
         import psutil
 
         self._started |= set(psutil.Process().children(recursive=True)) - self._known_before
+
+    def look_below(self) -> None:
+        """Take note of what those have started since; before they end, for then nothing tells whose it was."""
+        import psutil
+
+        for process in list(self._started):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._started |= set(process.children(recursive=True))
 
     def end(self, *, grace_s: float) -> int:
         """End those that are left: wait, then SIGKILL; return how many had to be killed. Takes `grace_s` + 10 s at most."""
         import psutil
 
-        self.look()
+        self.look_below()
         own = [process for process in self._started if process.pid != _resource_tracker_pid()]
         _, alive = psutil.wait_procs(own, timeout=grace_s)
         for process in alive:

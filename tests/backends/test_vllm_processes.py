@@ -116,8 +116,10 @@ def test_corrupt_weights_are_named_and_leave_no_process(tiny_vlm_checkpoint: Pat
     assert engine_processes() == before
 
 
-def test_a_dead_engine_is_an_error_of_the_machine_and_a_pixel_budget_is_in_force(tiny_vlm_checkpoint: Path) -> None:
-    """One engine for two things: starting it takes most of the time."""
+def test_a_dead_engine_is_an_error_of_the_machine_a_pixel_budget_is_in_force_and_others_processes_live_on(
+    tiny_vlm_checkpoint: Path,
+) -> None:
+    """One engine for three things: starting it takes most of the time."""
     from evalharness.backends.vllm import VllmBackend
     from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
     from tests.backends.vllm_models import completions, noise
@@ -141,6 +143,13 @@ def test_a_dead_engine_is_an_error_of_the_machine_and_a_pixel_budget_is_in_force
             list(outputs)
         with pytest.raises(BackendError, match="the vLLM engine cannot be used"):
             list(backend.generate(endless))
+        foreign = subprocess.Popen(["sleep", "600"])
+        try:
+            backend.close()
+            assert foreign.poll() is None  # started while the engine lived, but not by it
+        finally:
+            foreign.kill()
+            foreign.wait(timeout=30)
     finally:
         backend.close()
     backend.close()
