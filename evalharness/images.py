@@ -1,11 +1,13 @@
 """Open image files the same way everywhere: upright, RGB, one frame, of a size that a vision model can take.
 
 Whatever is wrong with an image comes out as `ImageError` with the file's name, what was found and what to do; the
-request that needed it becomes `invalid` and the others go on. Nothing here resizes: that is the checkpoint's processor.
+request that needed it becomes `invalid` and the others go on. A disk, network or system that fails (EIO, ESTALE, EMFILE,
+EACCES…) says nothing about the image: that is a `BackendError`. Nothing here resizes: that is the checkpoint's processor.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import struct
@@ -15,7 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
-from evalharness.errors import ImageError
+from evalharness.errors import BackendError, ImageError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,12 +33,21 @@ MAX_ASPECT_RATIO = 200
 MIN_EDGE = 4
 """Pixels; a shorter edge is a broken file or a tracking pixel, never a photo."""
 
+# Errors of the system that are about the path or the file's content; Pillow's own have no number. EINVAL comes from the
+# impossible offsets of a damaged file. Every other number is a failure of the machine.
+ERRORS_OF_THE_FILE = frozenset(
+    {None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL},
+)
+
 ORIENTATION_TAG = 0x0112
 PNG_SIGNATURE_BYTES = 8
 
 
 def load_image(source: ImageSource) -> Image.Image:
-    """Return a new upright RGB image, transparency on white, 16-bit scaled to 8, without metadata. Raises `ImageError`."""
+    """Return a new upright RGB image, transparency on white, 16-bit scaled to 8, without metadata.
+
+    Raises `ImageError`, or `BackendError` where the machine fails; so do the functions below.
+    """
     with _opened(source) as (image, orientation):
         image.load()
         upright = _turned(_as_rgb(image, _name(source)), orientation)
@@ -60,9 +71,13 @@ def image_sha256(source: ImageSource) -> str:
             digest.update(f"{image.mode} {image.size}\n".encode())
             digest.update(image.tobytes())
         return digest.hexdigest()
-    with _stream(source, _name(source)) as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
+    name = _name(source)
+    with _stream(source, name) as stream:
+        try:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+        except OSError as error:
+            raise _unreadable(name, error) from error
     return digest.hexdigest()
 
 
@@ -95,14 +110,28 @@ def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     except IsADirectoryError:
         raise ImageError(f"{name} is a directory; give the path of one image file") from None
     except (OSError, ValueError) as error:
-        raise ImageError(f"{name} cannot be read: {error}") from error
+        raise _unreadable(name, error) from error
     with opened:
         yield opened
 
 
+def _unreadable(name: str, error: Exception) -> ImageError | BackendError:
+    """Return what an error of opening or reading means: the image's fault or the machine's."""
+    if _is_of_machine(error):
+        return BackendError(f"{name} could not be read: {error}; this says nothing about the image, ask again once the cause is gone")
+    return ImageError(f"{name} cannot be read: {error}")
+
+
+def _is_of_machine(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno not in ERRORS_OF_THE_FILE
+
+
 @contextmanager
 def _opened(source: ImageSource) -> Iterator[tuple[Image.Image, int]]:
-    """Open an image, not decoded yet, and its EXIF orientation 1–8. Any error of Pillow inside the block is an `ImageError`."""
+    """Open an image, not decoded yet, and its EXIF orientation 1–8.
+
+    Any error of Pillow inside the block is an `ImageError`, one of the machine a `BackendError`.
+    """
     name = _name(source)
     try:
         if _is_pil(source):
@@ -112,9 +141,11 @@ def _opened(source: ImageSource) -> Iterator[tuple[Image.Image, int]]:
         with _stream(source, name) as stream, _identified(stream, name) as image:
             _check(image, name)
             yield image, _orientation(image, stream)
-    except (ImageError, MemoryError):
+    except (ImageError, BackendError, MemoryError):
         raise
     except Exception as error:  # what a damaged file raises differs by format: OSError, SyntaxError, struct.error, zlib.error…
+        if _is_of_machine(error):
+            raise _unreadable(name, error) from error
         raise ImageError(f"{name} is damaged or truncated: {error}; copy it again or leave it out") from error
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
+import os
 import random
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from evalharness.errors import ImageError
+from evalharness.errors import BackendError, ImageError
 from evalharness.images import MAX_IMAGE_PIXELS, image_sha256, image_size, load_image
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
@@ -189,6 +193,66 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
             function(tmp_path / "gone.jpg")
 
 
+OF_THE_MACHINE = [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ETIMEDOUT, errno.ENOMEM, errno.ENOTCONN]
+OF_THE_PATH = [errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP]
+
+
+class FailingFile(BytesIO):
+    """A file that can be read up to byte `end`; then comes `error`."""
+
+    end: int
+    error: OSError
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0 or self.tell() + size > self.end:
+            raise self.error
+        return super().read(size)
+
+
+@pytest.fixture
+def failing_open(monkeypatch: pytest.MonkeyPatch) -> Callable[[OSError, int | None], None]:
+    """Lets every open file fail with an error: when it is opened, or behind so many bytes of a JPEG."""
+
+    def fail(error: OSError, end: int | None) -> None:
+        def opened(path: Path, mode: str) -> BytesIO:
+            if end is None:
+                raise error
+            file = FailingFile(encoded(half_and_half(400, 200), "JPEG"))
+            file.end, file.error = end, error
+            return file
+
+        monkeypatch.setattr(Path, "open", opened)
+
+    return fail
+
+
+@pytest.mark.parametrize("function", [load_image, image_size, image_sha256])
+@pytest.mark.parametrize("end", [None, 0, 16], ids=["opened", "first read", "later read"])
+@pytest.mark.parametrize("number", OF_THE_MACHINE, ids=errno.errorcode.__getitem__)
+def test_a_failure_of_the_machine_is_never_the_images_fault(
+    failing_open: Callable[..., None], function: Callable[[str], object], end: int | None, number: int
+) -> None:
+    failing_open(OSError(number, os.strerror(number)), end)
+    with pytest.raises(BackendError, match=rf"photo\.jpg could not be read: .*{os.strerror(number)}"):
+        function("photo.jpg")
+
+
+def test_a_disk_that_fails_while_pixels_are_decoded_is_the_machines_fault(failing_open: Callable[..., None]) -> None:
+    failing_open(OSError(errno.EIO, "gone"), len(encoded(half_and_half(400, 200), "JPEG")) - 20)
+    with pytest.raises(BackendError, match="gone"):
+        load_image("photo.jpg")
+
+
+@pytest.mark.parametrize("function", [load_image, image_size, image_sha256])
+@pytest.mark.parametrize("number", OF_THE_PATH, ids=errno.errorcode.__getitem__)
+def test_a_path_that_leads_nowhere_is_the_images_fault(
+    failing_open: Callable[..., None], function: Callable[[str], object], number: int
+) -> None:
+    failing_open(OSError(number, os.strerror(number)), None)
+    with pytest.raises(ImageError, match=r"photo\.jpg"):
+        function("photo.jpg")
+
+
 def test_a_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="is a directory"):
         load_image(tmp_path)
@@ -313,7 +377,7 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_damaged_file_opens_or_is_an_image_error(kind: str, data: st.DataObject) -> None:
+def test_a_damaged_file_opens_or_is_an_image_error(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     damaged = bytearray(FILES[kind])
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -323,6 +387,9 @@ def test_a_damaged_file_opens_or_is_an_image_error(kind: str, data: st.DataObjec
         assert load_image(bytes(damaged)).size == size
     except ImageError:
         pass
+    (tmp_path / "damaged").write_bytes(damaged)  # a file answers impossible offsets with other errors than bytes do
+    with contextlib.suppress(ImageError):
+        load_image(tmp_path / "damaged")
 
 
 def test_importing_the_module_does_not_import_pillow() -> None:

@@ -30,7 +30,7 @@ def row_with_images(prompt: Prompt, processor: Any) -> Row:
     try:
         # The text is rendered already: a second beginning-of-sequence token would be another prompt.
         encoded = processor(text=[prompt.text], images=images, return_tensors="pt", add_special_tokens=False)
-    except (ValueError, TypeError, IndexError, OSError) as error:
+    except ValueError as error:  # how processors refuse; anything else is a failure of code or machine
         raise ImageError(f"the image processor refuses the images: {error}") from error
     token_ids = tuple(encoded.pop("input_ids")[0].tolist())
     encoded.pop("attention_mask", None)

@@ -19,7 +19,7 @@ from typing import Any
 
 from evalharness.cases import Case
 from evalharness.contracts import VlmGenerationRequest
-from evalharness.errors import ConfigError, ImageError
+from evalharness.errors import BackendError, ConfigError, ImageError
 from evalharness.images import image_size
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a_data import Group, Label, find_groups, reference_path
@@ -158,6 +158,8 @@ def _why_unreadable(image: Path) -> str | None:
         image_size(image)
     except ImageError as error:
         return str(error)
+    except BackendError:
+        return None  # the machine's fault: asked all the same, and an `error` row if the photo still cannot be read then
     return None
 
 

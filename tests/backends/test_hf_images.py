@@ -158,6 +158,19 @@ def test_pictures_that_cannot_be_used_fail_their_own_prompt_only(backend, argume
     assert ids(outputs) == ids(run(backend, good))
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(5, "odd"), TypeError("odd"), RuntimeError("odd"), MemoryError("odd")], ids=lambda e: type(e).__name__
+)
+def test_what_an_image_processor_raises_is_an_error_unless_it_is_a_refusal(backend, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(type(backend.processor.image_processor), "__call__", fail)
+    outputs = run(backend, [mixed(backend)[0]])
+    assert outputs[0].kind == "error"
+    assert "odd" in outputs[0].problem
+
+
 def test_a_prompt_that_images_make_too_long_is_invalid(backend):
     item = image_prompt(backend, 0, "x", [picture(1, (360, 360))] * 40)
     outputs = run(backend, [item, dataclasses.replace(mixed(backend)[0], index=1)])

@@ -128,6 +128,7 @@ class OddPicture(StandIn):
         pytest.param(KeyError("odd"), "error", id="a KeyError"),
         pytest.param(OSError(errno.EIO, "odd"), "error", id="disk"),
         pytest.param(MemoryError("odd"), "error", id="memory"),
+        pytest.param(OSError(errno.EMFILE, "odd"), "error", id="files"),
         pytest.param(BackendError("odd"), "error", id="machine"),
         pytest.param(ImageError("odd"), "invalid", id="picture"),
     ],

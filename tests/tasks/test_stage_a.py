@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from evalharness.backends.fake import FakeBackend
+from evalharness.contracts import GenerationFailure, GenerationOptions
+from evalharness.engine import Engine
 from evalharness.errors import ConfigError, RecordError
 from evalharness.images import image_size, load_image
 from evalharness.tasks import DataWarning, stage_a
@@ -174,6 +178,21 @@ def test_46_an_unreadable_photo_is_an_invalid_case_and_the_others_go_on(tmp_path
     assert [
         part in text for part, text in zip(["2.jpg is empty", "3.jpg is not an image", "4.jpg does not exist"], invalid[1:], strict=True)
     ] == [True] * 3
+
+
+def test_a_photo_that_the_machine_cannot_read_is_asked_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo(tmp_path / RRU / PASS / "a" / "1.jpg")
+
+    def fail(path: Path, mode: str = "r") -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(Path, "open", fail)
+    (case,) = stage_a.load_cases(tmp_path)
+    assert case.invalid is None
+    asked = Engine(FakeBackend.from_answers(["unread"])).stream([stage_a.request(case)], GenerationOptions())
+    ((_, failed),) = asked
+    assert isinstance(failed, GenerationFailure)
+    assert (failed.kind, "Input/output error" in failed.problem) == ("error", True)
 
 
 def test_references_are_found_by_order_label_and_name(tmp_path: Path) -> None:
