@@ -60,6 +60,7 @@ class Engine:
 
     `fallback_backend` takes the image requests that the backend cannot run (a backend, or a function that makes one);
     each of its results says so. `unsupported_options`: "refuse" or "warn" where the backend cannot honour an option.
+    `on_notice` is called, once each, with what would otherwise be an `EngineWarning`, in the thread that generates.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Engine:
         fallback_backend: Backend | Callable[[], Backend] | None = None,
         chat_template: ChatTemplateOptions | None = None,
         unsupported_options: str = "refuse",
+        on_notice: Callable[[str], None] | None = None,
     ) -> None:
         if unsupported_options not in ("refuse", "warn"):
             raise ConfigError(f"unsupported_options must be 'refuse' or 'warn', got {unsupported_options!r}")
@@ -77,7 +79,8 @@ class Engine:
         self._chat_template = chat_template or ChatTemplateOptions()
         self._warn_only = unsupported_options == "warn"
         self._lock = threading.RLock()
-        self._warned: set[str] = set()
+        self._on_notice = on_notice or _warn
+        self._noticed: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -168,7 +171,7 @@ class Engine:
             fallback = self._open_fallback()
             if not fallback.supports_vlm:
                 raise CapabilityError(f"{reason}, and neither can the fallback {fallback.name!r}; give a vision-language checkpoint")
-            self._warn(f"{reason}: they run on {fallback.name!r}")
+            self._notice(f"{reason}: they run on {fallback.name!r}")
             groups.append((fallback, f"{fallback.name}: {reason}", images))
         return groups
 
@@ -253,25 +256,31 @@ class Engine:
                     f"backend {backend.name!r} cannot honour: {listed}. Leave them out, or allow it with --unsupported-options warn. "
                     f"Extra options it knows: {legal}"
                 )
-            self._warn(f"backend {backend.name!r} ignores: {listed}")
+            self._notice(f"backend {backend.name!r} ignores: {listed}")
         return honoured, ignored
 
-    def _warn(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            warnings.warn(message, EngineWarning, stacklevel=2)
+    def _notice(self, message: str) -> None:
+        if message not in self._noticed:
+            self._noticed.add(message)
+            self._on_notice(message)
 
     def close(self) -> None:
         """Free the models' memory and end all child processes; may be called twice."""
-        self._backend.close()
-        if isinstance(self._fallback, Backend):
-            self._fallback.close()
+        try:
+            self._backend.close()
+        finally:
+            if isinstance(self._fallback, Backend):
+                self._fallback.close()
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, EngineWarning, stacklevel=3)
 
 
 def _error(doing: str, error: Exception) -> GenerationFailure:
@@ -295,6 +304,7 @@ def build_engine(
     preprocess: VlmPreprocessOptions | None = None,
     fallback_backend: str | None = None,
     unsupported_options: str = "refuse",
+    on_notice: Callable[[str], None] | None = None,
 ) -> Engine:
     """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed."""
     preprocess = preprocess or VlmPreprocessOptions()
@@ -305,4 +315,10 @@ def build_engine(
             raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
         fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options)  # noqa: E731
     primary = build_backend(backend, config, preprocess, vllm_options)
-    return Engine(primary, fallback_backend=fallback, chat_template=chat_template, unsupported_options=unsupported_options)
+    return Engine(
+        primary,
+        fallback_backend=fallback,
+        chat_template=chat_template,
+        unsupported_options=unsupported_options,
+        on_notice=on_notice,
+    )

@@ -539,6 +539,37 @@ def test_closing_closes_both_backends_and_may_be_done_twice() -> None:
     asked.close()
 
 
+def test_a_backend_that_fails_to_close_does_not_keep_the_fallback_open() -> None:
+    closed: list[str] = []
+
+    class Stuck(TextOnly):
+        def close(self) -> None:
+            raise BackendError("does not end")
+
+    class Fallback(FakeBackend):
+        def close(self) -> None:
+            closed.append(self.name)
+
+    asked = Engine(backend(cls=Stuck), fallback_backend=backend(cls=Fallback))
+    with pytest.raises(BackendError, match="does not end"):
+        asked.close()
+    assert closed == ["fake"]
+
+
+def test_notices_go_to_who_asks_for_them_instead_of_being_warned_of() -> None:
+    notices: list[str] = []
+    asked = Engine(backend(cls=TextOnly), fallback_backend=backend(), unsupported_options="warn", on_notice=notices.append)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            asked.generate_text_batch([text()], GenerationOptions(logprobs=True))
+            asked.generate_vlm_batch([look()], GREEDY)
+    assert [notice.split(":")[0] for notice in notices] == [
+        "backend 'textonly' ignores",
+        "backend 'textonly' cannot run image requests with this checkpoint",
+    ]
+
+
 def test_a_fallback_that_was_never_made_is_not_made_to_be_closed() -> None:
     Engine(backend(cls=TextOnly), fallback_backend=lambda: pytest.fail("the fallback was made")).close()
 
