@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +59,8 @@ def _scripts(run: RunConfig) -> list[str]:
     return ["echo" if Path(path).name == "echo" else path for path in run.model if not Path(path).is_dir()] or ["echo"]
 
 
-def open_engine(spec: EngineSpec, run: RunConfig) -> Engine:
-    """Return the loaded engine; the errors of the backend's start pass through."""
+def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], None]) -> Engine:
+    """Return the loaded engine; the errors of the backend's start pass through. `on_notice`: see `Engine`."""
     from evalharness.engine import build_engine  # loads the backend's libraries
 
     mine = _options_for(spec.backend, run)
@@ -86,6 +86,7 @@ def open_engine(spec: EngineSpec, run: RunConfig) -> Engine:
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,
         unsupported_options=run.unsupported_options,
+        on_notice=on_notice,
     )
 
 

@@ -12,7 +12,7 @@ from _pytest.outcomes import Failed
 
 from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationResult
-from evalharness.errors import EvalHarnessError, RecordError, ScoreError
+from evalharness.errors import BackendError, EvalHarnessError, RecordError, ScoreError
 from evalharness.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.collection import is_ours
 from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, shorten
@@ -40,8 +40,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         message = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {error}"
         raise Failed(f"engine {spec.id} cannot be opened: {message}", pytrace=False) from None
     yield opened
-    state.stop_runner()
-    opened.close()
+    state.close_engine(spec, opened)
 
 
 @pytest.fixture
@@ -70,6 +69,9 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
     except RecordError as error:
         stop_for(session, error)
         raise Failed(str(error), pytrace=False) from None
+    except BackendError as error:
+        outcomes = [GenerationFailure("error", str(error), error)]
+    state.warn_of_notices()
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
     record.num_tokens = sum(result.num_completion_tokens or 0 for result in results)
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]

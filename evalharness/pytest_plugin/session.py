@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from evalharness.cases import Case
 from evalharness.config import RunConfig
-from evalharness.errors import ConfigError
+from evalharness.errors import BackendError, ConfigError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, read_eval
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, open_engine
@@ -49,6 +51,8 @@ class EvalSession:
         self._markers: dict[str, pytest.Mark] = {}
         self.current: ItemRecord | None = None
         self.started_run = False
+        self.asked: dict[str, Any] = {}
+        """What run.json said at the start of the run."""
         self._evals_noted = False
         self._engines = list(engines) if engines is not None else None
         self._journal: Journal | None = None
@@ -56,6 +60,8 @@ class EvalSession:
         self._unit_cases: dict[UnitKey, list[Case]] = {}
         self._tests_left: Counter[tuple[str, str, str]] = Counter()
         self._runner: tuple[UnitKey, UnitRunner] | None = None
+        self._hanging: dict[str, str] = {}
+        self._notices: list[str] = []
         self.progress = UnitProgress()
 
     # Engines and evals, known at collection
@@ -163,28 +169,60 @@ class EvalSession:
             # Before torch is imported; without it every worker's torch would use all cores.
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.num_workers)))
         started = time.monotonic()
-        engine = open_engine(spec, self.run)
+        engine = open_engine(spec, self.run, self._note)
         facts = engine.describe()
         self.journal.write("engine", {"id": spec.id, "load_s": time.monotonic() - started, "settings": facts, "worker": self.worker})
         return engine
 
+    def _note(self, message: str) -> None:
+        # A warning that is an error would end the thread that generates, and with it every case of the unit.
+        if threading.current_thread() is threading.main_thread():
+            _warn(message)
+        else:
+            self._notices.append(message)
+
+    def warn_of_notices(self) -> None:
+        """Warn, in the thread of the tests, of what engines have done otherwise than asked."""
+        while self._notices:
+            _warn(self._notices.pop(0))
+
     def runner(self, record: ItemRecord, engine: Engine) -> UnitRunner:
-        """Return the runner of the test's unit, started if it is the unit's first test."""
+        """Return the runner of the test's unit, started if it is the unit's first test; `BackendError` where the engine hangs."""
         unit = self._units[record.nodeid]
         if self._runner is not None and self._runner[0] == unit:
             return self._runner[1]
         self.stop_runner()
+        if unit.engine in self._hanging:
+            raise BackendError(self._hanging[unit.engine])
         module = self.modules[unit.path]
         cases = [case for case in self._unit_cases[unit] if self._tests_left[unit.engine, unit.path, case.id]]
+        self.journal.write("unit_start", {"engine": unit.engine, "eval": module.name})
         runner = UnitRunner(unit.engine, engine, module, cases, self.journal, self.progress)
         self._runner = (unit, runner)
         return runner
 
     def stop_runner(self) -> None:
         """End the running unit, if any."""
-        if self._runner is not None:
-            self._runner[1].stop()
-            self._runner = None
+        if self._runner is None:
+            return
+        unit, runner = self._runner
+        self._runner = None
+        if not runner.stop():
+            problem = f"engine {unit.engine} still generates for {unit.path}, though told to stop: it is left open until the process ends"
+            self._hanging[unit.engine] = problem
+            self.journal.write("problem", {"problem": problem})
+
+    def close_engine(self, spec: EngineSpec, engine: Engine) -> None:
+        """End the running unit and close the engine, unless its thread hangs: closing would pull the model from under it.
+
+        Its facts are noted again: some are counts of what happened since it was opened.
+        """
+        self.stop_runner()
+        if spec.id in self._hanging:
+            return
+        facts = engine.describe()
+        engine.close()
+        self.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self.worker})
 
     def test_ended(self, record: ItemRecord, duration_s: float) -> None:
         """Write the test's row and let its case's generations go when no other test needs them."""
@@ -220,6 +258,12 @@ class EvalSession:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+
+def _warn(message: str) -> None:
+    from evalharness.engine import EngineWarning
+
+    warnings.warn(message, EngineWarning, stacklevel=2)
 
 
 def _is_eval(item: pytest.Item) -> bool:

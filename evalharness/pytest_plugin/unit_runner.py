@@ -19,6 +19,8 @@ __all__ = ["UnitProgress", "UnitRunner"]
 
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 
+STOP_TIMEOUT_S = 60.0
+"""How long a unit may take to end once it is told to; a backend looks at least once per generated token."""
 _POLL_S = 0.2  # how often a waiting test lets progress be shown
 
 
@@ -76,10 +78,11 @@ class UnitRunner:
         with self._changed:
             self._finished.pop(case_id, None)
 
-    def stop(self, timeout_s: float = 60.0) -> None:
-        """End what still runs and wait for the thread."""
+    def stop(self) -> bool:
+        """End what still runs, wait for the thread, and return whether it has ended: it may hang in a library or a device."""
         self._stop.set()
-        self._thread.join(timeout_s)
+        self._thread.join(STOP_TIMEOUT_S)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         started = time.monotonic()

@@ -294,3 +294,48 @@ FakeBackend._complete = broken
         run = project.write(conftest=conftest, test_a=MARK + "def test_s(case, generation): pass\n").run(apart=True)
         assert [row["outcome"] for row in run.rows] == ["pass", "pass", "error", "error"]
         assert {row["problem"] for row in run.rows[2:]} == {"RuntimeError: boom (at broken, line 7)"}
+
+
+class TestUnitsThatDoNotEnd:
+    CONFTEST = """
+import threading
+from evalharness.backends.fake import FakeBackend
+from evalharness.pytest_plugin import unit_runner
+
+unit_runner.STOP_TIMEOUT_S = 0.2
+
+def close(self):
+    print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("unit-")])
+
+FakeBackend.close = close
+"""
+    TEST = MARK + "def test_s(case, generation): assert case.id != 'c1'\n"
+    PROBLEM = "engine fake:answers still generates for test_a.py, though told to stop: it is left open until the process ends"
+
+    def test_a_hanging_one_is_a_problem_of_the_run_and_its_engine_is_not_closed_under_it(self, project: Project) -> None:
+        project.write(conftest=self.CONFTEST, test_a=self.TEST)
+        model = project.script({"contains": "c2", "text": "x", "delay_s": 30}, {"text": "x"})
+        run = project.run("-x", "-s", "--model", model, apart=True)
+        assert run.duration_s < 20
+        assert run.facts["problems"] == [self.PROBLEM]
+        assert f"! {self.PROBLEM}" in run.output
+        assert "closed with" not in run.output
+        assert run.exit_code == 1
+
+    def test_an_engine_that_hangs_takes_no_further_unit(self, project: Project) -> None:
+        skips = MARK + "@pytest.fixture\ndef early(case):\n    if case.id == 'c2': pytest.skip('early')\n"
+        project.write(
+            conftest=self.CONFTEST,
+            test_a=skips + "def test_s(early, case, generation): pass\n",
+            test_b=MARK + "def test_s(case, generation): pass\n",
+        )
+        model = project.script({"contains": "c2", "text": "x", "delay_s": 30}, {"text": "x"})
+        run = project.run("--model", model, "--deselect", "test_a.py::test_s[fake:answers-c3]", apart=True)
+        assert run.duration_s < 20
+        assert [row["outcome"] for row in run.rows] == ["pass", "pass", "skip", "error", "error", "error", "error"]
+        assert {row["problem"] for row in run.rows[3:]} == {self.PROBLEM}
+
+    def test_one_that_ends_leaves_nothing_to_say(self, project: Project) -> None:
+        run = project.write(conftest=self.CONFTEST, test_a=self.TEST).run("-x", "-s", apart=True)
+        assert run.facts["problems"] == []
+        assert "closed with []" in run.output

@@ -163,6 +163,25 @@ class TestGenerations:
         assert {tuple(row["generation"]["ignored_options"]) for row in run.rows} == {("num_beams=4",)}
         assert run.output.count("backend 'fake' ignores: num_beams=4") == 1
 
+    def test_a_warning_that_is_an_error_costs_the_test_that_hears_of_it_not_the_others(self, project: Project) -> None:
+        options = "options=GenerationOptions(extra_generation_kwargs={'num_beams': 4})"
+        project.write(
+            test_a=HEADER + f"pytestmark = pytest.mark.eval(cases=cases, request=ask, {options})\ndef test_s(case, generation): pass\n"
+        )
+        run = project.run_inline("--unsupported-options", "warn", "-W", "error::evalharness.engine.EngineWarning")
+        assert run.exit_code == 1
+        assert list(run.outcomes.values()) == ["error", "pass", "pass", "pass"]
+        assert "EngineWarning: backend 'fake' ignores: num_beams=4" in run.rows[0]["problem"]
+
+    def test_a_warning_from_an_engine_that_a_test_asks_itself_comes_at_once(self, project: Project) -> None:
+        body = """
+def test_s(case, engine):
+    if case.id == "c0":
+        with pytest.warns(UserWarning, match="ignores: num_beams=4"):
+            engine.generate_text_batch([ask(case)], GenerationOptions(extra_generation_kwargs={"num_beams": 4}))
+"""
+        assert project.write(test_a=MARK + body).run_inline("--unsupported-options", "warn").counts == {"pass": 4}
+
 
 class TestRequests:
     def test_whatever_a_request_raises_is_an_error_of_its_case_alone(self, project: Project) -> None:
