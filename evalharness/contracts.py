@@ -6,6 +6,7 @@ out of range: `ContractValueError`. A `bool` is never accepted where a number is
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -33,6 +34,7 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool"]
 Variant: TypeAlias = Literal["vlm", "text"]
 
 _MAX_SEED = 2**63 - 1  # what every backend's generators take
+_MAX_COUNT = 2**31 - 1  # of tokens; no context is as long
 _MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; what is larger does not fit the engines' integers
 
 
@@ -82,6 +84,16 @@ def _instance(path: str, value: object, wanted: type) -> None:
 def _sequence(path: str, value: object, of: str) -> None:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise ContractTypeError(f"{path} must be a sequence of {of}, got {value!r} ({type(value).__name__})")
+
+
+def _json_value(path: str, value: object) -> None:
+    """Raise unless `value` can be recorded: options are part of every run's record."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except TypeError as error:
+        raise ContractTypeError(f"{path} must be plain JSON data (numbers, texts, lists, mappings): {error}") from None
+    except (ValueError, RecursionError) as error:  # NaN, infinity, an int beyond all measure, what holds itself
+        raise ContractValueError(f"{path} must be plain JSON data, and finite: {error}") from None
 
 
 def _known_keys(path: str, mapping: object, cls: type) -> Mapping[str, Any]:
@@ -249,7 +261,7 @@ class GenerationOptions:
     extra_generation_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _integer("options.max_new_tokens", self.max_new_tokens, minimum=1)
+        _integer("options.max_new_tokens", self.max_new_tokens, minimum=1, maximum=_MAX_COUNT)
         _number("options.temperature", self.temperature, integer=False, minimum=0.0)
         _number("options.top_p", self.top_p, integer=False, above=0.0, maximum=1.0)
         _number("options.repetition_penalty", self.repetition_penalty, integer=False, above=0.0)
@@ -258,7 +270,7 @@ class GenerationOptions:
             raise ContractValueError(
                 "options.do_sample is True but options.temperature is 0; set a temperature above 0 or leave do_sample unset"
             )
-        _integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, optional=True)
+        _integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, maximum=_MAX_COUNT, optional=True)
         _instance("options.stop", self.stop, StopOptions)
         _integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
         _boolean("options.use_cache", self.use_cache)
@@ -284,6 +296,7 @@ class GenerationOptions:
             _text("options.extra_generation_kwargs key", key)
             if key in named:
                 raise ContractValueError(f"options.extra_generation_kwargs.{key} would override a named option; set that one instead")
+            _json_value(f"options.extra_generation_kwargs.{key}", self.extra_generation_kwargs[key])
         object.__setattr__(self, "extra_generation_kwargs", MappingProxyType(dict(self.extra_generation_kwargs)))
 
     def __reduce__(self) -> tuple[Any, ...]:

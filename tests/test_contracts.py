@@ -9,6 +9,8 @@ import pickle
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, fields, replace
+from decimal import Decimal
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -389,6 +391,54 @@ def test_numbers_in_plain_data_are_cast() -> None:
 def test_bad_plain_data_is_refused_with_its_path(mapping: Any, kind: type[Exception], problem: str) -> None:
     with pytest.raises(kind, match=f"^{problem}"):
         GenerationOptions.from_mapping(mapping)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1}, b"x", Path("x"), 1j, len, [1, {"a": object()}], {(1, 2): 3}, Decimal("1"), range(3)],
+    ids=["object", "set", "bytes", "path", "complex", "function", "nested", "key", "decimal", "range"],
+)
+def test_an_extra_that_is_no_json_is_refused_by_path(value: object) -> None:
+    with pytest.raises(ContractTypeError, match=r"^options\.extra_generation_kwargs\.odd must be plain JSON data"):
+        GenerationOptions(extra_generation_kwargs={"top_k": 5, "odd": value})
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "no_repeat_ngram_size"])
+def test_a_number_too_long_to_be_recorded_is_refused(name: str) -> None:
+    with pytest.raises(ContractValueError, match=rf"^options\.{name} must be at most 2147483647"):
+        GenerationOptions(**{name: 10**4300 - 1})
+
+
+def _holds_itself() -> list[object]:
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+def _nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, [1.0, -math.inf], {"a": math.nan}, _holds_itself(), _nested(100_000), 10**5000],
+    ids=["nan", "infinity", "in a list", "in a mapping", "cycle", "deep", "huge"],
+)
+def test_an_extra_that_json_cannot_hold_is_refused_by_path(value: object) -> None:
+    with pytest.raises(ContractValueError, match=r"^options\.extra_generation_kwargs\.odd must be plain JSON data"):
+        GenerationOptions.from_mapping({"odd": value})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 5, 0.5, "统计\ud800", [1, [2]], (1, 2), {"a": 1}, {7: -1.5}],
+    ids=["none", "bool", "int", "float", "text", "list", "tuple", "mapping", "ids"],
+)
+def test_an_extra_of_plain_data_is_taken_and_can_be_recorded(value: object) -> None:
+    json.dumps(GenerationOptions(extra_generation_kwargs={"odd": value}).to_json(), allow_nan=False)
 
 
 def test_unknown_keys_of_plain_data_go_to_the_extras() -> None:
