@@ -235,6 +235,10 @@ class Engine:
                 else:
                     running.pop(output[0])
                     yield output
+        except Exception:
+            while refused:  # their verdict does not depend on the engine that broke
+                yield refused.popleft()
+            raise
         finally:
             # Left to the garbage collector, a backend would go on with what nobody waits for.
             close = getattr(outputs, "close", None)

@@ -400,6 +400,21 @@ def test_b25_an_error_while_generating_reaches_the_caller_and_the_fallback_is_no
 # --- plugins -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("num_answered", "expected"), [(0, [0, 2]), (1, [0, 2, 1])], ids=["at once", "after an answer"])
+def test_what_was_refused_is_said_before_a_broken_backend_is(num_answered: int, expected: list[int]) -> None:
+    class Breaks(FakeBackend):
+        def generate(self, prompts: Any, **options: Any) -> Iterator[Any]:
+            pulled = list(prompts)  # many at once, as the real ones do
+            yield from super().generate(pulled[:num_answered], **options)
+            raise BackendError("the machine is gone")
+
+    said = []
+    with pytest.raises(BackendError, match="the machine is gone"):
+        for position, _ in Engine(backend(cls=Breaks)).stream([text(5), text("a"), text(None), text("b")], GREEDY):
+            said.append(position)
+    assert said == expected
+
+
 def test_b10_a_post_processor_has_the_last_word_on_text_and_leaves_raw_text() -> None:
     (result,) = engine(lambda prompt: " ab ").generate_text_batch(
         [text()], GREEDY, plugins=[SimpleNamespace(postprocess_text=" {}\n".format)]
