@@ -30,6 +30,7 @@ from evalharness.backends.hf_memory import (
 )
 from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
 from evalharness.backends.hf_transformers import transformers
+from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin
@@ -123,6 +124,7 @@ class HfBackend:
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` for a plan that cannot be honoured."""
         check_extras(plan, self._vocab_size)
+        check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
         if plan.pad_token_id is not None and plan.pad_token_id >= self._vocab_size:
             raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self._vocab_size - 1}")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
 from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
 from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, completion_of, sampling_params
@@ -108,7 +109,8 @@ class VllmBackend:
         return self._vlm_problem is None
 
     def check_plan(self, plan: SamplingPlan) -> None:
-        """Raise `UnsupportedOption` for a plan that vLLM cannot honour."""
+        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
+        check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
         sampling_params(plan, vocab_size=self._vocab_size)
 
     def generate(

@@ -399,6 +399,7 @@ BAD_EXTRAS = {
     "flat bad words": ({"extra": (("bad_words_ids", [5]),)}, ConfigError, "bad_words_ids must be a non-empty list of non-empty lists"),
     "id beyond the vocabulary": ({"extra": (("suppress_tokens", [260]),)}, ConfigError, "token id 260; the vocabulary ends at 259"),
     "minimum above maximum": ({"extra": (("min_new_tokens", 13),)}, ConfigError, r"must not exceed max_new_tokens \(12\)"),
+    "stop id": ({"stop_token_ids": (END_ID, 260)}, ConfigError, "stop token id 260 would never stop: .* ends at 259"),
     "pad id": ({"pad_token_id": 260}, ConfigError, "pad_token_id is 260; the vocabulary ends at 259"),
 }
 

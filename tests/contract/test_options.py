@@ -172,6 +172,25 @@ def test_an_extra_out_of_range_is_refused_before_anything_runs(real_engine: Engi
     assert unused.num_calls == 0
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"stop": StopOptions(stop_token_ids=(151_645,))}, {"eos_token_id": 151_645}, {"eos_token_id": (642, 2**31 - 1)}],
+    ids=["stop id", "end-of-sequence id", "the largest id"],
+)
+def test_a_stop_id_that_the_model_cannot_say_is_refused_before_anything_runs(real_engine: Engine, changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"stop token id \d+ would never stop"):
+        next(real_engine.stream([ask("hi")], replace(FREE, **changes)))
+
+
+def test_an_end_of_sequence_id_of_the_checkpoint_itself_may_be_one_that_it_cannot_say(
+    real_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, options = [ask(text) for text in TEXTS], GenerationOptions(max_new_tokens=24)
+    before = generate(real_engine, asked, options)
+    monkeypatch.setattr(real_engine.backend, "eos_token_ids", (*real_engine.backend.eos_token_ids, 151_645))
+    assert generate(real_engine, asked, options) == before
+
+
 def test_no_repeat_ngrams_is_honoured_where_it_is_supported(hf_engine: Engine) -> None:
     for result in generate(hf_engine, ASKED[:4], replace(FREE, no_repeat_ngram_size=1)):
         assert len(set(result.token_ids)) == len(result.token_ids)
