@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ _OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
 class EvalModule:
     """What one eval module asks: its cases, how each becomes a request, and how it is decoded.
 
-    `variants` are the decodings of every case: decode settings × samples, each with its seed.
+    `variants` are the decodings of every case: decode settings × samples. Their seed is the run's or the marker's.
     """
 
     name: str
@@ -35,7 +36,25 @@ class EvalModule:
     cases: Sequence[Case]
     request: Callable[[Any], Any]
     variants: tuple[GenerationOptions, ...]
+    num_samples: int
     aggregate: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, float]] | None
+
+    def options_for(self, case: Case) -> list[GenerationOptions]:
+        """Return the variants as one case is decoded: where they sample, each with a seed of its own.
+
+        One seed for all would make every case draw the same noise. Engines share the seeds: they are compared case by case.
+        """
+        return [
+            replace(options, seed=_derived_seed(options.seed, self.name, case.id, position % self.num_samples))
+            if options.samples
+            else options
+            for position, options in enumerate(self.variants)
+        ]
+
+
+def _derived_seed(*parts: object) -> int:
+    text = "\0".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") % 2**31
 
 
 def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> EvalModule:
@@ -51,7 +70,9 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
             raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {given.get(key)!r}")
     name = Path(path).stem.removeprefix("test_")
     cases = _load_cases(given["cases"], _data_dir(given.get("data"), run, root), path, run.limit)
-    return EvalModule(name, path, cases, given["request"], _variants(given, path, run), given.get("aggregate"))
+    num_samples = _num_samples(given, path, run)
+    variants = _variants(given, num_samples, path, run)
+    return EvalModule(name, path, cases, given["request"], variants, num_samples, given.get("aggregate"))
 
 
 def _data_dir(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:
@@ -86,22 +107,26 @@ def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | 
     return cases[:limit]
 
 
-def _variants(given: Mapping[str, Any], path: str, run: RunConfig) -> tuple[GenerationOptions, ...]:
+def _num_samples(given: Mapping[str, Any], path: str, run: RunConfig) -> int:
+    num_samples = run.num_samples if run.is_set("num_samples") else given.get("num_samples", 1)
+    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
+        raise ConfigError(f"{path}: num_samples must be an int of at least 1, got {num_samples!r}")
+    return num_samples
+
+
+def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunConfig) -> tuple[GenerationOptions, ...]:
     marked = given.get("options", GenerationOptions())
     settings = list(marked) if isinstance(marked, (list, tuple)) else [marked]
     if not settings or not all(isinstance(options, GenerationOptions) for options in settings):
         raise ConfigError(f"{path}: options must be GenerationOptions or a list of them, got {marked!r}")
-    num_samples = run.num_samples if run.is_set("num_samples") else given.get("num_samples", 1)
-    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
-        raise ConfigError(f"{path}: num_samples must be an int of at least 1, got {num_samples!r}")
     overrides = {name: getattr(run, name) for name in _OVERRIDES if run.is_set(name) and getattr(run, name) is not None}
-    variants = []
+    variants: list[GenerationOptions] = []
     for options in settings:
         options = replace(options, **overrides)
         if num_samples > 1 and not options.samples:
             raise ConfigError(f"{path}: num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0")
         seed = run.seed if options.seed is None or run.is_set("seed") else options.seed
-        variants += [replace(options, seed=seed + sample) for sample in range(num_samples)]
+        variants += [replace(options, seed=seed)] * num_samples
     return tuple(variants)
 
 

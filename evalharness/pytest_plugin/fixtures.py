@@ -40,7 +40,10 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         message = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {error}"
         raise Failed(f"engine {spec.id} cannot be opened: {message}", pytrace=False) from None
     yield opened
-    state.close_engine(spec, opened)
+    try:
+        state.close_engine(spec, opened)
+    except RecordError as error:
+        stop_for(request.session, error)
 
 
 @pytest.fixture
@@ -73,7 +76,6 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
         outcomes = [GenerationFailure("error", str(error), error)]
     state.warn_of_notices()
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
-    record.num_tokens = sum(result.num_completion_tokens or 0 for result in results)
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
         broken = next((failure for failure in failures if failure.kind == "error"), None)

@@ -51,7 +51,6 @@ class ItemRecord:
     gated: bool
     started_at: str
     scores: dict[str, float] = field(default_factory=dict)
-    num_tokens: int = 0
     invalid: str | None = None
     broken: str | None = None
     miss: Miss | None = None

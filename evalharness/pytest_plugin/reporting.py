@@ -63,7 +63,7 @@ def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport) ->
         "outcome": record.outcome,
         "problem": record.problem,
         "location": record.miss.location if record.miss is not None else "",
-        "num_tokens": record.num_tokens,
+        "num_tokens": item.config.stash[STATE].progress.take_new_tokens(),
     }
     if record.outcome in ("miss", "invalid"):
         # Of the item, not of this report: the JUnit file takes those of the teardown.

@@ -60,6 +60,7 @@ class EvalSession:
         self._unit_cases: dict[UnitKey, list[Case]] = {}
         self._tests_left: Counter[tuple[str, str, str]] = Counter()
         self._runner: tuple[UnitKey, UnitRunner] | None = None
+        self._ended: set[str] = set()
         self._hanging: dict[str, str] = {}
         self._notices: list[str] = []
         self.progress = UnitProgress()
@@ -228,7 +229,9 @@ class EvalSession:
         """Write the test's row and let its case's generations go when no other test needs them."""
         unit = self._units[record.nodeid]
         key = (unit.engine, unit.path, record.case.id)
-        self._tests_left[key] -= 1
+        if record.nodeid not in self._ended:  # a test may be run again
+            self._ended.add(record.nodeid)
+            self._tests_left[key] -= 1
         if not self._tests_left[key] and self._runner is not None:
             self._runner[1].release(record.case.id)
         self.journal.write(

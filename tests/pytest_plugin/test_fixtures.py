@@ -93,7 +93,7 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=3,
     options=[GenerationOptions(temperature=1.0, seed=10), GenerationOptions(temperature=0.5, max_new_tokens=5, seed=20)])
 
 def test_first(case, generations):
-    assert [g.seed for g in generations] == [10, 11, 12, 20, 21, 22]
+    assert len({g.seed for g in generations}) == 6
     assert [g.finish_reason for g in generations] == ["stop"] * 3 + ["length"] * 3
 
 @pytest.mark.gate("longest >= 6")
@@ -118,9 +118,8 @@ class TestGenerations:
         made = [(line["case_id"], line["sample"]) for line in run.journal if line["kind"] == "generation"]
         assert sorted(made) == [(f"c{i}", sample) for i in range(4) for sample in range(6)]
         for row in run.rows:
-            assert [g["seed"] for g in row["generations"]] == [10, 11, 12, 20, 21, 22]
             assert row["generation"] == row["generations"][0]
-            assert [options["max_new_tokens"] for options in row["options"]] == [256] * 3 + [5] * 3
+            assert [(options["max_new_tokens"], options["seed"]) for options in row["options"]] == [(256, 10)] * 3 + [(5, 20)] * 3
 
     def test_one_generation_is_no_list_in_the_row(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generations): assert len(generations) == 1\n").run_inline()
@@ -137,8 +136,8 @@ class TestGenerations:
         run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline(
             "--max-new-tokens", "3", "--seed", "5", "--temperature", "1"
         )
-        assert {(row["generation"]["text"], row["generation"]["seed"]) for row in run.rows} == {("ask", 5)}
-        assert run.rows[0]["options"]["max_new_tokens"] == 3
+        assert {row["generation"]["text"] for row in run.rows} == {"ask"}
+        assert (run.rows[0]["options"]["max_new_tokens"], run.rows[0]["options"]["seed"]) == (3, 5)
 
     def test_an_option_that_the_backend_cannot_honour_is_refused_for_every_case(self, project: Project) -> None:
         options = "options=GenerationOptions(extra_generation_kwargs={'num_beams': 4})"
@@ -181,6 +180,78 @@ def test_s(case, engine):
             engine.generate_text_batch([ask(case)], GenerationOptions(extra_generation_kwargs={"num_beams": 4}))
 """
         assert project.write(test_a=MARK + body).run_inline("--unsupported-options", "warn").counts == {"pass": 4}
+
+
+SAMPLED = (
+    HEADER
+    + """
+pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=2, options=GenerationOptions(temperature=1.0))
+def test_s(case, generations): pass
+"""
+)
+
+
+class TestSeeds:
+    @staticmethod
+    def seeds(run: Run) -> dict[tuple[str, str, int], int]:
+        return {
+            (row["engine"], row["case_id"], sample): generation["seed"]
+            for row in run.rows
+            for sample, generation in enumerate(row["generations"])
+        }
+
+    def test_every_case_and_sample_has_its_own_and_a_repeated_run_the_same(self, project: Project) -> None:
+        project.write(test_a=SAMPLED)
+        first, again, other = (project.run_inline("--run-id", name, "--seed", seed) for name, seed in (("a", "7"), ("b", "7"), ("c", "8")))
+        assert len(set(self.seeds(first).values())) == 8
+        assert self.seeds(first) == self.seeds(again)
+        assert not set(self.seeds(first).values()) & set(self.seeds(other).values())
+        assert all(0 <= seed < 2**31 for seed in self.seeds(first).values())
+
+    def test_they_depend_on_nothing_but_run_seed_eval_case_and_sample(self, project: Project) -> None:
+        project.write(test_a=SAMPLED, test_b=SAMPLED)
+        run = project.run_inline("--run-id", "a", "test_a.py")
+        fewer = project.run_inline("--run-id", "b", "--num-samples", "1", "-k", "c2", "test_a.py", "--model", project.script({"text": "x"}))
+        assert fewer.rows[0]["generation"]["seed"] == self.seeds(run)["fake:echo", "c2", 0]
+        other = project.run_inline("--run-id", "c", "test_b.py")
+        assert not set(self.seeds(run).values()) & set(self.seeds(other).values())
+
+    def test_greedy_decoding_has_no_need_of_them(self, project: Project) -> None:
+        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline("--seed", "3")
+        assert {row["generation"]["seed"] for row in run.rows} == {None}
+
+
+RERUN = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    item._initrequest()
+    runtestprotocol(item, nextitem=nextitem, log=True)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+"""
+
+
+class TestReruns:
+    @pytest.mark.parametrize("body", [MARK, SAMPLED.partition("def test_s")[0]], ids=["one", "several"])
+    def test_a_test_that_runs_again_gets_the_same_generations(self, project: Project, body: str) -> None:
+        test = "def test_s(case, generations): assert generations\ndef test_t(case, generations): assert generations\n"
+        run = project.write(conftest=RERUN, test_a=body + test).run_inline()
+        assert run.counts == {"pass": 8}, run.rows[0]["problem"]
+        made = [(line["case_id"], line["sample"]) for line in run.journal if line["kind"] == "generation"]
+        assert len(made) == len(set(made))
+        rows = {row["nodeid"]: row for row in run.journal if row["kind"] == "row"}
+        assert {row["outcome"] for row in rows.values()} == {"pass"}
+
+    def test_a_failed_generation_stays_failed(self, project: Project) -> None:
+        project.write(conftest=RERUN, test_a=MARK + "def test_s(case, generation): pass\n")
+        run = project.run_inline(
+            "--model", project.script({"contains": "c1", "error": "lost"}, {"contains": "c2", "invalid": "no"}, {"text": "x"})
+        )
+        assert list(run.outcomes.values()) == ["pass", "error", "invalid", "pass"]
+        assert [row["problem"] for row in run.rows] == [None, "lost", "no", None]
 
 
 class TestRequests:

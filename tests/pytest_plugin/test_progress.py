@@ -50,6 +50,22 @@ def test_a_terminal_shows_one_live_line_with_cases_speed_and_time_left(project: 
     assert "\r" in last.partition("= evalharness =")[0], "the line is taken away before the summary"
 
 
+@pytest.mark.parametrize("mode", MODES[::2])
+def test_tokens_of_a_generation_that_tests_share_count_once(project: Project, mode: str) -> None:
+    conftest = """
+from evalharness.pytest_plugin.reporting import REPORTING
+def pytest_sessionfinish(session):
+    progress = session.config.stash[REPORTING].progress
+    if progress is not None:
+        print("tokens told:", progress._num_tokens)
+"""
+    tests = "".join(f"def test_{name}(case, generation): pass\n" for name in "stu")
+    project.write(conftest=conftest, test_a=MARK + tests)
+    run = project.run("-s", "--model", project.script({"text": "x" * 9}), mode=mode)
+    made = sum(line["generation"]["num_completion_tokens"] for line in run.journal if line["kind"] == "generation")
+    assert f"tokens told: {made}\n" in run.output
+
+
 def test_verbose_on_a_terminal_keeps_pytests_own_lines(project: Project) -> None:
     project.write(test_a=MARK + TEST)
     shown = run_on_terminal(project, "-v", mode="no-xdist")
