@@ -204,6 +204,9 @@ def _check_tokenizer(folder: Path) -> None:
 
 
 def _has_chat_template(folder: Path) -> bool:
+    tokenizer = _read_json(folder / "tokenizer_config.json") or {}
+    if "auto_map" in tokenizer or (folder / "tekken.json").is_file():
+        return True  # made by the tokenizer's own code, or by Mistral's
     if any((folder / name).is_file() and (folder / name).stat().st_size for name in ("chat_template.jinja", "chat_template.json")):
         return True
     return any((_read_json(folder / name) or {}).get("chat_template") for name in ("tokenizer_config.json", "processor_config.json"))

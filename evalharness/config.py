@@ -98,7 +98,13 @@ OPTIONS: tuple[Option, ...] = (
         f"Factor against tokens that were there before, 1 is none ({_EVALS_OWN}, otherwise 1)",
         metavar="F",
     ),
-    Option("seed", Number(minimum=0, maximum=2**32 - 1), "Seed of sampling (default: 0)", default=0, metavar="N"),
+    Option(
+        "seed",
+        Number(minimum=0, maximum=2**32 - 1),
+        "Seed of sampling, from which each case and sample gets its own (default: 0)",
+        default=0,
+        metavar="N",
+    ),
     Option("num_samples", Number(minimum=1), "Generations per case; more than 1 needs a temperature (default: 1)", default=1, metavar="N"),
     Option("max_pixels", Number(minimum=1), "Largest area of an image after resizing, in pixels (default: the checkpoint's)", metavar="N"),
     Option("min_pixels", Number(minimum=1), "Smallest area of an image after resizing, in pixels (default: the checkpoint's)", metavar="N"),
@@ -140,15 +146,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max_model_len",
         Number(minimum=1),
-        "Longest prompt plus generation that vLLM makes room for, in tokens (default: the checkpoint's)",
+        "Longest prompt plus generation, in tokens; vLLM makes room for no more (default: the checkpoint's)",
         metavar="N",
-        only_for=("vllm",),
     ),
     Option(
         "enforce_eager",
         Flag(),
-        "Start vLLM without compiling: ready sooner, slower afterwards (default: off)",
-        default=False,
+        "Start vLLM without compiling (eager): ready sooner, slower afterwards (default: eager on a CPU, compiled on a GPU)",
         only_for=("vllm",),
     ),
     Option(

@@ -24,7 +24,7 @@ def _named(config: RunConfig, name: str) -> str:
     value = config.settings[name].value
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     flag = "--" + name.replace("_", "-")
-    text = flag if value is True else f"{flag} {shown}"
+    text = flag if value is True else f"--no-{flag[2:]}" if value is False else f"{flag} {shown}"
     return text if config.origin(name) == "command line" else f"{text} ({config.origin(name)})"
 
 

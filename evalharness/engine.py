@@ -292,11 +292,25 @@ def _error(doing: str, error: Exception) -> GenerationFailure:
 
 
 def build_backend(name: str, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, vllm_options: VllmEngineOptions) -> Backend:
-    """Return a loaded backend by name; `ConfigError` for an unknown one, `CheckpointError` or `BackendError` if it cannot start."""
+    """Return a loaded backend by name; `ConfigError` for an unknown one, `CheckpointError` or `BackendError` if it cannot start.
+
+    The `max_model_len` of `vllm_options` holds on every backend.
+    """
     backend_class = load_backend_class(name)
     if name == "vllm":
         return backend_class(config, preprocess, vllm_options)
-    return backend_class(config, preprocess)
+    backend = backend_class(config, preprocess)
+    if vllm_options.max_model_len is not None:
+        _limit_context(backend, vllm_options.max_model_len)
+    return backend
+
+
+def _limit_context(backend: Backend, max_model_len: int) -> None:
+    own = backend.max_model_len
+    if own is not None and max_model_len > own:
+        backend.close()
+        raise ConfigError(f"max_model_len {max_model_len} is more than the checkpoint's context of {own} tokens; lower it or leave it out")
+    backend.max_model_len = max_model_len
 
 
 def build_engine(

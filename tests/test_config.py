@@ -165,7 +165,13 @@ def test_a_config_written_by_another_version_is_read(tmp_path: Path) -> None:
             ["--enforce-eager"], {}, "^--enforce-eager is honoured by vllm only, but .*hf .*default.*--backend vllm", id="vllm-only"
         ),
         pytest.param(["--backend", "vllm", "--device", "cpu"], {}, "--device cpu is honoured by hf only", id="hf-only"),
-        pytest.param([], {"env": {"EVALHARNESS_MAX_MODEL_LEN": "9"}}, "environment EVALHARNESS_MAX_MODEL_LEN.* honoured by vllm", id="env"),
+        pytest.param(["--no-enforce-eager"], {}, "^--no-enforce-eager is honoured by vllm only", id="vllm-only-taken-back"),
+        pytest.param(
+            [],
+            {"env": {"EVALHARNESS_TENSOR_PARALLEL_SIZE": "2"}},
+            "environment EVALHARNESS_TENSOR_PARALLEL_SIZE.* honoured by vllm",
+            id="env",
+        ),
         pytest.param(["--fallback-backend", "hf"], {}, "is the only backend of the run already", id="fallback-is-the-backend"),
         pytest.param(["--num-samples", "4", "--temperature", "0"], {}, "would give the same text every time", id="greedy-samples"),
         pytest.param(["--top-p", "0.9", "--temperature", "0"], {}, "has no effect with --temperature 0", id="greedy-top-p"),

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import glob
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalharness.checkpoint import expand_models, inspect_checkpoint, name_checkpoints
-from evalharness.config import OPTIONS, RunConfig
+from evalharness.checkpoint import CheckpointInfo, expand_models, inspect_checkpoint, name_checkpoints
+from evalharness.config import OPTIONS, Option, RunConfig
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.errors import CheckpointError
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
 __all__ = ["EngineSpec", "engine_specs", "open_engine"]
+
+_ECHO = "echo"
+_GIVE = "give 'echo' or a JSONL file of answers"
 
 
 @dataclass(frozen=True)
@@ -27,15 +33,17 @@ class EngineSpec:
     checkpoint_path: str
     fingerprint: str | None = None
     variant: str | None = None
+    options_not_taken: tuple[str, ...] = ()
+    """Options that were set for the run, but that mean nothing to this backend."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        return asdict(self)
+        return {**asdict(self), "options_not_taken": list(self.options_not_taken)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EngineSpec:
         """Return the spec that `to_json` wrote."""
-        return cls(**values)
+        return cls(**{**values, "options_not_taken": tuple(values["options_not_taken"])})
 
 
 def engine_specs(run: RunConfig, root: Path) -> list[EngineSpec]:
@@ -46,17 +54,70 @@ def engine_specs(run: RunConfig, root: Path) -> list[EngineSpec]:
         paths = expand_models(run.model, root)
         for path, name in zip(paths, name_checkpoints(paths), strict=True):
             info = inspect_checkpoint(path, trust_remote_code=run.trust_remote_code, allow_pickle=run.allow_pickle)
-            specs += [EngineSpec(f"{backend}:{name}", backend, name, str(path), info.fingerprint, info.variant) for backend in real]
+            _check_chat_template(info)
+            specs += [
+                EngineSpec(f"{backend}:{name}", backend, name, str(path), info.fingerprint, info.variant, _not_taken(backend, run))
+                for backend in real
+            ]
     if "fake" in run.backend:
-        specs += [EngineSpec(f"fake:{Path(script).stem}", "fake", Path(script).stem, script) for script in _scripts(run)]
+        scripts = _scripts(run)
+        names = _script_names(scripts)
+        not_taken = _not_taken("fake", run)
+        specs += [
+            EngineSpec(f"fake:{name}", "fake", name, script, None, None, not_taken) for script, name in zip(scripts, names, strict=True)
+        ]
     return specs
 
 
+def _check_chat_template(info: CheckpointInfo) -> None:
+    if not info.has_chat_template:
+        raise CheckpointError(
+            f"checkpoint {info.path} has no chat template, so it cannot be asked; "
+            "copy the chat_template.jinja of the checkpoint that it was trained from into it"
+        )
+
+
+def _not_taken(backend: str, run: RunConfig) -> tuple[str, ...]:
+    """Return the options that somebody set, but that another backend of the matrix takes and this one does not."""
+    return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not _concerns(option, backend, run))
+
+
+def _concerns(option: Option, backend: str, run: RunConfig) -> bool:
+    return not option.only_for or any(name in option.only_for for name in (backend, run.fallback_backend))
+
+
+def _script_names(scripts: Sequence[str]) -> list[str]:
+    bare = [Path(script).with_suffix("") for script in scripts]
+    paths = [Path(script) if bare.count(path) > 1 else path for script, path in zip(scripts, bare, strict=True)]
+    # `echo` is no file; as a path of one part it keeps its name, whatever scripts are called.
+    return name_checkpoints([Path("/", _ECHO) if script == _ECHO else path for script, path in zip(scripts, paths, strict=True)])
+
+
 def _scripts(run: RunConfig) -> list[str]:
+    """Return what answers for the fake backend: `echo`, or files of answers; `CheckpointError` where a path is neither."""
     # A project's settings name a real checkpoint; the fake backend then echoes unless a script was asked for.
     if run.origin("model") not in ("command line", "environment EVALHARNESS_MODEL"):
-        return ["echo"]
-    return ["echo" if Path(path).name == "echo" else path for path in run.model if not Path(path).is_dir()] or ["echo"]
+        return [_ECHO]
+    if set(run.backend) != {"fake"}:
+        return [_ECHO]  # the others have refused everything that is no checkpoint
+    found: dict[str, None] = {}
+    for path in run.model:
+        found.update(dict.fromkeys(_scripts_of(path)))
+    return list(found)
+
+
+def _scripts_of(pattern: str) -> list[str]:
+    path = Path(pattern)
+    if path.is_file():
+        return [pattern]
+    if path.is_dir():
+        raise CheckpointError(f"backend 'fake' runs no checkpoint, got the folder {pattern}; {_GIVE} or choose --backend hf or vllm")
+    if path.name == _ECHO:
+        return [_ECHO]
+    matches = sorted(match for match in glob.glob(pattern, recursive=True) if os.path.isfile(match))
+    if not matches:
+        raise CheckpointError(f"backend 'fake' got --model {pattern}, which is no file; {_GIVE}")
+    return matches
 
 
 def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], None]) -> Engine:
@@ -81,7 +142,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             max_model_len=mine["max_model_len"],
             trust_remote_code=run.trust_remote_code,
             dtype=run.dtype,
-            enforce_eager=True if mine["enforce_eager"] else None,
+            enforce_eager=mine["enforce_eager"],
         ),
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,
@@ -92,10 +153,4 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
 
 def _options_for(backend: str, run: RunConfig) -> dict[str, Any]:
     """Return every option's value, the default for those that concern only other backends of the matrix."""
-    concerned = (backend, run.fallback_backend)
-    return {
-        option.name: getattr(run, option.name)
-        if not option.only_for or any(name in option.only_for for name in concerned)
-        else option.default
-        for option in OPTIONS
-    }
+    return {option.name: getattr(run, option.name) if _concerns(option, backend, run) else option.default for option in OPTIONS}

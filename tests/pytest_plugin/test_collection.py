@@ -236,11 +236,11 @@ class TestWrongOptions:
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
         assert "did you mean 'fake'?" in run.output
 
-    def test_a_missing_script_is_said_in_each_error_row(self, project: Project) -> None:
-        run = project.write(test_a=MARK + TEST).run_inline("--model", "nowhere.jsonl")
+    def test_a_script_with_a_broken_row_is_said_in_each_error_row(self, project: Project) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline("--model", project.script({"txt": "x"}))
         assert run.exit_code == 1
         assert run.counts == {"error": 4}
-        assert "give 'echo' or a JSONL file" in run.rows[0]["problem"]
+        assert "answers.jsonl:1 is no script row" in run.rows[0]["problem"]
 
     def test_no_such_option_is_a_usage_error(self, project: Project) -> None:
         assert project.write(test_a=MARK + TEST).run_inline("--limits", "3").exit_code == pytest.ExitCode.USAGE_ERROR

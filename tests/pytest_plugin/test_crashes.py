@@ -254,10 +254,10 @@ class TestEnginesThatCannotOpen:
             test_a=MARK.replace("range(4)", f"range({num_cases})")
             + "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): score(x=1)\n"
         )
-        run = project.run("--model", "nowhere.jsonl", mode=mode)
+        run = project.run("--model", project.script({"txt": "x"}), mode=mode)
         assert run.counts == {"error": num_cases}
         assert len({row["problem"] for row in run.rows}) == 1
-        assert run.rows[0]["problem"].startswith("setup: engine fake:nowhere cannot be opened: backend 'fake' got --model")
+        assert run.rows[0]["problem"].startswith("setup: engine fake:answers cannot be opened: answers.jsonl:1 is no script row")
         assert run.exit_code == 1
         assert run.duration_s < 30
         assert "fixtures.py" not in run.output
