@@ -17,6 +17,7 @@ from evalharness.pytest_plugin.options import add_markers, asked_on_command_line
 from evalharness.pytest_plugin.outcomes import Miss, is_assertion, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, forget_config, reporting_config
+from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.session import STATE, EvalSession
 
 _FIXTURES = ("engine", "case", "generation", "generations", "score")
@@ -41,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(xdist_hooks, "evalharness-xdist")
     if given is None and asked_on_command_line(config):
+        refuse_misplaced_rootdir(config)
         try:
             state.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
         except EvalHarnessError as error:
