@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,21 +38,14 @@ REMOTE_CODE_FILES = ("config.json", "tokenizer_config.json", "processor_config.j
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A usable checkpoint. `num_bytes` is the size of its weights; `dtype` is what they are stored in, None if unknown.
+    """A usable checkpoint.
 
     `fingerprint` (SHA-256, hex) tells two checkpoints apart whatever their folders are called; `fingerprint_checkpoint`
-    says what goes into it. `max_position_embeddings` is in tokens, None where the config has none.
+    says what goes into it.
     """
 
     path: Path
-    name: str
-    model_type: str
-    architectures: tuple[str, ...]
     variant: Variant
-    weight_files: tuple[str, ...]
-    num_bytes: int
-    dtype: str | None
-    max_position_embeddings: int | None
     has_chat_template: bool
     fingerprint: str
 
@@ -67,14 +60,7 @@ def inspect_checkpoint(path: Path | str, *, trust_remote_code: bool = False, all
     _check_tokenizer(folder)
     return CheckpointInfo(
         path=folder,
-        name=name_checkpoints([folder])[0],
-        model_type=config["model_type"],
-        architectures=tuple(config.get("architectures") or ()),
         variant="vlm" if "vl" in config["model_type"].lower() or config.get("vision_config") is not None else "text",
-        weight_files=tuple(weights.files),
-        num_bytes=sum((folder / name).stat().st_size for name in weights.files),
-        dtype=_dtype(config, weights.dtypes),
-        max_position_embeddings=_positions(config),
         has_chat_template=_has_chat_template(folder),
         fingerprint=fingerprint_checkpoint(folder, weights),
     )
@@ -210,22 +196,3 @@ def _has_chat_template(folder: Path) -> bool:
     if any((folder / name).is_file() and (folder / name).stat().st_size for name in ("chat_template.jinja", "chat_template.json")):
         return True
     return any((_read_json(folder / name) or {}).get("chat_template") for name in ("tokenizer_config.json", "processor_config.json"))
-
-
-def _levels(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the config and, for a multimodal one, that of its text model."""
-    text = config.get("text_config")
-    return [config, text] if isinstance(text, Mapping) else [config]
-
-
-def _positions(config: Mapping[str, Any]) -> int | None:
-    values = (level.get(name) for level in _levels(config) for name in ("max_position_embeddings", "n_positions"))
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
-
-
-def _dtype(config: Mapping[str, Any], stored: Mapping[str, int]) -> str | None:
-    """Return the type of most weights, as stored; for pickled weights what the config says."""
-    if stored:
-        return max(stored, key=lambda name: stored[name])
-    declared = (level.get(name) for level in _levels(config) for name in ("dtype", "torch_dtype"))
-    return next((value.removeprefix("torch.") for value in declared if isinstance(value, str)), None)

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import struct
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +37,6 @@ NOT_FINGERPRINTED = (
 PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 # Pickles that lie beside weights and are none.
 NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin", "scaler.pt", "adapter_model.bin")
-DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 
 
 @dataclass(frozen=True)
@@ -47,15 +45,6 @@ class Weights:
 
     files: tuple[str, ...]
     heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def dtypes(self) -> Mapping[str, int]:
-        """Number of weights by type, torch's name for it."""
-        counts: Counter[str] = Counter()
-        for head in self.heads.values():
-            for tensor in _tensors(head).values():
-                counts[DTYPES.get(tensor["dtype"], tensor["dtype"].lower())] += math.prod(tensor["shape"])
-        return counts
 
 
 def find_weights(folder: Path, *, allow_pickle: bool) -> Weights:

@@ -7,10 +7,9 @@ import os
 import pytest
 
 from evalharness.config import OPTIONS, RunConfig, resolve
-from evalharness.config_checks import check_combinations
 from evalharness.errors import ConfigError
 
-__all__ = ["asked_on_command_line", "check_run_config", "resolve_run_config", "runs_nothing"]
+__all__ = ["asked_on_command_line", "resolve_run_config", "runs_nothing"]
 
 _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, aggregate=None, data=None): "
@@ -48,8 +47,3 @@ def resolve_run_config(config: pytest.Config) -> RunConfig:
         return resolve({option.name: config.getoption(option.dest) for option in OPTIONS}, os.environ, config.rootpath)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
-
-
-def check_run_config(run: RunConfig) -> None:
-    """Raise `ConfigError` where options contradict each other."""
-    check_combinations(run)

@@ -16,11 +16,11 @@ import pytest
 
 from evalharness.cases import Case
 from evalharness.config import RunConfig
+from evalharness.config_checks import check_combinations
 from evalharness.errors import BackendError, ConfigError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, read_eval
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, open_engine
-from evalharness.pytest_plugin.options import check_run_config
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.units import EvalNode, UnitKey, assign_units, parse_nodeid
@@ -71,7 +71,7 @@ class EvalSession:
     def engines(self) -> list[EngineSpec]:
         """The engines of the run; found, and their checkpoints looked at, on first use."""
         if self._engines is None:
-            check_run_config(self.run)
+            check_combinations(self.run)
             self._engines = engine_specs(self.run, self.root)
         return self._engines
 
