@@ -102,7 +102,8 @@ def _count_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
 
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in records(tables.run, "aggregates"):
-        yield [entry.get("eval"), "", entry.get("engine"), "", "", "aggregate", entry.get("metric"), entry.get("value"), "", entry.get("n")]
+        names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), "", entry.get("n")]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:

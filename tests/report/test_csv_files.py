@@ -92,6 +92,13 @@ def test_report_csv_is_tidy(tmp_path: Path) -> None:
     assert (counts["cases"], counts["not_parsed"], counts["error"]) == ("2", "1", "0")
 
 
+@pytest.mark.parametrize("test", ["test_summary", None], ids=["by-test", "written-before-tests-were-noted"])
+def test_an_aggregate_is_that_of_its_test(tmp_path: Path, test: str | None) -> None:
+    entry = {"eval": "stage_a", "engine": "hf:tiny", "metric": "macro", "value": 0.5} | ({"test": test} if test else {})
+    (line,) = [line for line in report_lines(tmp_path, rows(2), aggregates=[entry]) if line["kind"] == "aggregate"]
+    assert (line["test"], line["engine"], line["value"]) == (test or "", "hf:tiny", "0.5")
+
+
 def test_report_csv_carries_gates_aggregates_and_throughput(tmp_path: Path) -> None:
     aggregate = {"eval": "stage_a", "engine": "hf:tiny", "metric": "macro", "value": -0.5}
     speed = {"engine": "hf:tiny", "generation_s": 2.5}
