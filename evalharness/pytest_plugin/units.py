@@ -5,9 +5,10 @@ A unit is (engine, eval module, shard). Controller and workers compute the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from evalharness.nodeids import EvalNode, parse_nodeid
 
 __all__ = ["EvalNode", "UnitKey", "assign_units", "parse_nodeid"]
 
@@ -22,33 +23,6 @@ class UnitKey:
     engine: str
     path: str
     shard: int
-
-
-class EvalNode(NamedTuple):
-    """What the node id of an eval test says. `test` has its class and its other parameters: "TestA::test_b[x]"."""
-
-    path: str
-    test: str
-    engine: str
-    case_id: str
-
-
-def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
-    """Return what the id of an eval test says, None for any other test. `case_id` is as pytest writes it, maybe escaped.
-
-    Ids are written as `[<other parameters>-<engine>-<case>]`; the longest engine id that fits wins.
-    """
-    path, _, rest = nodeid.partition("::")
-    name, bracket, parameters = rest.partition("[")
-    if not bracket or not parameters.endswith("]"):
-        return None
-    parameters = "-" + parameters[:-1]
-    best: EvalNode | None = None
-    for engine_id in engine_ids:
-        others, found, case_id = parameters.partition(f"-{engine_id}-")
-        if found and (best is None or len(engine_id) > len(best.engine)):
-            best = EvalNode(path, f"{name}[{others[1:]}]" if others else name, engine_id, case_id)
-    return best
 
 
 def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int) -> dict[str, UnitKey]:
