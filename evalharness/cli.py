@@ -36,7 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"evalharness {evalharness.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    report = commands.add_parser("report", help="Rebuild the reports of a run from its records; needs no GPU", allow_abbrev=False)
+    report = commands.add_parser(
+        "report", help="Rebuild the reports of a run from its records, even a killed one; needs no GPU", allow_abbrev=False
+    )
     report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="Folder of the run, such as reports/RUN_ID")
     report.set_defaults(command=_rebuild_reports)
     return parser
@@ -47,6 +49,9 @@ def _rebuild_reports(options: argparse.Namespace) -> None:
     if not run_dir.is_dir():
         raise RecordError(f"{run_dir} is no folder; give that of a run, such as reports/RUN_ID")
     from evalharness.report.writing import write_reports  # pandas, so only where it is needed
+    from evalharness.run_rebuild import rebuild_run
 
+    if rebuild_run(run_dir):
+        print(f"{run_dir}: samples.jsonl was rebuilt from the journal", file=sys.stderr)
     for path in write_reports(run_dir).values():
         print(path)

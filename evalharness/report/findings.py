@@ -74,7 +74,9 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     yield from tables.collected.notes
     problems = tables.run.get("problems")
     yield from (one_line(text_of(problem), 300) for problem in (problems if isinstance(problems, list) else ()))
-    if _unfinished(tables):
+    if tables.run.get("rebuilt") is True:
+        yield "the run did not come to its end: this report was made from its journal, no gate passes, and aggregates are missing"
+    elif _unfinished(tables):
         yield "the run did not finish: gates, counts and whatever else run.json gets at the end are missing"
     cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
     for entry in records(tables.run, "evals"):
@@ -153,6 +155,11 @@ def _deviations(tables: RunTables) -> Iterator[str]:
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one asked for"
     for (engine, option), count in tables.collected.ignored_options.items():
         yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
+    for entry in records(tables.run, "engines"):
+        not_taken = entry.get("options_not_taken")
+        if isinstance(not_taken, list) and not_taken:
+            options = ", ".join("--" + text_of(name).replace("_", "-") for name in not_taken)
+            yield f"{text_of(entry.get('id'))} was run without {one_line(options, 300)}: its backend does not take what was set there"
 
 
 def _few_cases(tables: RunTables) -> Iterator[str]:

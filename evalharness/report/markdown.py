@@ -83,10 +83,10 @@ def _aggregates(tables: RunTables) -> Iterator[str]:
     if entries:
         yield "## Aggregates"
         yield "Metrics that are no mean of cases, as the eval computed them."
-        names = ("eval", "engine", "metric")
+        names = ["eval", *(["test"] if any("test" in entry for entry in entries) else []), "engine", "metric"]
         lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in entries]
         lines = [[markdown_cell(cell) for cell in line] for line in lines]
-        yield markdown_table([*names, "value"], lines, 3)
+        yield markdown_table([*names, "value"], lines, len(names))
 
 
 def _problems(tables: RunTables) -> Iterator[str]:
@@ -112,19 +112,23 @@ def _throughput(tables: RunTables) -> Iterator[str]:
     entries = records(tables.run, "throughput")
     if entries:
         yield "## Throughput"
-        headers = ["engine", "seconds", "generations", "prompt tokens", "completion tokens", "completion tokens/s", "all tokens/s"]
+        yield "Workers generate side by side: seconds are summed over them, so a rate is that of one worker, not of the run."
+        headers = ["engine", "workers", "worker-seconds", "generations", "prompt tokens", "completion tokens"]
+        headers += ["completion tokens/s per worker", "all tokens/s per worker"]
         yield markdown_table(headers, [_throughput_line(entry) for entry in entries], 1)
+        untimed = [count for count in (entry.get("num_untimed_generations") for entry in entries) if isinstance(count, int) and count]
+        if untimed:
+            yield f"{plural(sum(untimed), 'generation')} of units that broke, whose seconds are not known, left out."
 
 
 def _throughput_line(entry: dict[str, Any]) -> list[str]:
-    seconds, *counts = (
-        value if isinstance(value, (int, float)) else None
-        for value in map(entry.get, ("generation_s", "num_generations", "num_prompt_tokens", "num_completion_tokens"))
-    )
+    names = ("num_workers", "generation_s", "num_generations", "num_prompt_tokens", "num_completion_tokens")
+    workers, seconds, *counts = (value if isinstance(value, (int, float)) else None for value in map(entry.get, names))
     _, prompt, completion = counts
     total = None if prompt is None or completion is None else prompt + completion
     rates = [None if count is None or not seconds else count / seconds for count in (completion, total)]
-    shown = [None if seconds is None else f"{seconds:,.2f}", *(None if count is None else f"{count:,}" for count in counts)]
+    shown = [None if workers is None else f"{workers:,}", None if seconds is None else f"{seconds:,.2f}"]
+    shown += [None if count is None else f"{count:,}" for count in counts]
     shown += [None if rate is None else f"{rate:,.1f}" for rate in rates]
     return [markdown_cell(text_of(entry.get("engine"))), *(cell or "-" for cell in shown)]
 

@@ -115,8 +115,23 @@ def test_aggregates_and_throughput_have_their_tables(tmp_path: Path) -> None:
     aggregate = {"eval": "stage_a", "engine": "hf:tiny", "metric": "macro_f1", "value": 0.81251}
     found = tables_in(report_of(tmp_path, rows(4), throughput=[speed, {"engine": "vllm:tiny"}], aggregates=[aggregate]))
     assert found["Aggregates"] == [{"eval": "stage_a", "engine": "hf:tiny", "metric": "macro_f1", "value": "0.813"}]
-    assert list(found["Throughput"][0].values()) == ["hf:tiny", "2.00", "4", "3,000", "1,000", "500.0", "2,000.0"]
-    assert list(found["Throughput"][1].values()) == ["vllm:tiny", *["-"] * 6]
+    assert list(found["Throughput"][0].values()) == ["hf:tiny", "-", "2.00", "4", "3,000", "1,000", "500.0", "2,000.0"]
+    assert list(found["Throughput"][1].values()) == ["vllm:tiny", *["-"] * 7]
+
+
+def test_aggregates_name_their_test_where_it_is_known(tmp_path: Path) -> None:
+    aggregates = [{"eval": "stage_a", "test": f"test_{i}", "engine": "hf:tiny", "metric": "f1", "value": i} for i in range(2)]
+    found = tables_in(report_of(tmp_path, rows(4), aggregates=aggregates))["Aggregates"]
+    assert [(line["test"], line["value"]) for line in found] == [("test_0", "0.000"), ("test_1", "1.000")]
+
+
+def test_the_rate_of_several_workers_is_called_that_of_one(tmp_path: Path) -> None:
+    speed = {"engine": "hf:tiny", "num_workers": 4, "generation_s": 8.0, "num_prompt_tokens": 0, "num_completion_tokens": 16}
+    report = report_of(tmp_path, rows(4), throughput=[{**speed, "num_generations": 4, "num_untimed_generations": 3}])
+    (line,) = tables_in(report)["Throughput"]
+    assert (line["workers"], line["worker-seconds"], line["completion tokens/s per worker"]) == ("4", "8.00", "2.0")
+    assert "a rate is that of one worker, not of the run" in report
+    assert "3 generations of units that broke, whose seconds are not known, left out." in report
 
 
 def test_tags_are_broken_down_with_engines_side_by_side(tmp_path: Path) -> None:

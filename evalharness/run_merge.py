@@ -1,0 +1,211 @@
+"""A run's journals put together: rows in the order of collection, and samples.jsonl. Knows no pytest.
+
+Of a generation only what gates and aggregates need is kept in memory; samples.jsonl gets the rest from the journal's own
+bytes, one row at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from evalharness.errors import RecordError
+from evalharness.journal import Line, encode, read_lines
+from evalharness.nodeids import parse_nodeid
+from evalharness.run_totals import Throughput
+
+__all__ = ["RunRecords", "known_nodeids", "merge_rows", "missing_row", "note_crashes", "read_records", "write_samples"]
+
+Row: TypeAlias = "dict[str, Any]"
+_Key: TypeAlias = "tuple[str, str, str, str, int]"
+
+_KEPT = ("text", "finish_reason", "stop_reason", "num_prompt_tokens", "num_completion_tokens", "prompt_sha256")
+_GENERATION = b',"generation":'  # in JSON such bytes are a key: a quote inside a text has a backslash before it
+
+
+class _Recorded(NamedTuple):
+    """A generation in a journal: what is kept of it, and where all of it lies."""
+
+    kept: Row
+    path: Path
+    offset: int
+    num_bytes: int
+
+
+@dataclass
+class RunRecords:
+    """What the journals of a run say. `evals` is by path, `rows` by node id; a test run twice has its last row."""
+
+    collected: Row = field(default_factory=dict)
+    evals: dict[str, Row] = field(default_factory=dict)
+    engine_lines: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    throughput: Throughput = field(default_factory=Throughput)
+    rows: dict[str, Row] = field(default_factory=dict)
+    generations: dict[str, list[_Recorded | None]] = field(default_factory=dict)
+    """By node id: those that the row judged, None for a sample that failed."""
+    latest: dict[_Key, _Recorded] = field(default_factory=dict)
+    """The last generation by worker, engine, eval, case and sample."""
+
+
+def read_records(run_dir: Path) -> RunRecords:
+    """Return what all journals say, read once, line by line. Raises `RecordError` for a broken line."""
+    records = RunRecords()
+    for line in read_lines(run_dir):
+        worker, values = line.path.stem, line.values
+        kind = values.pop("kind")
+        if kind == "generation":
+            _add_generation(records, worker, line)
+        elif kind == "row":
+            _add_row(records, worker, values)
+        elif kind == "engine":
+            records.engine_lines.append({"worker": worker, **values})
+        elif kind == "eval":
+            records.evals[values["path"]] = values
+        elif kind == "collected":
+            records.collected = values
+        elif kind == "problem":
+            records.problems.append(values["problem"])
+        elif kind == "unit_start":
+            records.throughput.start_unit(worker)
+        elif kind == "unit":
+            records.throughput.end_unit(worker, values["engine"], values["generation_s"])
+    return records
+
+
+def _add_generation(records: RunRecords, worker: str, line: Line) -> None:
+    values = line.values
+    if next(reversed(values)) != "generation":
+        raise RecordError(f"{line.path} has a generation with other keys behind it; it was written by another version of evalharness")
+    made = values["generation"]
+    start = line.raw.index(_GENERATION) + len(_GENERATION)
+    recorded = _Recorded({name: made.get(name) for name in _KEPT}, line.path, line.offset + start, len(line.raw) - start - len(b"}\n"))
+    # A crashed worker's cases are asked again by another one, maybe with another answer: each row keeps what it judged.
+    records.latest[worker, values["engine"], values["eval"], values["case_id"], values["sample"]] = recorded
+    records.throughput.add_generation(worker, values["engine"], recorded.kept)
+
+
+def _add_row(records: RunRecords, worker: str, values: Row) -> None:
+    num_samples = values.pop("num_samples", 1)
+    key = (worker, values["engine"], values["eval"], values["case_id"])
+    found = [records.latest.get((*key, sample)) for sample in range(num_samples)]
+    # Keys are made anew for every parsed line; there are many rows.
+    row = {sys.intern(name): value for name, value in values.items()}
+    row.setdefault("worker", worker)
+    records.rows[row["nodeid"]] = row
+    _set_generations(records, row, found)
+
+
+def _set_generations(records: RunRecords, row: Row, found: list[_Recorded | None]) -> None:
+    records.generations[row["nodeid"]] = found
+    kept = [recorded and recorded.kept for recorded in found]
+    row["generation"] = kept[0]
+    if len(kept) > 1:
+        row["generations"] = kept
+    row["prompt_sha256"] = (kept[0] or {}).get("prompt_sha256")
+
+
+def known_nodeids(nodeids: Iterable[str], evals: Mapping[str, Any]) -> list[str]:
+    """Return the ids of eval tests: the controller of workers knows ids only, and somebody else's may look like an eval's."""
+    return [nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals]
+
+
+def merge_rows(records: RunRecords, nodeids: Iterable[str], missing: Callable[[str], Row]) -> list[Row]:
+    """Return one row per collected test, in collection order, without the long parts of its generations.
+
+    `missing(nodeid)` gives the row of a test that never finished.
+    """
+    rows = records.rows
+    return [rows[nodeid] if nodeid in rows else missing(nodeid) for nodeid in dict.fromkeys([*nodeids, *rows])]
+
+
+def missing_row(
+    engines: Mapping[str, Mapping[str, Any]], evals: Mapping[str, Mapping[str, Any]], run_id: str, reason: str
+) -> Callable[[str], Row]:
+    """Return a function from a node id to the row of a test that never ran, for `reason`; `engines` is by id."""
+
+    def row(nodeid: str) -> Row:
+        node = parse_nodeid(nodeid, engines)
+        if node is None:
+            raise RecordError(f"{nodeid} was collected as an eval's test, but names none of the engines {', '.join(engines)}")
+        cases = evals[node.path]["cases"] if node.path in evals else {}
+        case_id = node.case_id if node.case_id in cases else _unescaped(node.case_id)
+        return {
+            "nodeid": nodeid,
+            "eval": Path(node.path).stem.removeprefix("test_"),
+            "test": node.test,
+            "case_id": case_id,
+            "group": None,
+            "tags": {},
+            **cases.get(case_id, {}),
+            "engine": node.engine,
+            "checkpoint": engines[node.engine]["checkpoint"],
+            "backend": engines[node.engine]["backend"],
+            "outcome": "skip",
+            "problem": f"not run: {reason}",
+            "scores": {},
+            "generation": None,
+            "prompt_sha256": None,
+            "options": {},
+            "run_id": run_id,
+            "worker": None,
+            "started_at": None,
+            "duration_s": None,
+        }
+
+    return row
+
+
+def _unescaped(case_id: str) -> str:
+    """Return a case id as it was before pytest put it into a test's id."""
+    try:
+        return case_id.encode("ascii").decode("unicode_escape")
+    except UnicodeError:
+        return case_id
+
+
+def note_crashes(records: RunRecords, rows: Iterable[Row], crashes: Mapping[str, str]) -> None:
+    """Make an error of each test that its worker died in, also where the test itself had ended; with what was generated for it."""
+    for row in rows:
+        if row["nodeid"] not in crashes:
+            continue
+        row["outcome"], row["problem"] = "error", crashes[row["nodeid"]]
+        if row["generation"] is None:
+            key = (row["engine"], row["eval"], row["case_id"], 0)
+            _set_generations(records, row, [next((found for where, found in records.latest.items() if where[1:] == key), None)])
+
+
+def write_samples(run_dir: Path, records: RunRecords, rows: Sequence[Row]) -> None:
+    """Write samples.jsonl whole or not at all, row by row; raises `RecordError`."""
+    path = run_dir / "samples.jsonl"
+    partial = path.with_suffix(".jsonl.partial")
+    try:
+        with partial.open("wb") as file:
+            file.writelines(_sample_lines(records, rows))
+        partial.replace(path)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error.strerror}; the journal beside it keeps what was recorded") from error
+
+
+def _sample_lines(records: RunRecords, rows: Sequence[Row]) -> Iterator[bytes]:
+    with ExitStack() as stack:
+        files: dict[Path, int] = {}
+
+        def whole(recorded: _Recorded | None) -> bytes:
+            if recorded is None:
+                return b"null"
+            if recorded.path not in files:
+                files[recorded.path] = os.open(recorded.path, os.O_RDONLY)
+                stack.callback(os.close, files[recorded.path])
+            return os.pread(files[recorded.path], recorded.num_bytes, recorded.offset)
+
+        for row in rows:
+            found = [whole(recorded) for recorded in records.generations.get(row["nodeid"], [None])]
+            short = encode({name: value for name, value in row.items() if name not in ("generation", "generations")})
+            several = b',"generations":[' + b",".join(found) + b"]" if "generations" in row else b""
+            yield short[:-1].encode("ascii") + _GENERATION + found[0] + several + b"}\n"

@@ -1,0 +1,52 @@
+"""The records of a run that was killed, made from its journal; the report then says so, and no gate passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from evalharness.errors import RecordError
+from evalharness.report.reading import read_run
+from evalharness.run_file import write_run_file
+from evalharness.run_merge import known_nodeids, merge_rows, missing_row, read_records, write_samples
+from evalharness.run_totals import engine_entries, judge_gates
+
+__all__ = ["rebuild_run"]
+
+_UNFINISHED = "the run was killed, or still goes on"
+
+
+def rebuild_run(run_dir: Path) -> bool:
+    """Write samples.jsonl and run.json of a run that did not come to its end; return whether that was needed.
+
+    A run that ended and has its samples is left as it is, and so is one without a journal. Raises `RecordError` where
+    nothing was recorded.
+    """
+    run: dict[str, Any] = read_run(run_dir) if (run_dir / "run.json").exists() else {"run_id": run_dir.name}
+    has_samples = (run_dir / "samples.jsonl").exists()
+    if not (run_dir / "journal").is_dir() or (has_samples and (run.get("finished_at") or not (run_dir / "run.json").exists())):
+        return False
+    records = read_records(run_dir)
+    if not (records.rows or records.collected):
+        if has_samples:
+            return False
+        raise RecordError(f"{run_dir} holds no record of any case: its run ended before the first one; there is nothing to report")
+    engines = {spec["id"]: spec for spec in records.collected.get("engines", [])}
+    missing = missing_row(engines, records.evals, run.get("run_id") or run_dir.name, _UNFINISHED)
+    rows = merge_rows(records, known_nodeids(records.collected.get("nodeids", []), records.evals), missing)
+    write_samples(run_dir, records, rows)
+    if run.get("finished_at"):
+        return True  # only its samples were lost
+    judged = {
+        "rebuilt": True,
+        "engines": engine_entries(engines.values(), records.engine_lines),
+        "evals": [{name: value for name, value in entry.items() if name != "cases"} for entry in records.evals.values()],
+        "gates": judge_gates(records.evals, rows, (), interrupted=_UNFINISHED, unfinished=_UNFINISHED),
+        "aggregates": [],
+        "problems": records.problems,
+        "counts": dict(Counter(row["outcome"] for row in rows)),
+        "throughput": records.throughput.entries(),
+    }
+    write_run_file(run_dir, {**run, **judged})
+    return True

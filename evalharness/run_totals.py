@@ -1,0 +1,120 @@
+"""What is computed over a whole run for run.json: gates, engines, throughput. Plain data; no pytest, no torch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from evalharness.gates import evaluate_gate, parse_gate
+
+__all__ = ["Throughput", "engine_entries", "judge_gates"]
+
+Row: TypeAlias = "dict[str, Any]"
+_COUNTS = ("num_generations", "num_prompt_tokens", "num_completion_tokens")
+
+
+class Throughput:
+    """Seconds and tokens by engine. Tokens of a unit that broke, so that its seconds are not known, count for no rate.
+
+    `generation_s` is the sum over workers, which generate side by side: tokens by it are a rate per worker.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Row] = {}
+        self._workers: defaultdict[str, set[str]] = defaultdict(set)
+        self._open: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+
+    def start_unit(self, worker: str) -> None:
+        """Note that a worker begins a unit; one that it had not ended has no seconds."""
+        for engine, _ in self._open.pop(worker, ()):
+            self._total(engine)["num_untimed_generations"] += 1
+
+    def add_generation(self, worker: str, engine: str, made: Mapping[str, Any]) -> None:
+        """Note a generation of the worker's unit."""
+        self._open.setdefault(worker, []).append((engine, made))
+
+    def end_unit(self, worker: str, engine: str, generation_s: float) -> None:
+        """Note the seconds of the worker's unit."""
+        total = self._total(engine)
+        total["generation_s"] += generation_s
+        self._workers[engine].add(worker)
+        for _, made in self._open.pop(worker, ()):
+            total["num_generations"] += 1
+            total["num_prompt_tokens"] += made["num_prompt_tokens"] or 0
+            total["num_completion_tokens"] += made["num_completion_tokens"] or 0
+
+    def entries(self) -> list[Row]:
+        """Return one entry per engine, in order of first use; what is still open has no seconds."""
+        for worker in list(self._open):
+            self.start_unit(worker)
+        return [{**total, "num_workers": len(self._workers[engine])} for engine, total in self._totals.items()]
+
+    def _total(self, engine: str) -> Row:
+        return self._totals.setdefault(
+            engine, {"engine": engine, "generation_s": 0.0, **dict.fromkeys(_COUNTS, 0), "num_untimed_generations": 0}
+        )
+
+
+def judge_gates(
+    evals: Mapping[str, Mapping[str, Any]],
+    rows: Iterable[Row],
+    aggregates: Iterable[Mapping[str, Any]],
+    *,
+    interrupted: str | None,
+    unfinished: str | None = None,
+) -> list[dict[str, Any]]:
+    """Return the verdict of every gate. None passes on a test with cases that were not run, or where the run is `unfinished`."""
+    by_test: dict[str, dict[str, dict[str, list[Row]]]] = {}
+    for row in rows:
+        by_test.setdefault(row["eval"], {}).setdefault(row["engine"], {}).setdefault(row["test"], []).append(row)
+    extras: defaultdict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for entry in aggregates:
+        extras[entry["eval"], entry["engine"], entry["test"]][entry["metric"]] = entry["value"]
+    verdicts = []
+    for evaluation in evals.values():
+        name = evaluation["name"]
+        for engine, tests in by_test.get(name, {}).items():
+            for test, expressions in evaluation["tests"].items():
+                mine = tests.get(test, [])
+                incomplete = _not_run(mine, interrupted) or unfinished
+                for expression in expressions if mine else ():
+                    verdict = evaluate_gate(parse_gate(expression), mine, extras[name, engine, test], incomplete=incomplete)
+                    verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
+    return verdicts
+
+
+def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
+    num = sum(row["outcome"] == "skip" and row["started_at"] is None for row in rows)
+    return f"{num} of {len(rows)} cases were not run ({interrupted or 'the session ended before them'})" if num else None
+
+
+def engine_entries(specs: Iterable[Mapping[str, Any]], lines: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return what run.json says of each engine: its spec, its settings as last described, and how it was loaded.
+
+    Each worker has an engine of its own: what they counted (`num_batches_halved`) is summed.
+    """
+    described: defaultdict[str, list[Row]] = defaultdict(list)
+    loads: defaultdict[str, list[float]] = defaultdict(list)
+    still_open: dict[tuple[str, str], int] = {}
+    for line in lines:
+        engine, settings = line["id"], line["settings"]
+        if "load_s" in line:
+            loads[engine].append(line["load_s"])
+            still_open[line["worker"], engine] = len(described[engine])
+            described[engine].append(settings)
+        else:
+            described[engine][still_open[line["worker"], engine]] = settings
+    return [{**spec, **_loaded(described[spec["id"]], loads[spec["id"]])} for spec in specs]
+
+
+def _loaded(described: Sequence[Row], loads: Sequence[float]) -> dict[str, Any]:
+    settings = dict(described[-1]) if described else {}
+    if "num_batches_halved" in settings:
+        settings["num_batches_halved"] = sum(one.get("num_batches_halved", 0) for one in described)
+    return {
+        "template_sha256": settings.pop("template_sha256", None),
+        "settings": settings,
+        "num_loads": len(loads),
+        "load_s": round(sum(loads) / len(loads), 3) if loads else None,
+    }
