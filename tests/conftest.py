@@ -32,6 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", line)
 
 
+_VLLM_ENGINES = frozenset({"vllm_vlm_backend", "vllm_engine"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Write into the JUnit file which tests start vLLM, by their marker; .ci/run counts them."""
+    for item in items:
+        if item.get_closest_marker("vllm") is not None:
+            item.user_properties.append(("starts", "vllm"))
+        elif _VLLM_ENGINES.intersection(getattr(item, "fixturenames", ())):
+            raise pytest.UsageError(f"{item.nodeid} takes a vLLM engine, so it needs the marker vllm: without it, no one sees it skipped")
+
+
 @pytest.fixture(scope="session")
 def tiny_vlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Qwen3-VL whose generation_config is full of traps."""
