@@ -84,6 +84,13 @@ def test_empty_answers_are_named(tmp_path: Path) -> None:
     assert findings_of(tmp_path, [*rows(19), row("z", text=" \n")]) == [f"1 of 20 answers of {WHERE} are empty"]
 
 
+def test_options_that_an_engine_of_a_matrix_does_not_take_are_named(tmp_path: Path) -> None:
+    engines = [{"id": "hf:tiny", "options_not_taken": ["enforce_eager", "max_x"]}, {"id": "a", "options_not_taken": []}, {"id": "b"}]
+    assert findings_of(tmp_path, rows(20), engines=engines) == [
+        "hf:tiny was run without --enforce-eager, --max-x: its backend does not take what was set there"
+    ]
+
+
 def test_fallback_and_ignored_options_are_named(tmp_path: Path) -> None:
     changed = row("z", generation=generation(fallback="hf", ignored_options=["top_k"]), engine="vllm:tiny")
     assert findings_of(tmp_path, [*rows(19, engine="vllm:tiny"), changed]) == [
