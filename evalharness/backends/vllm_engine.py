@@ -29,7 +29,9 @@ class VllmEngine:
         self._children = ChildProcesses()
         try:
             self._start(arguments)
+            self._children.look()  # not later: what this program starts while the engine lives is not the engine's
         except BaseException:
+            self._children.look()
             self.close()
             raise
 
@@ -42,8 +44,6 @@ class VllmEngine:
                 self._llm = LLM(**arguments)
         except Exception as error:
             problem = self._start_problem(arguments["model"], error)
-        finally:
-            self._children.look()  # not later: what this program starts while the engine lives is not the engine's
         # Raised here, not from vLLM's error: that one holds on to the half-made engine and its sockets.
         if problem is not None:
             raise problem
