@@ -1,18 +1,27 @@
 """What goes into the engine and what comes out: frozen, validated, importable without torch.
 
 Every field error names the field by its dotted path (`options.stop.stop_token_ids[2]`). Wrong type: `ContractTypeError`;
-out of range: `ContractValueError`. A `bool` is never accepted where a number is asked for.
+out of range: `ContractValueError`. A `bool` is never accepted where a number is asked for. Longer than other modules on
+purpose: these classes refer to each other, and whoever writes an eval or a backend finds all of them here.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from evalharness.contract_checks import (
+    check_boolean,
+    check_instance,
+    check_integer,
+    check_json,
+    check_number,
+    check_sequence,
+    check_text,
+    known_keys,
+)
 from evalharness.errors import ContractTypeError, ContractValueError
 
 __all__ = [
@@ -38,74 +47,6 @@ _MAX_COUNT = 2**31 - 1  # of tokens; no context is as long
 _MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; what is larger does not fit the engines' integers
 
 
-def _number(
-    path: str, value: object, *, integer: bool, minimum: float | None = None, above: float | None = None, maximum: float | None = None
-) -> None:
-    wanted = "an int" if integer else "a number"
-    if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
-        raise ContractTypeError(f"{path} must be {wanted}, got {value!r} ({type(value).__name__})")
-    if not integer and not _is_finite(value):
-        raise ContractValueError(f"{path} must be finite, got {value!r}")
-    if minimum is not None and value < minimum:
-        raise ContractValueError(f"{path} must be at least {minimum}, got {value!r}")
-    if above is not None and value <= above:
-        raise ContractValueError(f"{path} must be greater than {above}, got {value!r}")
-    if maximum is not None and value > maximum:
-        raise ContractValueError(f"{path} must be at most {maximum}, got {value!r}")
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int beyond every float
-        return False
-
-
-def _integer(path: str, value: object, *, minimum: int | None = None, maximum: int | None = None, optional: bool = False) -> None:
-    if not (optional and value is None):
-        _number(path, value, integer=True, minimum=minimum, maximum=maximum)
-
-
-def _boolean(path: str, value: object, *, optional: bool = False) -> None:
-    if not (optional and value is None) and not isinstance(value, bool):
-        raise ContractTypeError(f"{path} must be a bool, got {value!r} ({type(value).__name__})")
-
-
-def _text(path: str, value: object, *, optional: bool = False) -> None:
-    if not (optional and value is None) and not isinstance(value, str):
-        raise ContractTypeError(f"{path} must be a str, got {value!r} ({type(value).__name__})")
-
-
-def _instance(path: str, value: object, wanted: type) -> None:
-    if not isinstance(value, wanted):
-        raise ContractTypeError(f"{path} must be a {wanted.__name__}, got {value!r} ({type(value).__name__})")
-
-
-def _sequence(path: str, value: object, of: str) -> None:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise ContractTypeError(f"{path} must be a sequence of {of}, got {value!r} ({type(value).__name__})")
-
-
-def _json_value(path: str, value: object) -> None:
-    """Raise unless `value` can be recorded: options are part of every run's record."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except TypeError as error:
-        raise ContractTypeError(f"{path} must be plain JSON data (numbers, texts, lists, mappings): {error}") from None
-    except (ValueError, RecursionError) as error:  # NaN, infinity, an int beyond all measure, what holds itself
-        raise ContractValueError(f"{path} must be plain JSON data, and finite: {error}") from None
-
-
-def _known_keys(path: str, mapping: object, cls: type) -> Mapping[str, Any]:
-    if not isinstance(mapping, Mapping):
-        raise ContractTypeError(f"{path} must be a mapping, got {mapping!r} ({type(mapping).__name__})")
-    known = [f.name for f in fields(cls)]
-    unknown = [key for key in mapping if key not in known]
-    if unknown:
-        raise ContractValueError(f"{path}.{unknown[0]} is unknown; known: {', '.join(known)}")
-    return mapping
-
-
 @dataclass(frozen=True)
 class StopOptions:
     """Where generation ends besides the end-of-sequence token: strings and token ids."""
@@ -114,23 +55,23 @@ class StopOptions:
     stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _sequence("stop.stop", self.stop, "strings")
+        check_sequence("stop.stop", self.stop, "strings")
         for position, string in enumerate(self.stop):
-            _text(f"stop.stop[{position}]", string)
+            check_text(f"stop.stop[{position}]", string)
             if not string:
                 raise ContractValueError(f"stop.stop[{position}] is empty; an empty stop string would end every text at once")
-        _sequence("stop.stop_token_ids", self.stop_token_ids, "ints")
+        check_sequence("stop.stop_token_ids", self.stop_token_ids, "ints")
         for position, token_id in enumerate(self.stop_token_ids):
-            _integer(f"stop.stop_token_ids[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
+            check_integer(f"stop.stop_token_ids[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> StopOptions:
         """Return options from plain data; None gives no stops, empty strings are dropped, a bare string is refused."""
-        given = {key: value for key, value in _known_keys("stop", {} if mapping is None else mapping, cls).items() if value is not None}
+        given = {key: value for key, value in known_keys("stop", {} if mapping is None else mapping, cls).items() if value is not None}
         stop = given.pop("stop", ())
-        _sequence("stop.stop", stop, "strings")
+        check_sequence("stop.stop", stop, "strings")
         return cls(stop=tuple(s for s in stop if s != ""), **given)
 
 
@@ -144,7 +85,7 @@ class DecodeOptions:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            _boolean(f"decode.{f.name}", getattr(self, f.name))
+            check_boolean(f"decode.{f.name}", getattr(self, f.name))
 
 
 @dataclass(frozen=True)
@@ -158,7 +99,7 @@ class ChatTemplateOptions:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            _boolean(f"chat_template.{f.name}", getattr(self, f.name))
+            check_boolean(f"chat_template.{f.name}", getattr(self, f.name))
         if self.add_generation_prompt and self.continue_final_message:
             raise ContractValueError(
                 "chat_template.continue_final_message and chat_template.add_generation_prompt exclude each other; set one to False"
@@ -177,14 +118,14 @@ class VlmPreprocessOptions:
     pad_token_fallback: bool = True
 
     def __post_init__(self) -> None:
-        _integer("preprocess.max_pixels", self.max_pixels, minimum=1, optional=True)
-        _integer("preprocess.min_pixels", self.min_pixels, minimum=1, optional=True)
+        check_integer("preprocess.max_pixels", self.max_pixels, minimum=1, optional=True)
+        check_integer("preprocess.min_pixels", self.min_pixels, minimum=1, optional=True)
         if self.max_pixels is not None and self.min_pixels is not None and self.min_pixels > self.max_pixels:
             raise ContractValueError(f"preprocess.min_pixels ({self.min_pixels}) must not exceed preprocess.max_pixels ({self.max_pixels})")
-        _boolean("preprocess.do_resize", self.do_resize, optional=True)
-        _boolean("preprocess.pad_token_fallback", self.pad_token_fallback)
+        check_boolean("preprocess.do_resize", self.do_resize, optional=True)
+        check_boolean("preprocess.pad_token_fallback", self.pad_token_fallback)
         for name in ("padding_side", "truncation_side"):
-            _text(f"preprocess.{name}", getattr(self, name))
+            check_text(f"preprocess.{name}", getattr(self, name))
             if getattr(self, name) not in ("left", "right"):
                 raise ContractValueError(f"preprocess.{name} must be 'left' or 'right', got {getattr(self, name)!r}")
 
@@ -203,13 +144,13 @@ class ModelLoadConfig:
     variant: Variant | None = None
 
     def __post_init__(self) -> None:
-        _text("model.model_name_or_path", self.model_name_or_path)
+        check_text("model.model_name_or_path", self.model_name_or_path)
         if not self.model_name_or_path.strip():
             raise ContractValueError("model.model_name_or_path is empty; give the path of a checkpoint directory")
         for name in ("torch_dtype", "device", "attn_implementation", "variant"):
-            _text(f"model.{name}", getattr(self, name), optional=True)
-        _boolean("model.trust_remote_code", self.trust_remote_code)
-        _boolean("model.allow_pickle", self.allow_pickle)
+            check_text(f"model.{name}", getattr(self, name), optional=True)
+        check_boolean("model.trust_remote_code", self.trust_remote_code)
+        check_boolean("model.allow_pickle", self.allow_pickle)
         if self.variant is not None:
             if self.variant.lower() not in ("vlm", "text"):
                 raise ContractValueError(f"model.variant must be 'vlm', 'text' or None, got {self.variant!r}")
@@ -228,13 +169,13 @@ class VllmEngineOptions:
     enforce_eager: bool | None = None
 
     def __post_init__(self) -> None:
-        _integer("vllm.tensor_parallel_size", self.tensor_parallel_size, minimum=1)
+        check_integer("vllm.tensor_parallel_size", self.tensor_parallel_size, minimum=1)
         if self.gpu_memory_utilization is not None:
-            _number("vllm.gpu_memory_utilization", self.gpu_memory_utilization, integer=False, above=0.0, maximum=1.0)
-        _integer("vllm.max_model_len", self.max_model_len, minimum=1, optional=True)
-        _boolean("vllm.trust_remote_code", self.trust_remote_code)
-        _text("vllm.dtype", self.dtype, optional=True)
-        _boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
+            check_number("vllm.gpu_memory_utilization", self.gpu_memory_utilization, integer=False, above=0.0, maximum=1.0)
+        check_integer("vllm.max_model_len", self.max_model_len, minimum=1, optional=True)
+        check_boolean("vllm.trust_remote_code", self.trust_remote_code)
+        check_text("vllm.dtype", self.dtype, optional=True)
+        check_boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
 
 
 @dataclass(frozen=True)
@@ -261,42 +202,42 @@ class GenerationOptions:
     extra_generation_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _integer("options.max_new_tokens", self.max_new_tokens, minimum=1, maximum=_MAX_COUNT)
-        _number("options.temperature", self.temperature, integer=False, minimum=0.0)
-        _number("options.top_p", self.top_p, integer=False, above=0.0, maximum=1.0)
-        _number("options.repetition_penalty", self.repetition_penalty, integer=False, above=0.0)
-        _boolean("options.do_sample", self.do_sample, optional=True)
+        check_integer("options.max_new_tokens", self.max_new_tokens, minimum=1, maximum=_MAX_COUNT)
+        check_number("options.temperature", self.temperature, integer=False, minimum=0.0)
+        check_number("options.top_p", self.top_p, integer=False, above=0.0, maximum=1.0)
+        check_number("options.repetition_penalty", self.repetition_penalty, integer=False, above=0.0)
+        check_boolean("options.do_sample", self.do_sample, optional=True)
         if self.do_sample and self.temperature == 0:
             raise ContractValueError(
                 "options.do_sample is True but options.temperature is 0; set a temperature above 0 or leave do_sample unset"
             )
-        _integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, maximum=_MAX_COUNT, optional=True)
-        _instance("options.stop", self.stop, StopOptions)
-        _integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
-        _boolean("options.use_cache", self.use_cache)
-        _boolean("options.logprobs", self.logprobs)
+        check_integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, maximum=_MAX_COUNT, optional=True)
+        check_instance("options.stop", self.stop, StopOptions)
+        check_integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
+        check_boolean("options.use_cache", self.use_cache)
+        check_boolean("options.logprobs", self.logprobs)
         self._check_eos()
-        _integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
-        _instance("options.decode", self.decode, DecodeOptions)
+        check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
+        check_instance("options.decode", self.decode, DecodeOptions)
         self._check_extras()
 
     def _check_eos(self) -> None:
         if self.eos_token_id is None or isinstance(self.eos_token_id, int):
-            _integer("options.eos_token_id", self.eos_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
+            check_integer("options.eos_token_id", self.eos_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
             return
-        _sequence("options.eos_token_id", self.eos_token_id, "ints")
+        check_sequence("options.eos_token_id", self.eos_token_id, "ints")
         for position, token_id in enumerate(self.eos_token_id):
-            _integer(f"options.eos_token_id[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
+            check_integer(f"options.eos_token_id[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
         object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
 
     def _check_extras(self) -> None:
-        _instance("options.extra_generation_kwargs", self.extra_generation_kwargs, Mapping)
+        check_instance("options.extra_generation_kwargs", self.extra_generation_kwargs, Mapping)
         named = {f.name for f in fields(self)} | {"max_length", "max_tokens", "stop_token_ids", "stop_strings"}
         for key in self.extra_generation_kwargs:
-            _text("options.extra_generation_kwargs key", key)
+            check_text("options.extra_generation_kwargs key", key)
             if key in named:
                 raise ContractValueError(f"options.extra_generation_kwargs.{key} would override a named option; set that one instead")
-            _json_value(f"options.extra_generation_kwargs.{key}", self.extra_generation_kwargs[key])
+            check_json(f"options.extra_generation_kwargs.{key}", self.extra_generation_kwargs[key])
         object.__setattr__(self, "extra_generation_kwargs", MappingProxyType(dict(self.extra_generation_kwargs)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -318,7 +259,7 @@ class GenerationOptions:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> GenerationOptions:
         """Return options from plain data, numbers cast; keys that are no option (`top_k`) go to the extras."""
-        _instance("options", mapping, Mapping)
+        check_instance("options", mapping, Mapping)
         known = {f.name for f in fields(cls)}
         values = {key: value for key, value in mapping.items() if key in known}
         for name in _NUMBERS:
@@ -327,9 +268,9 @@ class GenerationOptions:
         if isinstance(values.get("stop"), Mapping) or ("stop" in values and values["stop"] is None):
             values["stop"] = StopOptions.from_mapping(values["stop"])
         if isinstance(values.get("decode"), Mapping):
-            values["decode"] = DecodeOptions(**_known_keys("decode", values["decode"], DecodeOptions))
+            values["decode"] = DecodeOptions(**known_keys("decode", values["decode"], DecodeOptions))
         extras = values.pop("extra_generation_kwargs", {})
-        _instance("options.extra_generation_kwargs", extras, Mapping)
+        check_instance("options.extra_generation_kwargs", extras, Mapping)
         more = {key: value for key, value in mapping.items() if key not in known}
         for key in more:
             if key in extras:
@@ -378,7 +319,7 @@ def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | floa
 
 
 def _check_messages(messages: Sequence[object]) -> None:
-    _sequence("request.messages", messages, "mappings")
+    check_sequence("request.messages", messages, "mappings")
     for position, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise ContractTypeError(f"request.messages[{position}] must be a mapping, got {message!r} ({type(message).__name__})")
@@ -409,8 +350,8 @@ class VlmGenerationRequest:
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
-        _sequence("request.images", self.images, "image sources")
-        _boolean("request.verify", self.verify)
+        check_sequence("request.images", self.images, "image sources")
+        check_boolean("request.verify", self.verify)
         object.__setattr__(self, "images", tuple(self.images))
 
 
