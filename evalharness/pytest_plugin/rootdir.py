@@ -15,6 +15,8 @@ __all__ = ["refuse_misplaced_rootdir"]
 
 def refuse_misplaced_rootdir(config: pytest.Config) -> None:
     """Raise `pytest.UsageError` where the rootdir is not the one that the test paths alone give."""
+    if not hasattr(config.option, "file_or_dir"):
+        return  # --help and --version stop the parsing at once; nothing will run
     right, *_ = determine_setup(
         inifile=config.option.inifilename,
         override_ini=config.option.override_ini,

@@ -25,6 +25,7 @@ PLUGINS = ("-p", "evalharness.pytest_plugin")
 TIMEOUT_S = 120
 MODES = ("no-xdist", "n0", "n2")
 _ALWAYS = {"COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+_IGNORED = ("-W", "ignore:Module already imported so cannot be rewritten")  # in this process the plugin is, one way or another
 _FLAGS = {"no-xdist": (), "n0": ("-p", "xdist", "-n0"), "n2": ("-p", "xdist", "-n2")}
 
 HEADER = """
@@ -180,7 +181,7 @@ class Project:
             patch.chdir(self.root)
             with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 warnings.resetwarnings()  # the tests' own filters are not the project's
-                code = pytest.main(["--capture=sys", *PLUGINS, *chosen, *arguments])
+                code = pytest.main(["--capture=sys", *_IGNORED, *PLUGINS, *chosen, *arguments])
         return Run(int(code), output.getvalue(), time.monotonic() - started, self.root, _run_id(arguments))
 
 

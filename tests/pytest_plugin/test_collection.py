@@ -249,6 +249,12 @@ class TestWrongOptions:
         assert "@pytest.mark.gate(*expressions): conditions on" in project.run_inline("--markers").output
         assert re.search(r"--limit=N\s+Run the first N cases of each eval only", project.run_inline("--help").output)
 
+    @pytest.mark.parametrize("shown", ["--help", "--version", "--markers"])
+    def test_help_comes_whatever_else_is_on_the_command_line(self, project: Project, shown: str) -> None:
+        run = project.run_inline("--limit", "2", shown)
+        assert run.exit_code == 0, run.output
+        assert "Error" not in run.output
+
     @pytest.mark.parametrize("where", ["environment", "file"])
     def test_options_from_elsewhere_count_and_their_origin_is_recorded(self, project: Project, where: str) -> None:
         project.write(test_a=MARK + TEST)

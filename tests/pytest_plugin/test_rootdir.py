@@ -44,7 +44,9 @@ def test_an_option_value_that_moves_the_rootdir_is_refused(project: Path) -> Non
     assert not (project / "reports").exists()
 
 
-@pytest.mark.parametrize("arguments", [("--data=../../elsewhere", "test_a.py"), ("--data", "../../elsewhere", "test_a.py", "--rootdir", ".")])
+@pytest.mark.parametrize(
+    "arguments", [("--data=../../elsewhere", "test_a.py"), ("--data", "../../elsewhere", "test_a.py", "--rootdir", ".")]
+)
 def test_what_the_message_advises_runs_in_the_right_place(project: Path, arguments: tuple[str, ...]) -> None:
     assert run(project, *arguments).returncode == 0
     (report,) = (project / "reports").glob("*/report.md")
