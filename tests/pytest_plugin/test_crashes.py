@@ -251,6 +251,23 @@ def test_s(case, generation, pytestconfig):
         assert len(run.rows) == 4
 
 
+class TestProblemsOfTheReport:
+    def test_what_went_wrong_cannot_steer_the_terminal(self, project: Project) -> None:
+        conftest = """
+from evalharness.pytest_plugin import finish
+
+def read_records(run_dir):
+    raise ValueError("\\x1b[2J\\nforged line")
+
+finish.read_records = read_records
+"""
+        project.write(conftest=conftest, test_a=MARK + "def test_s(case, generation): pass\n")
+        run = project.run(apart=True)
+        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert "no report: ValueError: \\x1b[2J\\nforged line; the results are safe in " in run.output
+        assert "\x1b" not in run.output
+
+
 class TestEnginesThatCannotOpen:
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_every_case_is_an_error_row_with_one_short_message(self, project: Project, mode: str) -> None:
