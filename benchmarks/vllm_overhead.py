@@ -120,7 +120,7 @@ def contestants(engine: Engine, backend: VllmBackend, num_requests: int, max_new
 
     def whole() -> int:
         # An id that no tokenizer has: every answer runs to the cap, so that all do the same work.
-        options = GenerationOptions(max_new_tokens=max_new_tokens, eos_token_id=(2**31 - 1,), seed=0)
+        options = GenerationOptions(max_new_tokens=max_new_tokens, eos_token_id=(), seed=0)  # nothing ends it but the cap
         requests = [TextGenerationRequest(chat) for chat in messages]
         outcomes = [outcome for _, outcome in engine.stream(requests, options)]
         return sum(len(outcome.token_ids) for outcome in outcomes if isinstance(outcome, GenerationResult))

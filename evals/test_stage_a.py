@@ -9,7 +9,8 @@ Photos lie in `<root>/<mission>/{审核通过|审核不通过}/<group>/`, refere
 root is given with --data. The rules of form and schema are in `evalharness/tasks/stage_a_schema.py`, the metrics in
 `stage_a_metrics.py`.
 
-Gates: `valid`, nothing to forgive in form and schema; `category_f1`, what is in the photo, nothing missed or invented.
+Gates: `valid`, nothing to forgive in form and schema; `category_f1`, what is in the photo, nothing missed or invented;
+`invalid_rate`, photos that could not be asked, which are in no other number.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.eval(
 )
 
 
-@pytest.mark.gate("valid >= 0.95", "category_f1 >= 0.80")
+@pytest.mark.gate("valid >= 0.95", "category_f1 >= 0.80", "invalid_rate <= 0.02")
 def test_summary(case, generation, score):
     summary = stage_a.parse_summary(generation.text, domain=case.domain)
     score(**stage_a.scores(summary, case))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +68,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
             raise ConfigError(f"{path}: the eval marker has no {key!r}{did_you_mean(key, _KEYWORDS) or '.'} Known: {', '.join(_KEYWORDS)}")
     for key in ("cases", "request"):
         if not callable(given.get(key)):
-            raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {given.get(key)!r}")
+            raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {reprlib.repr(given.get(key))}")
     name = Path(path).stem.removeprefix("test_")
     cases = _load_cases(given["cases"], _data_dir(given.get("data"), run, root), path, run.limit)
     num_samples = _num_samples(given, path, run)
@@ -123,6 +124,8 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
     variants: list[GenerationOptions] = []
     for options in settings:
         options = replace(options, **overrides)
+        if run.is_set("top_p") and not options.samples:
+            raise ConfigError(f"{path}: --top-p {run.top_p} has no effect with greedy decoding; set a temperature above 0 or leave it out")
         if num_samples > 1 and not options.samples:
             raise ConfigError(f"{path}: num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0")
         seed = run.seed if options.seed is None or run.is_set("seed") else options.seed

@@ -147,4 +147,4 @@ def _rerun(tables: RunTables) -> Iterator[str]:
         yield "## Run it again"
         yield code_block([shlex.join(_runnable([terminal_text(text_of(part), 2000) for part in command]))])
         if tables.collected.problems:
-            yield "One case alone: its node id (column *first cases*), in quotes, in place of the folder."
+            yield "One case alone: its node id as samples.csv has it, in quotes, in place of the folder."

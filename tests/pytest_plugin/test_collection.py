@@ -231,6 +231,11 @@ class TestWrongOptions:
         assert message in error
         assert run.opened_no_run
 
+    def test_an_option_without_effect_under_the_evals_own_decoding_is_refused(self, project: Project) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline("--top-p", "0.5")
+        assert run.exit_code not in (0, 3)
+        assert "--top-p 0.5 has no effect with greedy decoding" in run.output
+
     def test_a_wrong_option_with_workers_is_a_usage_error(self, project: Project) -> None:
         run = project.write(test_a=MARK + TEST).run(mode="n2", backend="fak")
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
