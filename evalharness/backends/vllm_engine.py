@@ -135,7 +135,8 @@ class VllmEngine:
                     llm.llm_engine.engine_core.shutdown(timeout=GRACE_S)
             del llm
             gc.collect()
-        self._children.end(grace_s=GRACE_S)
+            self._children.end(grace_s=GRACE_S)
+            gc.collect()  # vLLM's threads hold on to the context until its processes are gone
         self._log.close()
 
 
