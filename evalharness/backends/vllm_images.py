@@ -51,11 +51,10 @@ class ImagePrompts:
         if num_placeholders != len(images):
             raise ImageError(f"the prompt has {num_placeholders} image placeholders and {len(images)} images; they must come out even")
         engine_input = self._render(prompt.token_ids, images)
-        del images
         self._check_tokens(engine_input, sizes)
         if prompt.num_tokens is not None and len(engine_input["prompt_token_ids"]) != prompt.num_tokens:
             raise BackendError(f"vLLM made {len(engine_input['prompt_token_ids'])} prompt tokens where {prompt.num_tokens} are right")
-        return engine_input, self._grids(engine_input)
+        return engine_input, self._grids(engine_input, images)
 
     def check_pixel_budget(self) -> None:
         """Raise `BackendError` unless vLLM resizes as the checkpoint's image processor does, with the budget that was set."""
@@ -92,21 +91,26 @@ class ImagePrompts:
             num_patches = (height // processor.patch_size) * (width // processor.patch_size)
         return int(num_patches // processor.merge_size**2)
 
-    def _grids(self, engine_input: Any) -> tuple[ImageGrid, ...]:
-        """Return the patch grid of each image, () where one is no longer known.
+    def _grids(self, engine_input: Any, images: Sequence[Image.Image]) -> tuple[ImageGrid, ...]:
+        """Return the patch grid of each image.
 
-        vLLM leaves out the data of pictures that the engine core has already.
+        vLLM leaves out the data of pictures that the engine core has already; a grid that is not known from an earlier
+        prompt (somebody else asked about the picture) is worked out once more.
         """
         grids: list[ImageGrid] = []
         items = engine_input["mm_kwargs"].get("image", ())
-        for item, image_hash in zip(items, engine_input["mm_hashes"]["image"], strict=True):
+        for item, image_hash, image in zip(items, engine_input["mm_hashes"]["image"], images, strict=True):
             if item is not None and "image_grid_thw" in item:
-                values = item["image_grid_thw"].data.flatten().tolist()
-                self._grid_of_hash[image_hash] = (int(values[0]), int(values[1]), int(values[2]))
-            if image_hash not in self._grid_of_hash:
-                return ()
+                self._grid_of_hash[image_hash] = _grid(item["image_grid_thw"].data)
+            elif image_hash not in self._grid_of_hash:
+                self._grid_of_hash[image_hash] = _grid(self._image_processor(images=[image], return_tensors="pt")["image_grid_thw"])
             self._grid_of_hash.move_to_end(image_hash)
             grids.append(self._grid_of_hash[image_hash])
         while len(self._grid_of_hash) > MAX_GRIDS:
             self._grid_of_hash.popitem(last=False)
         return tuple(grids)
+
+
+def _grid(values: Any) -> ImageGrid:
+    time, height, width = values.flatten().tolist()
+    return int(time), int(height), int(width)
