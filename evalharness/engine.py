@@ -3,7 +3,8 @@
     engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))
     results = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "Hi"}])], GenerationOptions())
 
-Rendering, tokenising, stop policy and decoding happen here, once. It knows nothing about evals or pytest.
+Rendering, tokenising, stop policy and decoding happen here, once. It knows nothing about evals or pytest. Over 300
+lines because preflight, the stream and the builders are read together.
 """
 
 from __future__ import annotations
