@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from evalharness.errors import PromptTooLong
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -53,6 +55,14 @@ class SamplingPlan:
     use_cache: bool
     pad_token_id: int | None
     extra: tuple[tuple[str, Any], ...] = ()
+    max_prompt_tokens: int | None = None
+
+    def check_prompt_tokens(self, num_tokens: int) -> None:
+        """Raise `PromptTooLong` for a prompt, images expanded, of more tokens than were allowed."""
+        if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
+            raise PromptTooLong(
+                f"the prompt has {num_tokens} tokens, max_prompt_tokens is {self.max_prompt_tokens}; shorten the prompt or allow more"
+            )
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,8 @@ class Prompt:
     """One prompt, ready to run.
 
     `token_ids` are those of the rendered text; for an image prompt the placeholders are not expanded yet.
-    `num_tokens` is the exact length with images expanded, or None where only the backend can tell.
+    `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls
+    `plan.check_prompt_tokens` itself.
     `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
     pictures early.
     """

@@ -143,6 +143,7 @@ class HfBackend:
             raise RequestError("the prompt has no tokens")
         if max(row.token_ids) >= self._vocab_size:
             raise RequestError(f"the prompt has token id {max(row.token_ids)}; the model's vocabulary ends at {self._vocab_size - 1}")
+        row.prompt.plan.check_prompt_tokens(num_tokens)
         if self.max_model_len is not None and num_tokens + num_new > self.max_model_len:
             raise PromptTooLong(
                 f"the prompt's {num_tokens} tokens and max_new_tokens {num_new} exceed the context of {self.max_model_len} tokens; "

@@ -184,18 +184,19 @@ class VllmBackend:
     def _render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
         if prompt.load_images is None:
-            self._check_length(len(prompt.token_ids), prompt.plan.max_new_tokens)
+            self._check_length(len(prompt.token_ids), prompt.plan)
             return self._engine.render({"prompt_token_ids": list(prompt.token_ids)}), ()
         if self._images is None:
             raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
         engine_input, grids = self._images.render(prompt)
-        self._check_length(len(engine_input["prompt_token_ids"]), prompt.plan.max_new_tokens)
+        self._check_length(len(engine_input["prompt_token_ids"]), prompt.plan)
         return engine_input, grids
 
-    def _check_length(self, num_prompt_tokens: int, max_new_tokens: int) -> None:
-        if self.max_model_len is not None and num_prompt_tokens + max_new_tokens > self.max_model_len:
+    def _check_length(self, num_prompt_tokens: int, plan: SamplingPlan) -> None:
+        plan.check_prompt_tokens(num_prompt_tokens)
+        if self.max_model_len is not None and num_prompt_tokens + plan.max_new_tokens > self.max_model_len:
             raise PromptTooLong(
-                f"{num_prompt_tokens} prompt tokens + {max_new_tokens} new tokens exceed the context of {self.max_model_len}; "
+                f"{num_prompt_tokens} prompt tokens + {plan.max_new_tokens} new tokens exceed the context of {self.max_model_len}; "
                 "shorten the prompt, lower max_new_tokens or raise max_model_len"
             )
 

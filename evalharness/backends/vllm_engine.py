@@ -40,7 +40,7 @@ class VllmEngine:
 
         problem: Exception | None = None
         try:
-            with interrupts_get_through(), children_prepared(), self._log.listening():
+            with interrupts_get_through(self._children), children_prepared(), self._log.listening():
                 self._llm = LLM(**arguments)
         except Exception as error:
             problem = self._start_problem(arguments["model"], error)

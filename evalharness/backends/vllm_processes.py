@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = ["ChildProcesses", "children_prepared", "interrupts_get_through"]
 
 PR_SET_PDEATHSIG = 1
 CONFIG_KEY = "evalharness"
+LOOK_S = 0.2
 REMIND_S = 5.0
 
 _starting_engine = threading.local()
@@ -44,6 +46,15 @@ class ChildProcesses:
         for process in list(self._started):
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._started |= set(process.children(recursive=True))
+
+    def kill_started(self) -> None:
+        """Kill what has been started by now, while the engine still starts."""
+        import psutil
+
+        for process in set(psutil.Process().children(recursive=True)) - self._known_before:
+            if process.pid != _resource_tracker_pid():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     def end(self, *, grace_s: float) -> int:
         """End those that are left: wait, then SIGKILL; return how many had to be killed. Takes `grace_s` + 10 s at most."""
@@ -89,39 +100,70 @@ class _Interrupted(BaseException):
 
 
 @contextlib.contextmanager
-def interrupts_get_through() -> Iterator[None]:
-    """Let Ctrl-C end a start of vLLM, which catches `KeyboardInterrupt` and then waits ten minutes for its dead engine.
+def interrupts_get_through(children: ChildProcesses) -> Iterator[None]:
+    """Let Ctrl-C end a start of vLLM within seconds.
 
-    An exception raised by a signal may also fall into a destructor and be lost: it is raised again until it gets through.
+    vLLM catches `KeyboardInterrupt` and then waits ten minutes for its dead engine. An exception that a signal raises just
+    anywhere may also fall into a destructor and be lost, or leave a thread half registered, for which the interpreter then
+    waits for ever at its end. So vLLM's processes are ended first, which makes it fail in its own way.
     """
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):
         yield
         return
-    interrupted, over = threading.Event(), threading.Event()
-
-    def remind() -> None:
-        while not over.wait(REMIND_S):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if not interrupted.is_set():
-            try:
-                previous(number, frame)
-                return
-            except KeyboardInterrupt:
-                interrupted.set()
-                threading.Thread(target=remind, name="evalharness-interrupt", daemon=True).start()
-        raise _Interrupted
-
-    signal.signal(signal.SIGINT, interrupt)
+    ending = _Ending(children, previous)
+    signal.signal(signal.SIGINT, ending.interrupt)
     try:
-        yield
+        try:
+            yield
+        finally:
+            ending.stop()
     except _Interrupted:
         raise KeyboardInterrupt from None
+    except Exception:
+        if ending.begun:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        over.set()
         signal.signal(signal.SIGINT, previous)
+    if ending.begun:  # it had started all the same
+        raise KeyboardInterrupt
+
+
+class _Ending:
+    """What Ctrl-C does while vLLM starts: end its processes; at a second one, or after `REMIND_S`, raise until that gets through."""
+
+    def __init__(self, children: ChildProcesses, previous: Callable[[int, FrameType | None], Any]) -> None:
+        self.begun = False
+        self._children = children
+        self._previous = previous
+        self._over = threading.Event()
+        self._raising = threading.Lock()
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.begun:
+            raise _Interrupted
+        try:
+            self._previous(number, frame)
+        except KeyboardInterrupt:
+            self.begun = True
+            threading.Thread(target=self._run, name="evalharness-interrupt", daemon=True).start()
+
+    def _run(self) -> None:
+        deadline = time.monotonic() + REMIND_S
+        while not self._over.is_set() and time.monotonic() < deadline:
+            self._children.kill_started()
+            self._over.wait(LOOK_S)
+        while not self._over.is_set():
+            with self._raising:
+                if not self._over.is_set():
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            self._over.wait(REMIND_S)
+
+    def stop(self) -> None:
+        """Raise no more; an exception that is under way still comes out of here."""
+        with self._raising:
+            self._over.set()
 
 
 class _Preparation:

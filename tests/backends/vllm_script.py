@@ -2,11 +2,12 @@
 
     python vllm_script.py CHECKPOINT
 
-Prints one line of JSON per state: starting, generating (once the first result is there), closed.
+Prints one line of JSON per state: starting, generating (once the first result is there), closed; SIGUSR1 makes it print its stacks.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import signal
 import sys
@@ -39,5 +40,6 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # where it hangs, for a test that waits in vain
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and what they start, ignore it
     main(sys.argv[1])
