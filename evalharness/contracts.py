@@ -184,6 +184,8 @@ class GenerationOptions:
 
     `do_sample` None means: sample exactly when `temperature > 0`. `seed` None means: one is drawn and recorded.
     `logprobs` asks for the raw log-probability (natural log, before temperature and penalties) of each generated token.
+    A prompt of more than `max_prompt_tokens` tokens, images expanded, is refused (`PromptTooLong`), never cut; None: only
+    the context is the limit.
     """
 
     max_new_tokens: int = 256
@@ -198,6 +200,7 @@ class GenerationOptions:
     eos_token_id: int | tuple[int, ...] | None = None
     pad_token_id: int | None = None
     logprobs: bool = False
+    max_prompt_tokens: int | None = None
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     extra_generation_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -216,6 +219,7 @@ class GenerationOptions:
         check_integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
         check_boolean("options.use_cache", self.use_cache)
         check_boolean("options.logprobs", self.logprobs)
+        check_integer("options.max_prompt_tokens", self.max_prompt_tokens, minimum=1, maximum=_MAX_COUNT, optional=True)
         self._check_eos()
         check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
         check_instance("options.decode", self.decode, DecodeOptions)
@@ -297,6 +301,7 @@ _NUMBERS: Mapping[str, type[int] | type[float]] = {
     "no_repeat_ngram_size": int,
     "seed": int,
     "pad_token_id": int,
+    "max_prompt_tokens": int,
 }
 
 

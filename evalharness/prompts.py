@@ -74,8 +74,10 @@ class PromptBuilder:
         self._check_placeholders(text, request_images)
         token_ids = self._token_ids(text)
         num_tokens = self._num_tokens(token_ids, request_images)
-        check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
         plan = self.sampling_plan(options)
+        if num_tokens is not None:
+            plan.check_prompt_tokens(num_tokens)
+        check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
         load = request_images.load if request_images is not None else None
         return PreparedRequest(Prompt(index, text, token_ids, num_tokens, plan, load), self._stop_plan(options), options, request_images)
 
@@ -172,6 +174,7 @@ def _sampling_plan(options: GenerationOptions, stops: StopPlan) -> SamplingPlan:
         use_cache=options.use_cache,
         pad_token_id=options.pad_token_id,
         extra=tuple(sorted(options.extra_generation_kwargs.items())),
+        max_prompt_tokens=options.max_prompt_tokens,
     )
 
 

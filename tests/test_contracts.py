@@ -110,6 +110,7 @@ FIELDS: dict[str, tuple[type, dict[str, Any], dict[str, str]]] = {
             "eos_token_id": "int?",
             "pad_token_id": "int?",
             "logprobs": "bool",
+            "max_prompt_tokens": "int?",
         },
     ),
 }
@@ -165,6 +166,8 @@ RANGES: list[tuple[str, str, Any, str]] = [
     ("options", "eos_token_id", 2**31, "at most 2147483647"),
     ("options", "pad_token_id", 2**70, "at most 2147483647"),
     ("options", "pad_token_id", -2, "at least 0"),
+    ("options", "max_prompt_tokens", 0, "at least 1"),
+    ("options", "max_prompt_tokens", 2**31, "at most 2147483647"),
 ]
 
 
@@ -186,6 +189,7 @@ LEGAL_EDGES: list[tuple[str, str, Any]] = [
     ("options", "pad_token_id", 0),
     ("options", "no_repeat_ngram_size", 0),
     ("options", "max_new_tokens", 1),
+    ("options", "max_prompt_tokens", 1),
     ("preprocess", "max_pixels", 1),
 ]
 
@@ -486,6 +490,7 @@ def generation_options(draw: st.DrawFn) -> GenerationOptions:
         eos_token_id=draw(st.one_of(st.none(), ids, st.lists(ids, max_size=3).map(tuple))),
         pad_token_id=draw(st.one_of(st.none(), ids)),
         logprobs=draw(st.booleans()),
+        max_prompt_tokens=draw(st.one_of(st.none(), st.integers(1, 10**6))),
         decode=DecodeOptions(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
         extra_generation_kwargs=draw(extras),
     )

@@ -171,6 +171,7 @@ class FakeBackend:
             return prompt.index, GenerationFailure("invalid", answer.invalid)
         if prompt.load_images is not None:
             try:
+                prompt.plan.check_prompt_tokens(len(prompt.token_ids))  # here a picture is one token
                 prompt.load_images()
             except RequestError as error:
                 return prompt.index, GenerationFailure("invalid", str(error), error)

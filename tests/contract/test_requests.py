@@ -112,6 +112,26 @@ def test_what_exceeds_the_context_fails_alone_and_is_not_truncated(engine: Engin
     assert isinstance(other, GenerationResult)
 
 
+@pytest.mark.parametrize("asked", [ask(TEXTS[1]), look(noise(90, 60))], ids=["text", "image"])
+def test_58_a_prompt_of_the_budget_is_kept_and_one_token_more_fails_alone(engine: Engine, asked: Any) -> None:
+    (kept,) = generate(engine, [asked], SHORT)
+    assert kept.num_prompt_tokens is not None
+    good, bad, other = outcomes_of(
+        engine,
+        [asked, asked, ask("no")],
+        [
+            replace(SHORT, max_prompt_tokens=kept.num_prompt_tokens),
+            replace(SHORT, max_prompt_tokens=kept.num_prompt_tokens - 1),
+            replace(SHORT, max_prompt_tokens=CONTEXT),
+        ],
+    )
+    assert good == kept
+    assert isinstance(bad, GenerationFailure)
+    assert (bad.kind, type(bad.error)) == ("invalid", PromptTooLong)
+    assert bad.problem.startswith(f"the prompt has {kept.num_prompt_tokens} tokens, max_prompt_tokens is {kept.num_prompt_tokens - 1}; ")
+    assert isinstance(other, GenerationResult)
+
+
 # --- bad requests ------------------------------------------------------------------------------------------------------
 
 BAD = {
