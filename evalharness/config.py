@@ -84,6 +84,13 @@ OPTIONS: tuple[Option, ...] = (
         "Run the first N cases of each eval only (default: all cases)",
         metavar="N",
     ),
+    Option(
+        "spot",
+        Number(minimum=0),
+        "Cases per engine that evals with spot checks show in outputs/, drawn with --seed (default: 0, none)",
+        default=0,
+        metavar="N",
+    ),
     Option("max_new_tokens", Number(minimum=1), f"Longest generation, in tokens ({_EVALS_OWN}, otherwise 256)", metavar="N"),
     Option("temperature", Number(integer=False, minimum=0), f"Sampling temperature, 0 is greedy ({_EVALS_OWN}, otherwise 0)", metavar="T"),
     Option(

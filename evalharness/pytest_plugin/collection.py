@@ -19,9 +19,10 @@ from evalharness.errors import ConfigError, EvalHarnessError
 from evalharness.gates import Gate, parse_gate
 from evalharness.suggestions import did_you_mean
 
-__all__ = ["EvalModule", "gates_of", "is_ours", "parametrize_eval", "read_eval", "refuse_idle_gates", "takes"]
+__all__ = ["EvalModule", "data_folder", "gates_of", "is_ours", "parametrize_eval", "read_eval", "refuse_idle_gates", "takes"]
 
-_KEYWORDS = ("cases", "request", "options", "num_samples", "aggregate", "data")
+_KEYWORDS = ("cases", "request", "options", "num_samples", "aggregate", "tables", "outputs", "data")
+_LATE = ("aggregate", "tables", "outputs")
 _OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
 
 
@@ -38,7 +39,6 @@ class EvalModule:
     request: Callable[[Any], Any]
     variants: tuple[GenerationOptions, ...]
     num_samples: int
-    aggregate: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, float]] | None
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants as one case is decoded: where they sample, each with a seed of its own.
@@ -69,14 +69,18 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     for key in ("cases", "request"):
         if not callable(given.get(key)):
             raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {reprlib.repr(given.get(key))}")
+    for key in _LATE:
+        if given.get(key) is not None and not callable(given[key]):
+            raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
     name = Path(path).stem.removeprefix("test_")
-    cases = _load_cases(given["cases"], _data_dir(given.get("data"), run, root), path, run.limit)
+    cases = _load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
-    return EvalModule(name, path, cases, given["request"], variants, num_samples, given.get("aggregate"))
+    return EvalModule(name, path, cases, given["request"], variants, num_samples)
 
 
-def _data_dir(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:
+def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:
+    """Return what an eval's `cases` function gets: --data, else the marker's folder, else None."""
     if run.data is not None:
         return Path(run.data)
     return root / marked if marked is not None else None

@@ -1,4 +1,4 @@
-"""The end of a run, in the process that reports: journals → samples.jsonl → aggregates → gates → run.json → reports."""
+"""The end of a run, in the process that reports: journals → samples.jsonl → aggregates, tables, outputs → gates → run.json → reports."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import pytest
 from evalharness.command_line import shown_command
 from evalharness.errors import RecordError
 from evalharness.pytest_plugin.aggregates import aggregate_rows
+from evalharness.pytest_plugin.eval_functions import load_functions
+from evalharness.pytest_plugin.eval_tables import table_entries
+from evalharness.pytest_plugin.output_files import write_outputs
 from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
 from evalharness.run_file import environment_facts, write_run_file
 from evalharness.run_merge import known_nodeids, merge_rows, missing_row, note_crashes, read_records, write_samples
@@ -60,7 +63,10 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     note_crashes(records, rows, crashes)
     write_samples(state.run_dir, records, rows)
     problems = list(records.problems)
-    aggregates = aggregate_rows(config, records.evals, rows, problems)
+    functions = load_functions(config, records.evals, problems)
+    aggregates = aggregate_rows(functions, rows, problems)
+    tables = table_entries(functions, rows, problems)
+    outputs = write_outputs(functions, rows, state.run_dir, state.run, problems)
     gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted)
     failed = bool(problems) or not all(gate["passed"] for gate in gates)
     run = {
@@ -73,6 +79,8 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         "evals": [{name: value for name, value in entry.items() if name != "cases"} for entry in records.evals.values()],
         "gates": gates,
         "aggregates": aggregates,
+        "tables": tables,
+        "outputs": outputs,
         "counts": dict(Counter(row["outcome"] for row in rows)),
         "throughput": records.throughput.entries(),
         "problems": problems,

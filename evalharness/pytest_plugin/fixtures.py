@@ -1,8 +1,7 @@
-"""The fixtures that evals use: engine, case, generation, generations, score."""
+"""The fixtures that evals use: engine, case, generation, generations, score, details."""
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,16 +11,16 @@ from _pytest.outcomes import Failed
 
 from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationResult
-from evalharness.errors import BackendError, EvalHarnessError, RecordError, ScoreError
-from evalharness.gates import BUILT_IN_METRICS
+from evalharness.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.pytest_plugin.collection import is_ours
 from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, shorten
+from evalharness.pytest_plugin.recording import Details, Score
 from evalharness.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["Score", "case", "engine", "generation", "generations", "score"]
+__all__ = ["case", "details", "engine", "generation", "generations", "score"]
 
 _NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.mark.eval(...)"
 
@@ -103,41 +102,16 @@ def end_without_verdict(record: ItemRecord) -> None:
         raise InvalidSample(message, pytrace=False)
 
 
-class Score:
-    """Records numbers for the case of one test: `score(valid=True, f1=0.5)`; each name once, None means not applicable."""
-
-    def __init__(self, record: ItemRecord) -> None:
-        self._record = record
-
-    def __call__(self, **values: Any) -> None:
-        for name, value in values.items():
-            if name in BUILT_IN_METRICS:
-                raise ScoreError(f"score {name!r} has the name of a rate that every test has; give it another name")
-            if name in self._record.scores:
-                raise ScoreError(f"score {name!r} was recorded already for this case; give each name once")
-            if value is not None:
-                self._record.scores[name] = _finite(name, value)
-
-
-def _finite(name: str, value: Any) -> float:
-    plain = value
-    if not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-        plain = value.item()  # numpy's and torch's numbers
-    if not isinstance(plain, (bool, int, float)):
-        raise ScoreError(f"score {name!r} must be a number or bool, got {shorten(repr(value))} ({type(value).__name__})")
-    try:
-        number = float(plain)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ScoreError(f"score {name!r} must be finite, got {number!r}; leave it out, or give None, where it does not apply")
-    return number
-
-
 @pytest.fixture
 def score(request: pytest.FixtureRequest, case: Case, engine: Engine) -> Score:
     """Records scores of this test's case."""
     return Score(_record(request.config.stash[STATE].current, "score"))
+
+
+@pytest.fixture
+def details(request: pytest.FixtureRequest, case: Case, engine: Engine) -> Details:
+    """Records plain data about this test's case."""
+    return Details(_record(request.config.stash[STATE].current, "details"))
 
 
 def _record(record: ItemRecord | None, fixture: str) -> ItemRecord:
@@ -152,11 +126,13 @@ def _record(record: ItemRecord | None, fixture: str) -> ItemRecord:
 
 
 def fill_before_setup(item: pytest.Function, record: ItemRecord) -> None:
-    """Put `case` and `score` in place, and places for the generations, but not over an eval's own fixtures of these names."""
+    """Put `case`, `score` and `details` in place, and places for the generations, but not over an eval's own fixtures of these names."""
     definitions = item._fixtureinfo.name2fixturedefs
     item.funcargs["case"] = record.case
     if is_ours(definitions.get("score")):
         item.funcargs["score"] = Score(record)
+    if is_ours(definitions.get("details")):
+        item.funcargs["details"] = Details(record)
     for name in ("generation", "generations"):
         if is_ours(definitions.get(name)):
             item.funcargs[name] = None

@@ -51,6 +51,7 @@ class ItemRecord:
     gated: bool
     started_at: str
     scores: dict[str, float] = field(default_factory=dict)
+    details: dict[str, Any] | None = None
     invalid: str | None = None
     broken: str | None = None
     miss: Miss | None = None
@@ -64,7 +65,7 @@ class ItemRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row, without the generation, which the journal already has."""
-        return {
+        row = {
             "nodeid": self.nodeid,
             "eval": self.eval,
             "test": self.test,
@@ -81,6 +82,9 @@ class ItemRecord:
             "options": _options_json(self.options),
             "started_at": self.started_at,
         }
+        if self.details is not None:
+            row["details"] = self.details
+        return row
 
 
 _seen_options: dict[int, tuple[Sequence[GenerationOptions], Any]] = {}

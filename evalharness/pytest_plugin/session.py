@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,10 @@ class EvalSession:
                 f"{path} has several eval markers; give each eval a module of its own, with one pytestmark = pytest.mark.eval(...)"
             )
         return self.modules[path]
+
+    def marker(self, path: str) -> Mapping[str, Any] | None:
+        """Return what the eval marker of a module says, None where another process has imported the module."""
+        return self._markers[path].kwargs if path in self._markers else None
 
     # Units, known once the final collection is
 

@@ -189,7 +189,7 @@ class TestA:
         once = "if 'PYTEST_XDIST_WORKER' not in os.environ: raise RuntimeError('only in workers')\n"
         run = project.write(test_a=HEADER + once + AGGREGATE, helper_metrics=METRICS).run(mode="n2")
         assert run.counts == {"pass": 4}
-        assert run.facts["problems"] == ["test_a.py: its aggregate cannot be loaded: RuntimeError: only in workers"]
+        assert run.facts["problems"] == ["test_a.py: its functions for the end of the run cannot be loaded: RuntimeError: only in workers"]
         assert run.exit_code == 1
 
     @pytest.mark.parametrize("name", sorted(BUILT_IN_METRICS))

@@ -1,0 +1,33 @@
+"""Where an eval's `outputs` function writes files for other tools, and what it is told. Knows nothing about pytest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["OutputTarget", "folder_name"]
+
+
+@dataclass(frozen=True)
+class OutputTarget:
+    """One engine's folder of output files, `reports/<run-id>/outputs/<engine>`; it exists.
+
+    `data_dir` is what the eval's `cases` function got. `spot` is how many cases a spot check shows (--spot, 0: none), `seed`
+    draws them.
+    """
+
+    folder: Path
+    engine: str
+    data_dir: Path | None = None
+    spot: int = 0
+    seed: int = 0
+
+
+def folder_name(engine_id: str) -> str:
+    """Return the engine's id as a name that every file system takes; a hash keeps changed ones apart."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", engine_id).strip(".-")[:100]
+    return (
+        plain if plain == engine_id else f"{plain or 'engine'}-{hashlib.sha256(engine_id.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
+    )
