@@ -1,18 +1,19 @@
 """A run's journals put together: rows in the order of collection, and samples.jsonl. Knows no pytest.
 
-Of a generation only what gates and aggregates need is kept in memory; samples.jsonl gets the rest from the journal's own
-bytes, one row at a time.
+Of a generation only what gates and aggregates need is kept in memory; the rest is read from the journal where somebody asks
+for it, and samples.jsonl gets the journal's own bytes, one row at a time.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from evalharness.errors import RecordError
 from evalharness.journal import Line, encode, read_lines
@@ -28,13 +29,26 @@ _KEPT = ("text", "finish_reason", "stop_reason", "num_prompt_tokens", "num_compl
 _GENERATION = b',"generation":'  # in JSON such bytes are a key: a quote inside a text has a backslash before it
 
 
-class _Recorded(NamedTuple):
-    """A generation in a journal: what is kept of it, and where all of it lies."""
+class Recorded(dict[str, Any]):
+    """A generation in a journal: its short parts in memory, any other key read from there when somebody asks for it."""
 
-    kept: Row
-    path: Path
-    offset: int
-    num_bytes: int
+    __slots__ = ("num_bytes", "offset", "path")
+
+    def __init__(self, parts: Mapping[str, Any], path: Path, offset: int, num_bytes: int) -> None:
+        super().__init__(parts)
+        self.path, self.offset, self.num_bytes = path, offset, num_bytes
+
+    def __missing__(self, key: str) -> Any:
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return json.loads(file.read(self.num_bytes))[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, in memory or not."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
 
 @dataclass
@@ -47,9 +61,9 @@ class RunRecords:
     problems: list[str] = field(default_factory=list)
     throughput: Throughput = field(default_factory=Throughput)
     rows: dict[str, Row] = field(default_factory=dict)
-    generations: dict[str, list[_Recorded | None]] = field(default_factory=dict)
+    generations: dict[str, list[Recorded | None]] = field(default_factory=dict)
     """By node id: those that the row judged, None for a sample that failed."""
-    latest: dict[_Key, _Recorded] = field(default_factory=dict)
+    latest: dict[_Key, Recorded] = field(default_factory=dict)
     """The last generation by worker, engine, eval, case and sample."""
 
 
@@ -84,10 +98,11 @@ def _add_generation(records: RunRecords, worker: str, line: Line) -> None:
         raise RecordError(f"{line.path} has a generation with other keys behind it; it was written by another version of evalharness")
     made = values["generation"]
     start = line.raw.index(_GENERATION) + len(_GENERATION)
-    recorded = _Recorded({name: made.get(name) for name in _KEPT}, line.path, line.offset + start, len(line.raw) - start - len(b"}\n"))
+    short = {name: made.get(name) for name in _KEPT}
+    recorded = Recorded(short, line.path, line.offset + start, len(line.raw) - start - len(b"}\n"))
     # A crashed worker's cases are asked again by another one, maybe with another answer: each row keeps what it judged.
     records.latest[worker, values["engine"], values["eval"], values["case_id"], values["sample"]] = recorded
-    records.throughput.add_generation(worker, values["engine"], recorded.kept)
+    records.throughput.add_generation(worker, values["engine"], recorded)
 
 
 def _add_row(records: RunRecords, worker: str, values: Row) -> None:
@@ -101,13 +116,12 @@ def _add_row(records: RunRecords, worker: str, values: Row) -> None:
     _set_generations(records, row, found)
 
 
-def _set_generations(records: RunRecords, row: Row, found: list[_Recorded | None]) -> None:
+def _set_generations(records: RunRecords, row: Row, found: list[Recorded | None]) -> None:
     records.generations[row["nodeid"]] = found
-    kept = [recorded and recorded.kept for recorded in found]
-    row["generation"] = kept[0]
-    if len(kept) > 1:
-        row["generations"] = kept
-    row["prompt_sha256"] = (kept[0] or {}).get("prompt_sha256")
+    row["generation"] = found[0]
+    if len(found) > 1:
+        row["generations"] = found
+    row["prompt_sha256"] = found[0].get("prompt_sha256") if found[0] is not None else None
 
 
 def known_nodeids(nodeids: Iterable[str], evals: Mapping[str, Any]) -> list[str]:
@@ -196,7 +210,7 @@ def _sample_lines(records: RunRecords, rows: Sequence[Row]) -> Iterator[bytes]:
     with ExitStack() as stack:
         files: dict[Path, int] = {}
 
-        def whole(recorded: _Recorded | None) -> bytes:
+        def whole(recorded: Recorded | None) -> bytes:
             if recorded is None:
                 return b"null"
             if recorded.path not in files:
