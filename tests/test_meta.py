@@ -19,7 +19,7 @@ from evalharness import GenerationOptions, GenerationResult, StopOptions, errors
 PACKAGE = Path(evalharness.__file__).parent
 SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = [".".join(["evalharness", *Path(name).with_suffix("").parts]).removesuffix(".__init__") for name in SOURCES]
-HEAVY = ("torch", "torchvision", "transformers", "vllm", "pandas", "numpy", "PIL")
+HEAVY = ("torch", "torchvision", "transformers", "vllm", "pandas", "numpy", "scipy", "PIL")
 
 # Each child imports one module into an interpreter that has imported nothing of the package yet, only what is slow.
 IMPORT_EACH_ALONE = """
@@ -155,6 +155,7 @@ def test_options_survive_json() -> None:
         pytest.param({"torch", "torchvision", "transformers", "vllm", "safetensors", "accelerate"}, "backends/", id="torch"),
         pytest.param({"pytest", "_pytest", "xdist", "pluggy"}, "pytest_plugin/", id="pytest"),
         pytest.param({"pandas", "tabulate", "jinja2"}, "report/", id="tables"),
+        pytest.param({"scipy"}, "statistics/", id="statistics"),
     ],
 )
 def test_a_package_is_known_in_one_room_only(packages: set[str], home: str) -> None:
@@ -173,9 +174,9 @@ def test_only_the_stop_policy_gives_a_finish_reason() -> None:
     assert deciding == []
 
 
-def test_nothing_heavy_is_imported_at_the_top_outside_backends_and_report() -> None:
+def test_nothing_heavy_is_imported_at_the_top_outside_backends_report_and_statistics() -> None:
     at_top = {}
-    for name, tree in trees(without=("backends/", "report/")):
+    for name, tree in trees(without=("backends/", "report/", "statistics/")):
         heavy = {package for node in tree.body for package in imports_of(node) if isinstance(node, (ast.Import, ast.ImportFrom))}
         if heavy.intersection(HEAVY):
             at_top[name] = heavy.intersection(HEAVY)

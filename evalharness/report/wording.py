@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evalharness.statistics import wilson_interval
+from evalharness.statistics.intervals import wilson_interval
 
 __all__ = ["number_text", "plural", "score_text", "share_text"]
 
