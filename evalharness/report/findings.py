@@ -55,7 +55,7 @@ def _unfinished(tables: RunTables) -> bool:
 def findings(tables: RunTables) -> list[str]:
     """Return what a reader must know before believing a number; empty if nothing is wrong."""
     parts: tuple[Callable[[RunTables], Iterator[str]], ...] = (
-        _coverage, _parse_failures, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
+        _coverage, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
     )  # fmt: skip
     found = [sentence for part in parts for sentence in part(tables)]
     if len(found) > MAX_FINDINGS:
@@ -75,7 +75,8 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     problems = tables.run.get("problems")
     yield from (one_line(text_of(problem), 300) for problem in (problems if isinstance(problems, list) else ()))
     if tables.run.get("rebuilt") is True:
-        yield "the run did not come to its end: this report was made from its journal, no gate passes, and aggregates are missing"
+        missing = "aggregates, tables and output files are missing"
+        yield f"the run did not come to its end: this report was made from its journal, no gate passes, and {missing}"
     elif _unfinished(tables):
         yield "the run did not finish: gates, counts and whatever else run.json gets at the end are missing"
     cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
@@ -94,15 +95,15 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 
 
-def _parse_failures(tables: RunTables) -> Iterator[str]:
+def _malformed(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
-        failed, judged = counts["not_parsed"], counts["parse_judged"]
+        failed, judged = counts["malformed"], counts["form_judged"]
         if failed == judged > 0:
-            yield f"0 of {judged:,} answers of {where} could be parsed: its scores say nothing about quality"
+            yield f"{share_text(failed, judged)} answers of {where} are malformed (valid is 0): its other scores may say little"
         elif failed * 2 >= judged > 0:
-            yield f"{share_text(failed, judged)} answers of {where} could not be parsed: its scores are mostly about format, not quality"
+            yield f"{share_text(failed, judged)} answers of {where} are malformed (valid is 0): its scores may be mostly about form"
         elif failed:
-            yield f"{share_text(failed, judged)} answers of {where} could not be parsed"
+            yield f"{share_text(failed, judged)} answers of {where} {'is' if failed == 1 else 'are'} malformed (valid is 0)"
 
 
 def _same_answers(tables: RunTables) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from evalharness.report.collecting import OUTCOMES, ProblemGroup, text_of
+from evalharness.report.eval_tables import table_sections
 from evalharness.report.findings import findings, verdict
 from evalharness.report.safe_text import code_block, markdown_cell, terminal_text
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections
@@ -19,6 +20,7 @@ from evalharness.report.wording import number_text, plural
 __all__ = ["markdown_report"]
 
 NUM_PROBLEM_GROUPS = 20
+NUM_OUTPUT_FILES = 50
 
 _FILES_NOTE = (
     "Texts are cut here. The full ones are in samples.jsonl; samples.csv has one line per sample (cells of up to 32,767 characters);"
@@ -33,7 +35,9 @@ def markdown_report(tables: RunTables) -> Iterator[str]:
     yield from _gates(tables)
     yield from score_sections(tables)
     yield from _aggregates(tables)
+    yield from table_sections(tables)
     yield from breakdown_sections(tables)
+    yield from _output_files(tables)
     yield from _problems(tables)
     yield from _throughput(tables)
     yield from settings_sections(tables.run)
@@ -87,6 +91,17 @@ def _aggregates(tables: RunTables) -> Iterator[str]:
         lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in entries]
         lines = [[markdown_cell(cell) for cell in line] for line in lines]
         yield markdown_table([*names, "value"], lines, len(names))
+
+
+def _output_files(tables: RunTables) -> Iterator[str]:
+    entries = records(tables.run, "outputs")
+    if entries:
+        yield "## Output files"
+        yield "Written by the evals for other tools; paths are relative to this page."
+        lines = [[markdown_cell(text_of(entry.get(name)), 500) for name in ("path", "eval", "engine", "num_bytes")] for entry in entries]
+        yield markdown_table(["file", "eval", "engine", "bytes"], lines[:NUM_OUTPUT_FILES], 3)
+        if len(lines) > NUM_OUTPUT_FILES:
+            yield f"{plural(len(lines) - NUM_OUTPUT_FILES, 'more file')} left out here; outputs/ holds them."
 
 
 def _problems(tables: RunTables) -> Iterator[str]:

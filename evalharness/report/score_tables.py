@@ -21,7 +21,7 @@ NUM_TAG_LINES = 40
 
 _VALIDITY = {
     "cases": "cases",
-    "not_parsed": "not parsed",
+    "malformed": "malformed",
     "length_cap": "hit length cap",
     "empty": "empty",
     "invalid": "invalid",
@@ -32,11 +32,12 @@ _VALIDITY = {
     "fail": "fail",
     "other": "unknown outcome",
 }
-_ALWAYS_SHOWN = ("cases", "not_parsed", "length_cap", "empty", "invalid", "error")
+_ALWAYS_SHOWN = ("cases", "malformed", "length_cap", "empty", "invalid", "error")
 _SCORE_NOTE = (
     "Scores are means over the cases that have one (n): [95 % Wilson interval] where every case scores 0 or 1, ± standard error otherwise"
     " (none for a single case). Invalid, skipped and broken cases are in no mean."
-    " Not parsed: the score `valid` is 0. Hit length cap, empty: cases with at least one such answer."
+    " Malformed: the score `valid` is 0; whether that means unreadable, or not exactly in the form asked for, is the eval's to say."
+    " Hit length cap, empty: cases with at least one such answer."
 )
 _GROUP_NOTE = " Cases of one group are taken as independent here, which makes the intervals too narrow."
 
@@ -129,5 +130,5 @@ def _score_tables(counts: pd.DataFrame, scores: pd.DataFrame, by: list[str], met
 
 
 def _validity_cell(name: str, counts: Mapping[Any, int]) -> str:
-    unknown = name == "not_parsed" and not counts["parse_judged"]
+    unknown = name == "malformed" and not counts["form_judged"]
     return "-" if unknown else f"{counts[name]:,}"

@@ -16,10 +16,10 @@ __all__ = ["COUNTS", "GROUP", "RunTables", "load_tables", "records"]
 GROUP = ["eval", "test", "engine"]
 """What a line of the score table stands for."""
 
-COUNTS = ["cases", *OUTCOMES, "other", "answered", "parse_judged", "not_parsed", "length_cap", "empty", "fallback"]
+COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "length_cap", "empty", "fallback"]
 """Countable facts of rows: outcomes, and the validity of what was answered.
 
-`parse_judged` rows have a score `valid`, `not_parsed` have it at 0; `length_cap` and `empty` rows have at least one
+`form_judged` rows have a score `valid`, `malformed` have it at 0; `length_cap` and `empty` rows have at least one
 generation that hit the cap, or whose text is empty or white space.
 """
 
@@ -92,7 +92,7 @@ def load_tables(run_dir: Path) -> RunTables:
     collected = collect(run_dir)
     row_scores = pd.DataFrame(collected.scores, columns=["row", "metric", "score"]).astype({"row": "int64", "score": "float64"})
     rows = _rows(collected)
-    _add_parse_verdicts(rows, row_scores, collected.score_names)
+    _add_form_verdicts(rows, row_scores, collected.score_names)
     row_scores["metric"] = _categories(row_scores["metric"], collected.score_names)
     row_tags = pd.DataFrame(collected.tags, columns=["row", "key", "value"]).astype({"row": "int64"})
     row_tags["key"] = _categories(row_tags["key"], collected.tag_keys)
@@ -110,13 +110,13 @@ def _rows(collected: Collected) -> pd.DataFrame:
     return pd.concat([keys, facts], axis=1).assign(case_id=pd.Series(collected.case_ids, dtype=object), cases=1, **shares)
 
 
-def _add_parse_verdicts(rows: pd.DataFrame, row_scores: pd.DataFrame, names: Codes) -> None:
-    """Add `parse_judged` and `not_parsed` to `rows`, in place."""
-    rows["parse_judged"] = rows["not_parsed"] = 0
+def _add_form_verdicts(rows: pd.DataFrame, row_scores: pd.DataFrame, names: Codes) -> None:
+    """Add `form_judged` and `malformed` to `rows`, in place."""
+    rows["form_judged"] = rows["malformed"] = 0
     if "valid" in names.names:
         verdicts = row_scores[row_scores["metric"] == names.of("valid")]
-        rows.loc[verdicts["row"], "parse_judged"] = 1
-        rows.loc[verdicts.loc[verdicts["score"] == 0, "row"], "not_parsed"] = 1
+        rows.loc[verdicts["row"], "form_judged"] = 1
+        rows.loc[verdicts.loc[verdicts["score"] == 0, "row"], "malformed"] = 1
 
 
 def _categories(codes: pd.Series, names: Codes) -> pd.Categorical:

@@ -20,7 +20,7 @@ NUM_LINES = 40
 NUM_PASSED_GATES = 5
 NUM_SCORES = 6
 _VALIDITY = {
-    "not_parsed": "unparsed",
+    "malformed": "malformed",
     "length_cap": "cut",
     "empty": "empty",
     "invalid": "invalid",
@@ -30,7 +30,7 @@ _VALIDITY = {
     "fail": "fail",
     "other": "unknown",
 }
-_ALWAYS_SHOWN = ("not_parsed", "length_cap", "invalid", "error")
+_ALWAYS_SHOWN = ("malformed", "length_cap", "invalid", "error")
 _SHORTEST_NAME = 8
 
 
@@ -82,7 +82,7 @@ def _table(tables: RunTables, columns: int) -> Iterator[str]:
     scores: list[str] = [""]
     means = _means(tables)
     for key, row in zip(counts.index, counts.to_dict("records"), strict=True):
-        numbers = ["-" if name == "not_parsed" and not row["parse_judged"] else f"{row[name]}" for name in shown]
+        numbers = ["-" if name == "malformed" and not row["form_judged"] else f"{row[name]}" for name in shown]
         lines.append([terminal_text(f"{key[0]}::{key[1]}", 80), terminal_text(key[2], 80), f"{row['cases']}", *numbers])
         scores.append(means.get(key, ""))
     left_out = len(lines) - 1 - NUM_LINES

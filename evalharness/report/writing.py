@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from evalharness.report.csv_files import write_report_csv, write_samples_csv
+from evalharness.report.eval_tables import write_tables_csv
 from evalharness.report.files import replacing
 from evalharness.report.markdown import markdown_report
-from evalharness.report.tables import RunTables, load_tables
+from evalharness.report.tables import RunTables, load_tables, records
 from evalharness.report.terminal import terminal_lines, terminal_width
 
 __all__ = ["terminal_summary", "write_reports"]
 
 
 def write_reports(run: Path | RunTables) -> dict[str, Path]:
-    """Write report.md, report.csv and samples.csv into the run directory; return their paths by file name.
+    """Write report.md, report.csv, samples.csv and, where evals gave tables, tables.csv; return their paths by file name.
 
     Each file is replaced as a whole. Raises `RecordError` when the run cannot be read or a file cannot be written.
     """
@@ -27,6 +28,10 @@ def write_reports(run: Path | RunTables) -> dict[str, Path]:
         write_report_csv(tables, file)
     with replacing(paths["samples.csv"]) as file:
         write_samples_csv(tables, file)
+    if records(tables.run, "tables"):
+        paths["tables.csv"] = tables.run_dir / "tables.csv"
+        with replacing(paths["tables.csv"]) as file:
+            write_tables_csv(tables, file)
     return paths
 
 

@@ -89,7 +89,7 @@ def test_report_csv_is_tidy(tmp_path: Path) -> None:
     ]
     assert scores == [("", "", "valid", "0.5", "2"), ("domain", "RRU", "valid", "1.0", "1"), ("domain", "BBU", "valid", "0.0", "1")]
     counts = {line["metric"]: line["value"] for line in lines if line["kind"] == "count" and not line["group_key"]}
-    assert (counts["cases"], counts["not_parsed"], counts["error"]) == ("2", "1", "0")
+    assert (counts["cases"], counts["malformed"], counts["error"]) == ("2", "1", "0")
 
 
 @pytest.mark.parametrize("test", ["test_summary", None], ids=["by-test", "written-before-tests-were-noted"])

@@ -24,20 +24,20 @@ def test_a_sound_run_needs_no_remark(tmp_path: Path) -> None:
     assert findings_of(tmp_path, rows(20)) == []
 
 
-def test_scores_of_an_engine_that_never_parsed_say_nothing_about_quality(tmp_path: Path) -> None:
+def test_scores_of_an_engine_whose_answers_are_all_malformed_may_say_little(tmp_path: Path) -> None:
     found = findings_of(tmp_path, [row(f"case-{number}", scores={"valid": 0.0}) for number in range(20)])
-    assert found == [f"0 of 20 answers of {WHERE} could be parsed: its scores say nothing about quality"]
+    assert found == [f"all 20 answers of {WHERE} are malformed (valid is 0): its other scores may say little"]
 
 
 @pytest.mark.parametrize(
     ("failed", "sentence"),
     [
-        (10, f"10 of 20 answers of {WHERE} could not be parsed: its scores are mostly about format, not quality"),
-        (1, f"1 of 20 answers of {WHERE} could not be parsed"),
+        (10, f"10 of 20 answers of {WHERE} are malformed (valid is 0): its scores may be mostly about form"),
+        (1, f"1 of 20 answers of {WHERE} is malformed (valid is 0)"),
     ],
     ids=["half", "one"],
 )
-def test_parse_failures_are_named(tmp_path: Path, failed: int, sentence: str) -> None:
+def test_malformed_answers_are_named(tmp_path: Path, failed: int, sentence: str) -> None:
     assert findings_of(tmp_path, [row(f"case-{number}", scores={"valid": float(number >= failed)}) for number in range(20)]) == [sentence]
 
 

@@ -59,7 +59,7 @@ def test_a_score_stands_beside_its_validity(tmp_path: Path) -> None:
         "engine": "hf:tiny",
         "valid": "0.750 [0.30–0.95] n=4",
         "cases": "6",
-        "not parsed": "1",
+        "malformed": "1",
         "hit length cap": "1",
         "empty": "1",
         "invalid": "1",
@@ -71,7 +71,7 @@ def test_a_score_stands_beside_its_validity(tmp_path: Path) -> None:
 
 def test_a_test_without_a_parse_verdict_shows_a_dash(tmp_path: Path) -> None:
     (line,) = tables_in(report_of(tmp_path, rows(2, scores={"f1": 0.5})))["stage_a · test_summary"]
-    assert (line["f1"], line["not parsed"]) == ("0.500 ±0.000 n=2", "-")
+    assert (line["f1"], line["malformed"]) == ("0.500 ±0.000 n=2", "-")
 
 
 def test_engines_stand_side_by_side_and_a_missing_score_is_a_dash(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_top_says_in_words_what_the_run_is_worth(tmp_path: Path) -> None:
     report = report_of(tmp_path, [row(f"c{number}", scores={"valid": 0.0}) for number in range(20)], gates=[gate(False)])
     top = report.split("## ")[0]
     assert top.startswith("# Run first\n\n**FAILED**: the gate failed.\n\n20 cases in 1 eval on 1 engine, 20 samples: 20 pass.\n")
-    assert "- 0 of 20 answers of stage_a::test_summary on hf:tiny could be parsed: its scores say nothing about quality.\n" in top
+    assert "- All 20 answers of stage_a::test_summary on hf:tiny are malformed (valid is 0): its other scores may say little.\n" in top
 
 
 def test_gates_show_value_threshold_and_reason(tmp_path: Path) -> None:
@@ -251,6 +251,8 @@ def hostile_run(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     run: dict[str, Any] = dict.fromkeys(("run_id", "started_at", "interrupted", "python", "platform", "exit_code", "duration_s"), text)
     run["gates"] = [dict.fromkeys(gate(), text)]
     run["aggregates"] = [{"eval": text, "engine": text, "metric": text, "value": text}]
+    run["tables"] = [{"eval": text, "test": text, "engine": text, "title": text, "rows": [{text: text, "n": 1}, {text: 0.5}]}]
+    run["outputs"] = [{"eval": text, "engine": text, "path": text, "num_bytes": text}]
     run["throughput"] = [{"engine": text, "generation_s": text}]
     run["engines"] = [dict.fromkeys(("id", "checkpoint_path", "fingerprint", "backend", "load_s"), text) | {"settings": {text: text}}]
     run["evals"] = [{"name": text, "num_cases": 100, "tests": [text]}]

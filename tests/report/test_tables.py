@@ -55,7 +55,7 @@ def test_one_case_has_no_standard_error(tmp_path: Path) -> None:
 def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"valid": 1.0}), row("b", outcome=outcome, scores={"valid": 0.0})])
     assert (score_of(tables, "valid")["mean"], score_of(tables, "valid")["n"]) == (1.0, 1)
-    assert counts_of(tables)["parse_judged"] == 1
+    assert counts_of(tables)["form_judged"] == 1
     assert any(
         note == f"a score of a case that ended as {outcome if outcome != 'novel' else 'other'}: left out of every mean (1 time)"
         for note in tables.collected.notes
@@ -84,14 +84,14 @@ def test_validity_is_counted_by_row(tmp_path: Path) -> None:
         row("i", outcome="fail", scores={}),
     ]
     counts = {"cases": 9, "pass": 4, "miss": 1, "fail": 1, "invalid": 1, "error": 1, "skip": 1, "answered": 6}
-    validity = {"parse_judged": 5, "not_parsed": 1, "length_cap": 1, "empty": 1, "fallback": 1}
+    validity = {"form_judged": 5, "malformed": 1, "length_cap": 1, "empty": 1, "fallback": 1}
     assert counts_of(tables_of(tmp_path, samples)) == counts | validity
 
 
 def test_several_generations_count_as_one_row(tmp_path: Path) -> None:
     several = [generation(), generation(finish_reason="length"), generation(finish_reason="length", text="")]
     tables = tables_of(tmp_path, [row("a", generation=several[0], generations=several)])
-    assert counts_of(tables) == {"cases": 1, "pass": 1, "answered": 1, "parse_judged": 1, "length_cap": 1, "empty": 1}
+    assert counts_of(tables) == {"cases": 1, "pass": 1, "answered": 1, "form_judged": 1, "length_cap": 1, "empty": 1}
 
 
 def test_an_unknown_outcome_is_counted_as_other(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ def lines_of(tmp_path: Path, samples: list[dict[str, Any]], columns: int = 100, 
 def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
     samples = [*rows(3), row("z", outcome="miss", problem="no JSON", scores={"valid": 0.0}), invalid("y")]
     assert lines_of(tmp_path, samples, gates=[gate(False, reason="0.7500 is not >= 0.95")], exit_code=1) == [
-        "eval                   engine   cases  unparsed  cut  invalid  errors  miss",
-        "stage_a::test_summary  hf:tiny      5         1    0        1       0     1  valid 0.750 (n=4)",
+        "eval                   engine   cases  malformed  cut  invalid  errors  miss",
+        "stage_a::test_summary  hf:tiny      5          1    0        1       0     1  valid 0.750 (n=4)",
         "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.7500 is not >= 0.95",
-        "! 1 of 4 answers of stage_a::test_summary on hf:tiny could not be parsed",
+        "! 1 of 4 answers of stage_a::test_summary on hf:tiny is malformed (valid is 0)",
         "! 1 of 5 cases of stage_a::test_summary on hf:tiny are invalid (could not be asked or answered):",
         "  they are in no mean",
         "! stage_a has 5 cases only: its scores can differ by chance alone",
@@ -34,7 +34,7 @@ def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
 def test_scores_that_do_not_fit_go_below(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, rows(12, scores={"valid": 1.0, "category_f1": 0.5, "exact": 0.25}), 80)
     assert lines[1:3] == [
-        "stage_a::test_summary  hf:tiny     12         0    0        0       0",
+        "stage_a::test_summary  hf:tiny     12          0    0        0       0",
         "  valid 1.000, category_f1 0.500, exact 0.250",
     ]
 
@@ -42,8 +42,8 @@ def test_scores_that_do_not_fit_go_below(tmp_path: Path) -> None:
 def test_a_narrow_terminal_gets_sentences_and_loses_no_count(tmp_path: Path) -> None:
     assert lines_of(tmp_path, rows(12), 40)[:3] == [
         "stage_a::test_summary on hf:tiny: 12",
-        "  cases, 0 unparsed, 0 cut, 0 invalid, 0",
-        "  errors",
+        "  cases, 0 malformed, 0 cut, 0 invalid,",
+        "  0 errors",
     ]
 
 

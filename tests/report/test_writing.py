@@ -48,6 +48,14 @@ def golden_run(run_dir: Path) -> Path:
         gates=[gate(), gate(False, engine="vllm:tiny", value=0.0, reason="0.0000 is not >= 0.95")],
         engines=[{"id": "hf:tiny", "checkpoint_path": "models/tiny", "backend": "hf", "load_s": 1.25}],
         config={"limit": {"value": 30, "origin": "command line"}},
+        tables=[
+            {"eval": "stage_a", "test": "test_summary", "engine": engine, "title": "By category", "rows": lines}
+            for engine, lines in (
+                ("hf:tiny", [{"category": "螺丝", "f1": 0.5, "num": 1200}]),
+                ("vllm:tiny", [{"category": "=1+1", "f1": None}]),
+            )
+        ],
+        outputs=[{"eval": "stage_a", "engine": "hf:tiny", "path": "outputs/hf-tiny-a1b2c3/x_stage_a.jsonl", "num_bytes": 1234}],
         throughput=[{"engine": "hf:tiny", "generation_s": 2.0, "num_prompt_tokens": 80, "num_completion_tokens": 24, "num_generations": 4}],
     )
 
@@ -69,7 +77,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     written = []
     for seed in ("1", "2"):
         subprocess.run([sys.executable, "-c", script, run_dir], check=True, env={**os.environ, "PYTHONHASHSEED": seed}, timeout=120)
-        written.append([(run_dir / name).read_bytes() for name in FILES])
+        written.append([(run_dir / name).read_bytes() for name in (*FILES, "tables.csv")])
     assert written[0] == written[1]
 
 
