@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -133,6 +133,16 @@ class Engine:
             raise RequestsFailed(ordered, [failure.problem for failure in failures]) from failures[0].error
         return results
 
+    def check_options(self, options: Iterable[GenerationOptions]) -> None:
+        """Raise what `stream` would raise for these options, `UnsupportedOption` or `BackendError`, before anything is asked with them.
+
+        Where image requests run on a fallback backend, only `stream` can tell.
+        """
+        if self._backend.supports_vlm or self._fallback is None:
+            builder = PromptBuilder(self._backend, self._chat_template)
+            for value in options:
+                self._backend.check_plan(builder.sampling_plan(self._honoured(self._backend, value)[0]))
+
     def stream(
         self,
         requests: Sequence[Request],
@@ -193,7 +203,7 @@ class Engine:
     ) -> _Job:
         """Return what one backend is to do; raises where it could not do it."""
         types: set[RequestType] = {"vlm" if isinstance(requests[i], VlmGenerationRequest) else "text" for i in positions}
-        preflight(plugins, backend=backend.name, supports_hf_hooks=backend.capabilities.supports_hf_hooks, request_types=sorted(types))
+        preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
         builder = PromptBuilder(backend, self._chat_template)
         for request_type in types:
             check_template_owner(builder.template_owner(request_type), self._chat_template)

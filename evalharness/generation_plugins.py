@@ -2,19 +2,59 @@
 
 A plugin is any object; what it lacks is read as: its class's name, every backend, both request types, no hooks. Plugins
 change where generation ends, which tokens it may choose, or the final text. They never parse and are never implicit.
+
+    watches_tokens = True, watch(tokenizer) -> TokenWatcher                ends rows; every backend
+    bans_tokens = True, ban(tokenizer, vocab_size) -> TokenBan             bans tokens; backends with a say in each token
+    uses_hf_stopping_criteria = True, hf_stopping_criteria(prompt_lengths) transformers' own, for the whole batch
+    uses_hf_logits_processor = True, hf_logits_processor(prompt_lengths)   likewise
+    postprocess_text(text) -> str                                          the final text
+
+`watch` and `ban` are asked once per row, so no row can see another one. `evalharness.plugins` holds ready ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from evalharness.errors import CapabilityError
 
-__all__ = ["GenerationPlugin", "RequestType", "normalise_plugins", "postprocess_text", "preflight"]
+if TYPE_CHECKING:
+    from evalharness.backends.base import Capabilities
+
+__all__ = [
+    "GenerationPlugin",
+    "RequestType",
+    "RowWatchers",
+    "TokenBan",
+    "TokenWatcher",
+    "normalise_plugins",
+    "postprocess_text",
+    "preflight",
+]
 
 RequestType: TypeAlias = Literal["text", "vlm"]
+
+
+class TokenWatcher(Protocol):
+    """Follows the new tokens of one row; those that end it anyway (stop ids) are not shown."""
+
+    def push(self, token_id: int) -> bool:
+        """Take the next token in and return whether the row is to end with it."""
+        ...
+
+
+class TokenBan(Protocol):
+    """Follows the new tokens of one row and says which may not come next."""
+
+    def push(self, token_id: int) -> None:
+        """Take the next token in."""
+        ...
+
+    def banned(self) -> Collection[int]:
+        """Return the token ids that may not be chosen now."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,6 +67,8 @@ class GenerationPlugin:
     request_types: frozenset[str] | None
     uses_hf_stopping_criteria: bool
     uses_hf_logits_processor: bool
+    watches_tokens: bool = False
+    bans_tokens: bool = False
 
     @property
     def uses_hf_hooks(self) -> bool:
@@ -40,6 +82,21 @@ class GenerationPlugin:
     def hf_logits_processor(self, prompt_lengths: Sequence[int]) -> list[Any]:
         """Return logits processors; `row[prompt_length:]` is exactly the new tokens of that row."""
         return list(self.plugin.hf_logits_processor(list(prompt_lengths))) if self.uses_hf_logits_processor else []
+
+
+class RowWatchers:
+    """The watchers of one row, of all plugins that have any."""
+
+    def __init__(self, plugins: Iterable[GenerationPlugin], tokenizer: Any, stop_token_ids: Iterable[int]) -> None:
+        self._watchers = [(plugin.name, plugin.plugin.watch(tokenizer)) for plugin in plugins if plugin.watches_tokens]
+        self._stop_ids = frozenset(stop_token_ids)
+
+    def push(self, token_id: int) -> str | None:
+        """Return the name of the first plugin that wants the row to end with this token, None where it is to go on."""
+        if token_id in self._stop_ids:
+            return None
+        wishes = [name for name, watcher in self._watchers if watcher.push(token_id)]
+        return wishes[0] if wishes else None
 
 
 def normalise_plugins(plugins: Iterable[Any]) -> tuple[GenerationPlugin, ...]:
@@ -57,6 +114,8 @@ def _normalise(plugin: Any) -> GenerationPlugin:
         request_types=_names(plugin, "request_types"),
         uses_hf_stopping_criteria=bool(getattr(plugin, "uses_hf_stopping_criteria", False)),
         uses_hf_logits_processor=bool(getattr(plugin, "uses_hf_logits_processor", False)),
+        watches_tokens=bool(getattr(plugin, "watches_tokens", False)),
+        bans_tokens=bool(getattr(plugin, "bans_tokens", False)),
     )
 
 
@@ -67,7 +126,15 @@ def _names(plugin: Any, attribute: str) -> frozenset[str] | None:
     return frozenset([value]) if isinstance(value, str) else frozenset(value)
 
 
-def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, supports_hf_hooks: bool, request_types: Iterable[RequestType]) -> None:
+_HOOKS = {
+    "uses_hf_stopping_criteria": "hf_stopping_criteria(prompt_lengths)",
+    "uses_hf_logits_processor": "hf_logits_processor(prompt_lengths)",
+    "watches_tokens": "watch(tokenizer)",
+    "bans_tokens": "ban(tokenizer, vocab_size)",
+}
+
+
+def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
     """Raise `CapabilityError` unless every plugin can act on this backend and on every type of request."""
     for plugin in plugins:
         if plugin.backends is not None and backend not in plugin.backends:
@@ -76,11 +143,20 @@ def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, supports_hf_
             if plugin.request_types is not None and request_type not in plugin.request_types:
                 taken = _listed(plugin.request_types)
                 raise CapabilityError(f"plugin {plugin.name!r} does not take {request_type} requests; it takes: {taken}")
-        if plugin.uses_hf_hooks and not supports_hf_hooks:
+        if plugin.uses_hf_hooks and not can.supports_hf_hooks:
             raise CapabilityError(f"plugin {plugin.name!r} uses transformers hooks, which backend {backend!r} cannot run; use backend 'hf'")
-        for hook in ("hf_stopping_criteria", "hf_logits_processor"):
-            if getattr(plugin, f"uses_{hook}") and not callable(getattr(plugin.plugin, hook, None)):
-                raise CapabilityError(f"plugin {plugin.name!r} sets uses_{hook} but has no method {hook}(prompt_lengths)")
+        if plugin.watches_tokens and not can.supports_token_watchers:
+            raise CapabilityError(
+                f"plugin {plugin.name!r} ends rows by their tokens, which backend {backend!r} cannot do; use backend 'hf'"
+            )
+        if plugin.bans_tokens and not can.supports_token_bans:
+            raise CapabilityError(
+                f"plugin {plugin.name!r} bans tokens while a row is written, which backend {backend!r} cannot do; "
+                "use backend 'hf', or leave the plugin out"
+            )
+        for flag, hook in _HOOKS.items():
+            if getattr(plugin, flag) and not callable(getattr(plugin.plugin, hook.split("(")[0], None)):
+                raise CapabilityError(f"plugin {plugin.name!r} sets {flag} but has no method {hook}")
 
 
 def _listed(names: Iterable[str]) -> str:

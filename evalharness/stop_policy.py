@@ -122,7 +122,7 @@ def _reason(completion: Completion, stops: StopPlan, stop_id: int | None, string
         spelled = dict(stops.id_strings).get(stop_id)
         return "stop", spelled if spelled is not None else (None if stop_id in stops.eos_token_ids else stop_id)
     if completion.stopped_by == "plugin":
-        return "stop", "plugin"
+        return "stop", completion.stop_name or "plugin"
     # A backend that saw a stop string which the final text does not show has still ended the text there.
     return ("stop", None) if completion.stopped_by == "string" else ("length", None)
 

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
+from evalharness.backends.base import Capabilities
 from evalharness.errors import CapabilityError
-from evalharness.generation_plugins import RequestType, normalise_plugins, postprocess_text, preflight
+from evalharness.generation_plugins import RequestType, RowWatchers, normalise_plugins, postprocess_text, preflight
+
+CAN = {
+    "hf": Capabilities(supports_hf_hooks=True, supports_token_watchers=True, supports_token_bans=True),
+    "vllm": Capabilities(supports_token_watchers=True),
+    "fake": Capabilities(supports_token_watchers=True),
+    "plain": Capabilities(),
+}
 
 
 class Bare:
@@ -28,7 +36,7 @@ class Stopper:
 
 
 def check(plugin: Any, backend: str = "hf", request_types: tuple[RequestType, ...] = ("text", "vlm")) -> None:
-    preflight(normalise_plugins([plugin]), backend=backend, supports_hf_hooks=backend == "hf", request_types=request_types)
+    preflight(normalise_plugins([plugin]), backend=backend, can=CAN[backend], request_types=request_types)
 
 
 @pytest.mark.parametrize("backend", ["hf", "vllm", "fake"])
@@ -68,6 +76,54 @@ def test_a_plugin_for_no_backend_is_refused() -> None:
         check(SimpleNamespace(backends=()))
 
 
+def test_a_plugin_that_watches_tokens_is_refused_where_they_are_not_shown() -> None:
+    plugin = SimpleNamespace(name="cap", watches_tokens=True, watch=lambda tokenizer: None)
+    check(plugin, "vllm")
+    with pytest.raises(CapabilityError, match="^plugin 'cap' ends rows by their tokens, which backend 'plain' cannot do; use backend 'hf'"):
+        check(plugin, "plain")
+
+
+def test_a_plugin_that_bans_tokens_is_refused_where_that_cannot_be_done() -> None:
+    plugin = SimpleNamespace(name="ban", bans_tokens=True, ban=lambda tokenizer, vocab_size: None)
+    check(plugin, "hf")
+    with pytest.raises(CapabilityError, match="^plugin 'ban' bans tokens while a row is written, which backend 'vllm' cannot do"):
+        check(plugin, "vllm")
+
+
+@pytest.mark.parametrize(("flag", "hook"), [("watches_tokens", r"watch\(tokenizer\)"), ("bans_tokens", r"ban\(tokenizer, vocab_size\)")])
+def test_a_plugin_that_lacks_the_row_hook_it_announces_is_refused(flag: str, hook: str) -> None:
+    with pytest.raises(CapabilityError, match=f"^plugin 'empty' sets {flag} but has no method {hook}"):
+        check(SimpleNamespace(name="empty", **{flag: True}), "hf")
+
+
+class EndsOn:
+    watches_tokens = True
+
+    def __init__(self, name: str, token_id: int) -> None:
+        self.name = name
+        self._token_id = token_id
+        self.seen: list[int] = []
+
+    def watch(self, tokenizer: Any) -> EndsOn:
+        return self
+
+    def push(self, token_id: int) -> bool:
+        self.seen.append(token_id)
+        return token_id == self._token_id
+
+
+def test_the_first_plugin_that_wants_a_row_to_end_is_named() -> None:
+    watchers = RowWatchers(normalise_plugins([Bare(), EndsOn("late", 9), EndsOn("first", 5), EndsOn("second", 5)]), None, ())
+    assert [watchers.push(token_id) for token_id in (1, 2, 5)] == [None, None, "first"]
+
+
+def test_watchers_are_not_shown_what_ends_the_row_anyway() -> None:
+    plugin = EndsOn("watcher", 5)
+    watchers = RowWatchers(normalise_plugins([plugin]), None, (5,))
+    assert [watchers.push(token_id) for token_id in (1, 5)] == [None, None]
+    assert plugin.seen == [1]
+
+
 @pytest.mark.parametrize("hook", ["hf_stopping_criteria", "hf_logits_processor"])
 def test_a_plugin_that_lacks_the_hook_it_announces_is_refused(hook: str) -> None:
     plugin = SimpleNamespace(name="empty", **{f"uses_{hook}": True})
@@ -78,7 +134,7 @@ def test_a_plugin_that_lacks_the_hook_it_announces_is_refused(hook: str) -> None
 def test_every_plugin_is_checked() -> None:
     plugins = normalise_plugins([Bare(), SimpleNamespace(name="last", backends=("vllm",))])
     with pytest.raises(CapabilityError, match="'last'"):
-        preflight(plugins, backend="hf", supports_hf_hooks=True, request_types=["text"])
+        preflight(plugins, backend="hf", can=CAN["hf"], request_types=["text"])
 
 
 def test_normalising_twice_changes_nothing() -> None:

@@ -28,6 +28,10 @@ class Capabilities:
     supports_vlm: bool = False
     supports_logprobs: bool = True
     supports_hf_hooks: bool = False
+    supports_token_watchers: bool = False
+    """Whether plugins that `watch` tokens may end rows."""
+    supports_token_bans: bool = False
+    """Whether plugins may `ban` tokens while a row is written."""
     supports_no_repeat_ngram: bool = False
     supports_use_cache_off: bool = False
     extra_options: frozenset[str] = frozenset()
@@ -94,7 +98,8 @@ class Completion:
     """The ids that one prompt produced: up to and including the first stop id, never padding.
 
     `stopped_by`: "id" (the last token is one of `plan.stop_token_ids`), "string" (a stop string was completed),
-    "plugin" (a generation plugin asked to stop), "length" (the budget is used up).
+    "plugin" (a generation plugin, or a rule of the engine itself such as vLLM's detection of repetition, ended the row;
+    `stop_name` says which), "length" (the budget is used up).
     `logprobs`: one raw log-probability per id, natural log, where the plan asked for them.
     """
 
@@ -104,6 +109,7 @@ class Completion:
     stopped_by: Literal["id", "string", "plugin", "length"]
     logprobs: tuple[float, ...] | None = None
     image_grids: tuple[tuple[int, int, int], ...] = field(default=())
+    stop_name: str | None = None
 
 
 BackendOutput: TypeAlias = "Completion | tuple[int, GenerationFailure]"

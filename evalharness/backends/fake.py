@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeAlias
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
-from evalharness.generation_plugins import GenerationPlugin
+from evalharness.generation_plugins import GenerationPlugin, RowWatchers
 from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
 
 __all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
@@ -123,6 +123,7 @@ class FakeBackend:
     supports_vlm = True
     capabilities = Capabilities(
         supports_vlm=True,
+        supports_token_watchers=True,
         supports_no_repeat_ngram=True,
         supports_use_cache_off=True,
         extra_options=frozenset({"top_k", "min_p", "min_new_tokens"}),
@@ -159,9 +160,9 @@ class FakeBackend:
         for prompt in prompts:
             if should_stop():
                 return
-            yield self._complete(prompt)
+            yield self._complete(prompt, plugins)
 
-    def _complete(self, prompt: Prompt) -> BackendOutput:
+    def _complete(self, prompt: Prompt, plugins: Sequence[GenerationPlugin]) -> BackendOutput:
         answer = self._answer(prompt)
         if answer.delay_s:
             time.sleep(answer.delay_s)
@@ -178,7 +179,8 @@ class FakeBackend:
             except Exception as error:  # one prompt must not take the others along
                 return prompt.index, GenerationFailure("error", f"preparing the prompt failed: {type(error).__name__}: {error}", error)
         ids = self.tokenizer.encode(answer.text)
-        return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids)
+        watchers = RowWatchers(plugins, self.tokenizer, prompt.plan.stop_token_ids)
+        return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids, watchers)
 
     def _answer(self, prompt: Prompt) -> FakeAnswer:
         if callable(self._answers):
@@ -187,18 +189,22 @@ class FakeBackend:
             answer = self._answers[min(prompt.index, len(self._answers) - 1)]
         return FakeAnswer(answer) if isinstance(answer, str) else answer
 
-    def _end(self, prompt: Prompt, ids: Sequence[int]) -> Completion:
+    def _end(self, prompt: Prompt, ids: Sequence[int], watchers: RowWatchers) -> Completion:
         plan = prompt.plan
         kept, found = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
-        stopped_by = "id" if found else "length"
+        stopped_by, stop_name = "id" if found else "length", None
+        for position, token_id in enumerate(kept):
+            if (stop_name := watchers.push(token_id)) is not None:
+                kept, stopped_by = kept[: position + 1], "plugin"
+                break
         if plan.stop_strings:
             watcher = StopStringWatcher(self.tokenizer, plan.stop_strings, plan.skip_special_tokens)
             for position, token_id in enumerate(kept):
                 if watcher.push(token_id):
-                    kept, stopped_by = kept[: position + 1], "string"
+                    kept, stopped_by, stop_name = kept[: position + 1], "string", None
                     break
         logprobs = tuple(0.0 for _ in kept) if plan.logprobs else None
-        return Completion(prompt.index, kept, len(prompt.token_ids), stopped_by, logprobs)  # type: ignore[arg-type]
+        return Completion(prompt.index, kept, len(prompt.token_ids), stopped_by, logprobs, stop_name=stop_name)  # type: ignore[arg-type]
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain facts for run.json."""

@@ -59,6 +59,8 @@ class HfBackend:
         self.capabilities = Capabilities(
             supports_vlm=loaded.variant == "vlm",
             supports_hf_hooks=True,
+            supports_token_watchers=True,
+            supports_token_bans=True,
             supports_no_repeat_ngram=True,
             supports_use_cache_off=True,
             extra_options=EXTRA_OPTIONS,

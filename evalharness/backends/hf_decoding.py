@@ -13,11 +13,11 @@ from typing import Any, Literal
 import torch
 
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
-from evalharness.backends.hf_sampling import processors_for
+from evalharness.backends.hf_sampling import TokenBans, processors_for
 from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError
-from evalharness.generation_plugins import GenerationPlugin
+from evalharness.generation_plugins import GenerationPlugin, RowWatchers
 from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
 
 __all__ = ["BatchRunner", "Row", "StopRequested"]
@@ -45,7 +45,7 @@ class Row:
 class RowEnds(transformers.StoppingCriteria):
     """Ends each row by itself at a stop string or at a plugin's wish, and remembers after how many tokens.
 
-    `should_stop` is asked in every step; `StopRequested` then ends the batch.
+    `by_plugin` also says which plugin it was. `should_stop` is asked in every step; `StopRequested` then ends the batch.
     """
 
     def __init__(
@@ -54,43 +54,49 @@ class RowEnds(transformers.StoppingCriteria):
         plan: SamplingPlan,
         num_rows: int,
         tokenizer: Any,
-        plugin_criteria: Sequence[Any],
+        plugins: Sequence[GenerationPlugin],
         should_stop: Callable[[], bool],
     ) -> None:
         self.by_string: dict[int, int] = {}
-        self.by_plugin: dict[int, int] = {}
+        self.by_plugin: dict[int, tuple[int, str]] = {}
         self._should_stop = should_stop
         self._width = width
         self._stop_ids = frozenset(plan.stop_token_ids)
-        self._plugin_criteria = tuple(plugin_criteria)
-        self._watchers = {
+        self._criteria = [(plugin.name, each) for plugin in plugins for each in plugin.hf_stopping_criteria([width] * num_rows)]
+        self._strings = {
             row: StopStringWatcher(tokenizer, plan.stop_strings, plan.skip_special_tokens)
             for row in range(num_rows if plan.stop_strings else 0)
         }
+        is_watched = any(plugin.watches_tokens for plugin in plugins)
+        self._watchers = {row: RowWatchers(plugins, tokenizer, plan.stop_token_ids) for row in range(num_rows if is_watched else 0)}
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         num_new = input_ids.shape[1] - self._width
         if self._should_stop():
             raise StopRequested
-        if self._watchers:
+        if self._strings or self._watchers:
             self._watch(input_ids[:, -1].tolist(), num_new)
         ended = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
-        for criterion in self._plugin_criteria:
-            ended = ended | criterion(input_ids, scores, **kwargs)
-        if self._plugin_criteria:
-            for row, has_ended in enumerate(ended.tolist()):
+        for name, criterion in self._criteria:
+            wishes = criterion(input_ids, scores, **kwargs)
+            ended = ended | wishes
+            for row, has_ended in enumerate(wishes.tolist()):
                 if has_ended:
-                    self.by_plugin.setdefault(row, num_new)
-        if self.by_string:
-            ended[list(self.by_string)] = True
+                    self.by_plugin.setdefault(row, (num_new, name))
+        for rows in (self.by_string, self.by_plugin):
+            if rows:
+                ended[list(rows)] = True
         return ended
 
     def _watch(self, newest: Sequence[int], num_new: int) -> None:
-        for row in list(self._watchers):
-            if self._watchers[row].push(newest[row]):
+        for row in {*self._strings, *self._watchers}:
+            if row in self._strings and self._strings[row].push(newest[row]):
                 self.by_string[row] = num_new
-            if row in self.by_string or newest[row] in self._stop_ids:
-                del self._watchers[row]  # what follows is padding
+            if row in self._watchers and (name := self._watchers[row].push(newest[row])) is not None:
+                self.by_plugin[row] = (num_new, name)
+            if row in self.by_string or row in self.by_plugin or newest[row] in self._stop_ids:
+                self._strings.pop(row, None)  # what follows is padding
+                self._watchers.pop(row, None)
 
 
 @dataclass(frozen=True)
@@ -117,10 +123,9 @@ class BatchRunner:
             [row.token_ids for row in rows],
             [row.prompt.plan.seed for row in rows],
             inputs["attention_mask"],
-            [processor for plugin in self.plugins for processor in plugin.hf_logits_processor(prompt_lengths)],
+            self._processors(prompt_lengths),
         )
-        criteria = [criterion for plugin in self.plugins for criterion in plugin.hf_stopping_criteria(prompt_lengths)]
-        ends = RowEnds(width, plan, len(rows), self.tokenizer, criteria, self.should_stop)
+        ends = RowEnds(width, plan, len(rows), self.tokenizer, self.plugins, self.should_stop)
         with torch.inference_mode():
             sequences = self.model.generate(
                 **inputs, generation_config=_generation_config(plan, pad_id), logits_processor=processors, stopping_criteria=[ends]
@@ -132,6 +137,11 @@ class BatchRunner:
             _output(row, new_ids[i], (ends.by_string.get(i), ends.by_plugin.get(i)), logprobs[i] if logprobs else None, broken_at[i])
             for i, row in enumerate(rows)
         ]
+
+    def _processors(self, prompt_lengths: Sequence[int]) -> list[Any]:
+        processors = [processor for plugin in self.plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
+        banning = [plugin for plugin in self.plugins if plugin.bans_tokens]
+        return [*processors, TokenBans(banning, self.tokenizer, len(prompt_lengths))] if banning else processors
 
 
 def _pad_id(plan: SamplingPlan, tokenizer: Any) -> int:
@@ -174,9 +184,13 @@ def _generation_config(plan: SamplingPlan, pad_id: int) -> Any:
 
 
 def _output(
-    row: Row, new_ids: Sequence[int], ends: tuple[int | None, int | None], logprobs: Sequence[float] | None, broken_at: int
+    row: Row,
+    new_ids: Sequence[int],
+    ends: tuple[int | None, tuple[int, str] | None],
+    logprobs: Sequence[float] | None,
+    broken_at: int,
 ) -> BackendOutput:
-    by_string, by_plugin = ends
+    by_string, (by_plugin, name) = ends[0], ends[1] or (None, None)
     budget = min(end for end in (by_string, by_plugin, len(new_ids)) if end is not None)
     token_ids, found_id = trim_at_stop_id(new_ids[:budget], row.prompt.plan.stop_token_ids)
     num_tokens = len(token_ids)
@@ -197,4 +211,5 @@ def _output(
         stopped_by=stopped_by,
         logprobs=tuple(logprobs[:num_tokens]) if logprobs is not None else None,
         image_grids=row.image_grids,
+        stop_name=name if stopped_by == "plugin" else None,
     )

@@ -16,8 +16,18 @@ import torch
 from evalharness.backends.base import SamplingPlan
 from evalharness.backends.hf_transformers import transformers
 from evalharness.errors import ConfigError, UnsupportedOption
+from evalharness.generation_plugins import GenerationPlugin, TokenBan
 
-__all__ = ["EXTRA_OPTIONS", "NoRepeatNgrams", "RawScores", "RepetitionPenalty", "TokenPicker", "check_extras", "processors_for"]
+__all__ = [
+    "EXTRA_OPTIONS",
+    "NoRepeatNgrams",
+    "RawScores",
+    "RepetitionPenalty",
+    "TokenBans",
+    "TokenPicker",
+    "check_extras",
+    "processors_for",
+]
 
 
 def _is_int(value: object, minimum: int) -> bool:
@@ -164,6 +174,31 @@ class _WithoutPadding(transformers.LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         rows = [self._processor(input_ids[row : row + 1, padding:], scores[row : row + 1]) for row, padding in enumerate(self._num_padding)]
         return torch.cat(rows)
+
+
+class TokenBans(transformers.LogitsProcessor):
+    """Bans what each row's plugins ban, told by that row's new tokens alone."""
+
+    def __init__(self, plugins: Sequence[GenerationPlugin], tokenizer: Any, num_rows: int) -> None:
+        self._plugins = tuple(plugins)
+        self._tokenizer = tokenizer
+        self._num_rows = num_rows
+        self._rows: list[list[TokenBan]] | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self._rows is None:
+            vocab_size = scores.shape[-1]
+            self._rows = [[plugin.plugin.ban(self._tokenizer, vocab_size) for plugin in self._plugins] for _ in range(self._num_rows)]
+        else:
+            for token_id, bans in zip(input_ids[:, -1].tolist(), self._rows, strict=True):
+                for ban in bans:
+                    ban.push(token_id)
+        banned = [sorted({token_id for ban in bans for token_id in ban.banned()}) for bans in self._rows]
+        if any(banned):
+            scores = scores.clone()
+            for row, token_ids in enumerate(banned):
+                scores[row, token_ids] = -torch.inf
+        return scores
 
 
 class TokenPicker(transformers.LogitsProcessor):

@@ -12,6 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
@@ -19,10 +20,11 @@ from evalharness.backends.checkpoint_reading import declared_variant, end_of_seq
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
-from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, completion_of, sampling_params
+from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, WatchedTokens, completion_of, sampling_params
 from evalharness.backends.vllm_settings import ENVIRONMENT, engine_arguments, pixel_budget_arguments, set_environment_defaults
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, MissingDependency, PromptTooLong, RequestError
+from evalharness.generation_plugins import RowWatchers, preflight
 
 if TYPE_CHECKING:
     from evalharness.generation_plugins import GenerationPlugin
@@ -33,6 +35,15 @@ MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a ba
 MAX_IMAGE_PROMPTS = {"cpu": 32, "cuda": 128}  # waiting and running at once: one picture of a megapixel takes 25 MB
 
 _request_numbers = itertools.count()  # one series for all engines of the process
+
+
+@dataclass(frozen=True)
+class _Running:
+    """What is kept of a request while the engine core works on it."""
+
+    prompt: Prompt
+    grids: tuple[ImageGrid, ...]
+    watched: WatchedTokens | None
 
 
 class VllmBackend:
@@ -83,6 +94,8 @@ class VllmBackend:
             supports_vlm=self.supports_vlm,
             supports_logprobs=True,
             supports_hf_hooks=False,
+            supports_token_watchers=True,
+            supports_token_bans=False,
             supports_no_repeat_ngram=False,
             supports_use_cache_off=False,
             extra_options=frozenset(EXTRA_OPTIONS),
@@ -119,54 +132,62 @@ class VllmBackend:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`.
 
         `CapabilityError` for a plugin with transformers hooks, at once. `UnsupportedOption` when a plan cannot be honoured.
+        Tokens come step by step, instead of all at the end, only where plugins watch them: that costs time per token.
         """
-        for plugin in plugins:
-            if plugin.uses_hf_stopping_criteria or plugin.uses_hf_logits_processor:
-                raise CapabilityError(
-                    f"plugin {plugin.name!r} needs transformers hooks, which the vllm backend does not have; use --backend hf"
-                )
-        return self._generate(iter(prompts), should_stop)
+        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
+        return self._generate(iter(prompts), [plugin for plugin in plugins if plugin.watches_tokens], should_stop)
 
-    def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
+    def _generate(
+        self, source: Iterator[Prompt], watching: Sequence[GenerationPlugin], should_stop: Callable[[], bool]
+    ) -> Iterator[BackendOutput]:
         if self._engine.broken is not None:
             raise BackendError(f"the vLLM engine cannot be used: {self._engine.broken}")
         if self._generating:
             raise BackendError("this engine is generating already; finish or close the first iterator before the next")
         self._generating = True
-        running: dict[str, tuple[Prompt, tuple[ImageGrid, ...]]] = {}
+        running: dict[str, _Running] = {}
         try:
             prompt = next(source, None)
             while (prompt is not None or running) and not should_stop():
                 adding_since = time.monotonic()
                 while prompt is not None and self._has_room(prompt, len(running)) and not should_stop():
-                    added = self._add(prompt)
+                    added = self._add(prompt, watching)
                     if isinstance(added, GenerationFailure):
                         yield prompt.index, added
                     else:
-                        running[added[0]] = (prompt, added[1])
+                        running[added[0]] = added[1]
                     prompt = next(source, None)
                     if time.monotonic() - adding_since > MAX_ADDING_S and self._engine.results_wait():
                         break
                 if running:
-                    for output in self._engine.step():
+                    for completion in self._completions(self._engine.step(), running):
                         if should_stop():
                             return
-                        if output.request_id in running:
-                            done, grids = running.pop(output.request_id)
-                            yield completion_of(done, output, grids)
+                        yield completion
         finally:
             self._generating = False
             self._engine.abort(list(running))
 
+    def _completions(self, news: Iterable[Any], running: dict[str, _Running]) -> Iterator[BackendOutput]:
+        """Yield what has ended, taken out of `running`; what a plugin ended is taken back from the engine core."""
+        for output in news:
+            row = running.get(output.request_id)
+            if row is None or not (row.watched.take(output) if row.watched is not None else output.finished):
+                continue
+            del running[output.request_id]
+            if not output.finished:
+                self._engine.abort([output.request_id])
+            yield completion_of(row.prompt, output, row.grids, row.watched)
+
     def _has_room(self, prompt: Prompt, num_running: int) -> bool:
         return num_running < (self._image_window if prompt.has_images else self._window)
 
-    def _add(self, prompt: Prompt) -> tuple[str, tuple[ImageGrid, ...]] | GenerationFailure:
-        """Hand one prompt to the engine core; return its request id and image grids, or why it cannot run.
+    def _add(self, prompt: Prompt, watching: Sequence[GenerationPlugin]) -> tuple[str, _Running] | GenerationFailure:
+        """Hand one prompt to the engine core; return its request id and what is kept of it, or why it cannot run.
 
         Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
         """
-        params = sampling_params(prompt.plan, vocab_size=self._vocab_size)
+        params = sampling_params(prompt.plan, vocab_size=self._vocab_size, is_watched=bool(watching))
         request_id = f"evalharness-{next(_request_numbers)}"
         try:
             engine_input, grids = self._render(prompt)
@@ -179,7 +200,8 @@ class VllmBackend:
             self._engine.add(request_id, engine_input, params)
         except RequestError as error:
             return GenerationFailure("invalid", str(error), error.with_traceback(None))
-        return request_id, grids
+        watched = WatchedTokens(RowWatchers(watching, self.tokenizer, prompt.plan.stop_token_ids)) if watching else None
+        return request_id, _Running(prompt, grids, watched)
 
     def _render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""

@@ -86,10 +86,13 @@ class VllmEngine:
         return waiting is not None and not waiting.empty()
 
     def step(self) -> list[Any]:
-        """Wait for news from the engine core and return the requests that are finished. `BackendError` when it has died."""
+        """Wait for news from the engine core and return it: finished requests, and new tokens of those that are watched.
+
+        `BackendError` when the engine core has died.
+        """
         try:
             self._wait_for_results()
-            return [output for output in self._llm.llm_engine.step() if output.finished]
+            return list(self._llm.llm_engine.step())
         except BackendError:
             raise
         except Exception as error:  # whatever the engine core died of

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import UnsupportedOption
+from evalharness.generation_plugins import RowWatchers
 
-__all__ = ["EXTRA_OPTIONS", "completion_of", "sampling_params", "validation_errors"]
+__all__ = ["EXTRA_OPTIONS", "WatchedTokens", "completion_of", "sampling_params", "validation_errors"]
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0  # vLLM raises what is lower without an error, and refuses what is higher
 MAX_LOGIT_BIAS = 100.0
@@ -24,6 +25,18 @@ def _token_bias(value: Mapping[int | str, float]) -> dict[int, float]:
     return biases
 
 
+def _repetition_detection(value: Mapping[str, int]) -> Any:
+    from vllm.sampling_params import RepetitionDetectionParams
+
+    return RepetitionDetectionParams(**value)
+
+
+def _structured_outputs(value: Mapping[str, Any]) -> Any:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    return StructuredOutputsParams(**value)
+
+
 EXTRA_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "top_k": ("top_k", lambda value: 0 if value is None else value),
     "min_p": ("min_p", lambda value: 0.0 if value is None else value),
@@ -33,12 +46,19 @@ EXTRA_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "bad_words": ("bad_words", list),
     "logit_bias": ("logit_bias", _token_bias),
     "allowed_token_ids": ("allowed_token_ids", list),
+    "repetition_detection": ("repetition_detection", _repetition_detection),
+    "structured_outputs": ("structured_outputs", _structured_outputs),
 }
-"""Extra option → vLLM's name for it, and how its value is passed on."""
+"""Extra option → vLLM's name for it, and how its value is passed on.
+
+`repetition_detection`, `{"max_pattern_size": 64, "min_count": 4}` in tokens, ends a row that repeats itself, with
+stop_reason `repetition_detected`. `structured_outputs`, `{"json": SCHEMA}` or `{"json_object": True}` or `{"regex": …}`,
+lets through only what fits.
+"""
 
 
-def sampling_params(plan: SamplingPlan, *, vocab_size: int) -> Any:
-    """Return `vllm.SamplingParams` with every field set that a result depends on.
+def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = False) -> Any:
+    """Return `vllm.SamplingParams` with every field set that a result depends on; `is_watched`: tokens come step by step.
 
     `UnsupportedOption` where vLLM cannot honour the plan, or would change it without saying so.
     """
@@ -66,19 +86,19 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int) -> Any:
         "detokenize": bool(plan.stop_strings),  # texts are decoded from ids by the engine
         "skip_special_tokens": plan.skip_special_tokens,
         "logprobs": 0 if plan.logprobs else None,  # 0: of the token that was taken, none of the others
-        "output_kind": RequestOutputKind.FINAL_ONLY,
+        "output_kind": RequestOutputKind.DELTA if is_watched else RequestOutputKind.FINAL_ONLY,
     }
+    refusals: tuple[type[Exception], ...] = (TypeError, AttributeError, ImportError, *validation_errors())
     for name, value in plan.extra:
         if name not in EXTRA_OPTIONS:
             raise UnsupportedOption(f"option {name!r} cannot be honoured by the vllm backend; it knows: {', '.join(sorted(EXTRA_OPTIONS))}")
         vllm_name, convert = EXTRA_OPTIONS[name]
         try:
             values[vllm_name] = convert(value)
-        except (TypeError, ValueError, AttributeError) as error:
+        except refusals as error:
             raise UnsupportedOption(f"option {name}={value!r} cannot be passed to vLLM: {error}") from error
     if "skip_clone" in inspect.signature(SamplingParams).parameters:
         values["skip_clone"] = True  # made for one request, so vLLM need not copy it
-    refusals: tuple[type[Exception], ...] = (TypeError, *validation_errors())
     try:
         return SamplingParams(**values)
     except refusals as error:
@@ -106,18 +126,46 @@ def _check(plan: SamplingPlan) -> None:
         raise UnsupportedOption("options.use_cache=False cannot be honoured by vLLM; leave it True or use --backend hf")
 
 
-def completion_of(prompt: Prompt, output: Any, image_grids: tuple[tuple[int, int, int], ...]) -> Completion | tuple[int, GenerationFailure]:
-    """Return what a finished `RequestOutput` says; an aborted, broken or missing completion is a failure, never an empty text."""
+class WatchedTokens:
+    """The tokens of one request that come step by step, because plugins watch them; `ended_by` names the plugin that ended it."""
+
+    def __init__(self, watchers: RowWatchers) -> None:
+        self.token_ids: list[int] = []
+        self.logprobs: list[Any] = []
+        self.ended_by: str | None = None
+        self._watchers = watchers
+
+    def take(self, output: Any) -> bool:
+        """Take the new tokens of a `RequestOutput` in, and return whether the request is over."""
+        for taken in output.outputs:
+            for position, token_id in enumerate(taken.token_ids):
+                self.token_ids.append(token_id)
+                if taken.logprobs:
+                    self.logprobs.append(taken.logprobs[position])
+                self.ended_by = self._watchers.push(token_id)
+                if self.ended_by is not None:
+                    return True
+        return bool(output.finished)
+
+
+def completion_of(
+    prompt: Prompt, output: Any, image_grids: tuple[tuple[int, int, int], ...], watched: WatchedTokens | None = None
+) -> Completion | tuple[int, GenerationFailure]:
+    """Return what a request's last `RequestOutput` says; an aborted, broken or missing completion is a failure, never an empty text."""
     if not output.outputs:
         return prompt.index, GenerationFailure("error", "vLLM finished the request without a completion")
     taken = output.outputs[0]
-    stopped_by = _stopped_by(taken.finish_reason, taken.stop_reason)
+    ended_by = watched.ended_by if watched is not None else None
+    # Where a stop string is completed by the very token that a plugin ends on, the string counts, as everywhere.
+    is_string = taken.finish_reason == "stop" and isinstance(taken.stop_reason, str)
+    stopped_by = "plugin" if ended_by is not None and not is_string else _stopped_by(taken.finish_reason, taken.stop_reason)
     if stopped_by is None:
         return prompt.index, GenerationFailure("error", f"vLLM ended the request with {taken.finish_reason!r} ({taken.stop_reason!r})")
-    token_ids = tuple(taken.token_ids)
+    source = taken if watched is None else watched
+    token_ids = tuple(source.token_ids)
     logprobs = None
     if prompt.plan.logprobs:
-        logprobs = tuple(float(entry[token_id].logprob) for token_id, entry in zip(token_ids, taken.logprobs, strict=True))
+        logprobs = tuple(float(entry[token_id].logprob) for token_id, entry in zip(token_ids, source.logprobs, strict=True))
     return Completion(
         index=prompt.index,
         token_ids=token_ids,
@@ -125,12 +173,13 @@ def completion_of(prompt: Prompt, output: Any, image_grids: tuple[tuple[int, int
         stopped_by=stopped_by,
         logprobs=logprobs,
         image_grids=image_grids,
+        stop_name=(ended_by or str(taken.stop_reason)) if stopped_by == "plugin" else None,
     )
 
 
-def _stopped_by(finish_reason: str | None, stop_reason: int | str | None) -> Literal["id", "string", "length"] | None:
+def _stopped_by(finish_reason: str | None, stop_reason: int | str | None) -> Literal["id", "string", "plugin", "length"] | None:
     if finish_reason == "length":
         return "length"
     if finish_reason == "stop":
         return "string" if isinstance(stop_reason, str) else "id"
-    return None
+    return "plugin" if finish_reason == "repetition" else None

@@ -210,7 +210,7 @@ def test_a_plugin_with_transformers_hooks_is_refused_before_a_prompt_is_pulled(v
 
     pulled: list[int] = []
     prompts = (pulled.append(1) or prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")) for _ in range(1))
-    with pytest.raises(CapabilityError, match=r"plugin 'Stopper' needs transformers hooks"):
+    with pytest.raises(CapabilityError, match=r"plugin 'Stopper' uses transformers hooks"):
         vllm_vlm_backend.generate(prompts, plugins=normalise_plugins([Stopper()]))
     assert not pulled
 

@@ -228,7 +228,7 @@ def test_b22_a_stopping_plugin_sees_only_the_new_tokens_of_each_padded_row(hf_en
     said = {result.token_ids[:5] for result in hf_free}
     assert {tuple(row) for row in plugin.shown[-1]} <= said
     assert [result.token_ids for result in results] == [result.token_ids[:5] for result in hf_free]
-    assert {(result.finish_reason, result.stop_reason) for result in results} == {("stop", "plugin")}
+    assert {(result.finish_reason, result.stop_reason) for result in results} == {("stop", "Stopper")}
 
 
 @pytest.fixture(scope="session")
