@@ -328,6 +328,11 @@ def _check_messages(messages: Sequence[object]) -> None:
     for position, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise ContractTypeError(f"request.messages[{position}] must be a mapping, got {message!r} ({type(message).__name__})")
+        if message.get("content") is None and "tool_calls" not in message:
+            raise ContractValueError(
+                f"request.messages[{position}].content is missing, which would be asked as an empty message; "
+                f"give text or a list of parts, got the keys {', '.join(map(repr, message)) or 'none'}"
+            )
 
 
 @dataclass(frozen=True)

@@ -539,6 +539,17 @@ def test_messages_must_be_a_sequence_of_mappings(cls: type, messages: Any, path:
 
 
 @pytest.mark.parametrize("cls", [TextGenerationRequest, VlmGenerationRequest])
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "user"}, {"role": "user", "content": None}, {"role": "user", "text": "hi"}, {}],
+    ids=["bare", "none", "typo", "empty"],
+)
+def test_a_message_without_content_is_refused(cls: type, message: dict[str, Any]) -> None:
+    with pytest.raises(ContractValueError, match=r"^request\.messages\[1\]\.content is missing, .* got the keys "):
+        cls([USER, message])
+
+
+@pytest.mark.parametrize("cls", [TextGenerationRequest, VlmGenerationRequest])
 def test_a_request_without_messages_can_be_made(cls: type) -> None:
     assert list(cls([]).messages) == []
 

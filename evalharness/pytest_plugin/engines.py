@@ -95,8 +95,9 @@ def _script_names(scripts: Sequence[str]) -> list[str]:
 
 def _scripts(run: RunConfig) -> list[str]:
     """Return what answers for the fake backend: `echo`, or files of answers; `CheckpointError` where a path is neither."""
-    # A project's settings name a real checkpoint; the fake backend then echoes unless a script was asked for.
-    if run.origin("model") not in ("command line", "environment EVALHARNESS_MODEL"):
+    # A project's settings name a real checkpoint; the fake backend then echoes unless a file of answers was asked for.
+    from_settings = run.origin("model") not in ("command line", "environment EVALHARNESS_MODEL")
+    if from_settings and not (run.model and all(Path(path).is_file() for path in run.model)):
         return [_ECHO]
     if set(run.backend) != {"fake"}:
         return [_ECHO]  # the others have refused everything that is no checkpoint

@@ -138,7 +138,6 @@ BAD = {
     "empty": (TextGenerationRequest([]), "invalid", "has no messages"),
     "placeholder": (ask("see <|image_pad|>"), "invalid", "1 image placeholders"),
     "half a surrogate": (ask("\ud83d"), "invalid", "half of a surrogate pair"),
-    "null content": (ask(None), "error", "TypeError"),  # type: ignore[arg-type]
     "image missing": (look("absent.jpg"), "invalid", "absent.jpg"),
     "image empty": (look(b""), "invalid", "0 bytes"),
     "one good and one bad image": (look(noise(64, 48), b"no image"), "invalid", "image"),

@@ -75,6 +75,9 @@ class TestFakeScripts:
         assert [spec.checkpoint for spec in fakes(scripts, file="model = 'ckpt'")] == ["echo"]
         assert [spec.checkpoint for spec in fakes(scripts, "ckpt", backend="hf,fake")] == ["echo"]
 
+    def test_a_file_of_answers_in_the_settings_answers(self, scripts: Path) -> None:
+        assert [spec.checkpoint for spec in fakes(scripts, file="model = 'answers.jsonl'")] == ["answers"]
+
     @pytest.mark.parametrize("model", ["nowhere.jsonl", "."])
     def test_a_refusal_is_a_usage_error(self, project: Project, model: str) -> None:
         run = project.write(test_a=MARK + TEST).run_inline("--model", model)
