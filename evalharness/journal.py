@@ -6,10 +6,13 @@
                              {"kind": "unit_start", …}   one work unit begins
                              {"kind": "generation", …}   one finished generation of (engine, eval, case, sample), its key the last
                              {"kind": "failure", …}      the same where there is none
+                             {"kind": "step", …}         one finished generation of (engine, eval, case, step, request), its key the last
+                             {"kind": "step_failure", …} the same where there is none
                              {"kind": "unit", …}         one work unit: seconds from first request to last result
                              {"kind": "problem", …}      what the run could not do
                              {"kind": "row", …}          one finished test
-Readers ignore unknown kinds and keys, and a torn last line.
+Where a case was asked in steps, `steps` in its generation or failure says how many requests each step had; the latest step
+lines before it, that many, are its own. Readers ignore unknown kinds and keys, and a torn last line.
 """
 
 from __future__ import annotations

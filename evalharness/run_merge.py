@@ -13,17 +13,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.errors import RecordError
 from evalharness.journal import Line, encode, read_lines
 from evalharness.nodeids import parse_nodeid
 from evalharness.run_totals import Throughput
 
-__all__ = ["RunRecords", "known_nodeids", "merge_rows", "missing_row", "note_crashes", "read_records", "write_samples"]
+__all__ = [
+    "CaseRecords",
+    "Failed",
+    "Recorded",
+    "RunRecords",
+    "known_nodeids",
+    "merge_rows",
+    "missing_row",
+    "note_crashes",
+    "read_records",
+    "write_samples",
+]
 
 Row: TypeAlias = "dict[str, Any]"
-_Key: TypeAlias = "tuple[str, str, str, str, int]"
+_CaseKey: TypeAlias = "tuple[str, str, str, str]"
+"""worker, engine, eval, case."""
 
 _KEPT = ("text", "finish_reason", "stop_reason", "num_prompt_tokens", "num_completion_tokens", "prompt_sha256")
 _GENERATION = b',"generation":'  # in JSON such bytes are a key: a quote inside a text has a backslash before it
@@ -51,6 +63,35 @@ class Recorded(dict[str, Any]):
             return default
 
 
+class Failed(NamedTuple):
+    """Why there is no generation: "invalid" or "error", and what was the matter."""
+
+    kind: str
+    problem: str
+
+
+@dataclass
+class CaseRecords:
+    """What one worker's journal says of a case: the latest of each sample, and of each request of each step."""
+
+    samples: dict[int, Recorded | Failed] = field(default_factory=dict)
+    in_steps: dict[tuple[int, int], Recorded | Failed] = field(default_factory=dict)
+    shape: list[int] | None = None
+    """How many requests each step had; None for a case that was not asked in steps, or that has not come to its end."""
+
+    def generation(self, sample: int) -> Recorded | None:
+        """Return a sample's generation, None where it failed or is not there."""
+        found = self.samples.get(sample)
+        return found if isinstance(found, Recorded) else None
+
+    def steps(self) -> list[list[Recorded | None]] | None:
+        """Return the generations of each step, None for those that failed; None for a case without steps."""
+        if self.shape is None:
+            return None
+        every = [[self.in_steps.get((step, request)) for request in range(size)] for step, size in enumerate(self.shape)]
+        return [[found if isinstance(found, Recorded) else None for found in step] for step in every]
+
+
 @dataclass
 class RunRecords:
     """What the journals of a run say. `evals` is by path, `rows` by node id; a test run twice has its last row."""
@@ -63,8 +104,9 @@ class RunRecords:
     rows: dict[str, Row] = field(default_factory=dict)
     generations: dict[str, list[Recorded | None]] = field(default_factory=dict)
     """By node id: those that the row judged, None for a sample that failed."""
-    latest: dict[_Key, Recorded] = field(default_factory=dict)
-    """The last generation by worker, engine, eval, case and sample."""
+    steps: dict[str, list[list[Recorded | None]]] = field(default_factory=dict)
+    """By node id, where the row's case was asked in steps: those of each step."""
+    cases: dict[_CaseKey, CaseRecords] = field(default_factory=dict)
 
 
 def read_records(run_dir: Path) -> RunRecords:
@@ -73,8 +115,10 @@ def read_records(run_dir: Path) -> RunRecords:
     for line in read_lines(run_dir):
         worker, values = line.path.stem, line.values
         kind = values.pop("kind")
-        if kind == "generation":
-            _add_generation(records, worker, line)
+        if kind in ("generation", "step"):
+            _add_outcome(records, worker, values, _recorded(records, worker, line))
+        elif kind in ("failure", "step_failure"):
+            _add_outcome(records, worker, values, Failed(values["failure"], values["problem"]))
         elif kind == "row":
             _add_row(records, worker, values)
         elif kind == "engine":
@@ -92,7 +136,7 @@ def read_records(run_dir: Path) -> RunRecords:
     return records
 
 
-def _add_generation(records: RunRecords, worker: str, line: Line) -> None:
+def _recorded(records: RunRecords, worker: str, line: Line) -> Recorded:
     values = line.values
     if next(reversed(values)) != "generation":
         raise RecordError(f"{line.path} has a generation with other keys behind it; it was written by another version of evalharness")
@@ -100,27 +144,37 @@ def _add_generation(records: RunRecords, worker: str, line: Line) -> None:
     start = line.raw.index(_GENERATION) + len(_GENERATION)
     short = {name: made.get(name) for name in _KEPT}
     recorded = Recorded(short, line.path, line.offset + start, len(line.raw) - start - len(b"}\n"))
-    # A crashed worker's cases are asked again by another one, maybe with another answer: each row keeps what it judged.
-    records.latest[worker, values["engine"], values["eval"], values["case_id"], values["sample"]] = recorded
     records.throughput.add_generation(worker, values["engine"], recorded)
+    return recorded
+
+
+def _add_outcome(records: RunRecords, worker: str, values: Row, outcome: Recorded | Failed) -> None:
+    # A crashed worker's cases are asked again by another one, maybe with another answer: each row keeps what it judged.
+    case = records.cases.setdefault((worker, values["engine"], values["eval"], values["case_id"]), CaseRecords())
+    if "sample" in values:
+        case.samples[values["sample"]] = outcome
+        case.shape = values.get("steps")
+    else:
+        case.in_steps[values["step"], values["request"]] = outcome
 
 
 def _add_row(records: RunRecords, worker: str, values: Row) -> None:
     num_samples = values.pop("num_samples", 1)
-    key = (worker, values["engine"], values["eval"], values["case_id"])
-    found = [records.latest.get((*key, sample)) for sample in range(num_samples)]
+    case = records.cases.get((worker, values["engine"], values["eval"], values["case_id"]), CaseRecords())
     # Keys are made anew for every parsed line; there are many rows.
     row = {sys.intern(name): value for name, value in values.items()}
     row.setdefault("worker", worker)
     records.rows[row["nodeid"]] = row
-    _set_generations(records, row, found)
+    _set_generations(records, row, [case.generation(sample) for sample in range(num_samples)], case.steps())
 
 
-def _set_generations(records: RunRecords, row: Row, found: list[Recorded | None]) -> None:
+def _set_generations(records: RunRecords, row: Row, found: list[Recorded | None], steps: list[list[Recorded | None]] | None = None) -> None:
     records.generations[row["nodeid"]] = found
     row["generation"] = found[0]
     if len(found) > 1:
         row["generations"] = found
+    if steps is not None:
+        row["steps"] = records.steps[row["nodeid"]] = steps
     row["prompt_sha256"] = found[0].get("prompt_sha256") if found[0] is not None else None
 
 
@@ -190,8 +244,10 @@ def note_crashes(records: RunRecords, rows: Iterable[Row], crashes: Mapping[str,
             continue
         row["outcome"], row["problem"] = "error", crashes[row["nodeid"]]
         if row["generation"] is None:
-            key = (row["engine"], row["eval"], row["case_id"], 0)
-            _set_generations(records, row, [next((found for where, found in records.latest.items() if where[1:] == key), None)])
+            key = (row["engine"], row["eval"], row["case_id"])
+            found = [case for where, case in records.cases.items() if where[1:] == key and case.generation(0) is not None]
+            if found:
+                _set_generations(records, row, [found[0].generation(0)], found[0].steps())
 
 
 def write_samples(run_dir: Path, records: RunRecords, rows: Sequence[Row]) -> None:
@@ -220,6 +276,12 @@ def _sample_lines(records: RunRecords, rows: Sequence[Row]) -> Iterator[bytes]:
 
         for row in rows:
             found = [whole(recorded) for recorded in records.generations.get(row["nodeid"], [None])]
-            short = encode({name: value for name, value in row.items() if name not in ("generation", "generations")})
-            several = b',"generations":[' + b",".join(found) + b"]" if "generations" in row else b""
-            yield short[:-1].encode("ascii") + _GENERATION + found[0] + several + b"}\n"
+            short = encode({name: value for name, value in row.items() if name not in ("generation", "generations", "steps")})
+            more = b',"generations":' + _array(found) if "generations" in row else b""
+            if "steps" in row:
+                more += b',"steps":' + _array([_array(list(map(whole, step))) for step in records.steps[row["nodeid"]]])
+            yield short[:-1].encode("ascii") + _GENERATION + found[0] + more + b"}\n"
+
+
+def _array(elements: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(elements) + b"]"

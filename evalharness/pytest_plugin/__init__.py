@@ -4,7 +4,7 @@ Loaded by the entry point of an installed evalharness, or by a conftest.py with
 `pytest_plugins = ["evalharness.pytest_plugin"]`. Its hooks are in `hooks.py`; without evals in a session they do nothing.
 """
 
-from evalharness.pytest_plugin.fixtures import case, details, engine, generation, generations, score
+from evalharness.pytest_plugin.fixtures import case, details, engine, generation, generations, score, steps
 from evalharness.pytest_plugin.hooks import (
     pytest_collection_finish,
     pytest_configure,
@@ -47,4 +47,5 @@ __all__ = [
     "pytest_terminal_summary",
     "pytest_unconfigure",
     "score",
+    "steps",
 ]

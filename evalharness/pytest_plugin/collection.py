@@ -7,6 +7,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from evalharness.config import RunConfig
 from evalharness.contracts import GenerationOptions
 from evalharness.errors import ConfigError, EvalHarnessError
 from evalharness.gates import Gate, parse_gate
+from evalharness.pytest_plugin.asking import CaseRequest, asks_in_steps, is_async
 from evalharness.suggestions import did_you_mean
 
 __all__ = ["EvalModule", "data_folder", "gates_of", "is_ours", "parametrize_eval", "read_eval", "refuse_idle_gates", "takes"]
@@ -30,7 +32,8 @@ _OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
 class EvalModule:
     """What one eval module asks: its cases, how each becomes a request, and how it is decoded.
 
-    `variants` are the decodings of every case: decode settings × samples. Their seed is the run's or the marker's.
+    `variants` are the decodings of every case: decode settings × samples. Their seed is the run's or the marker's. `seed` is
+    that of step requests whose options name none, or, where `seed_is_set` for the run, of all.
     """
 
     name: str
@@ -39,6 +42,8 @@ class EvalModule:
     request: Callable[[Any], Any]
     variants: tuple[GenerationOptions, ...]
     num_samples: int
+    seed: int = 0
+    seed_is_set: bool = False
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants as one case is decoded: where they sample, each with a seed of its own.
@@ -51,6 +56,16 @@ class EvalModule:
             else options
             for position, options in enumerate(self.variants)
         ]
+
+    def request_of(self, case: Case, check: Callable[[Iterable[GenerationOptions]], None] = lambda options: None) -> CaseRequest:
+        """Return what asks the case's request; `check` raises for options of a step that cannot be honoured."""
+        return CaseRequest(case, self.request, partial(self._step_options, case), check)
+
+    def _step_options(self, case: Case, step: int, position: int, options: GenerationOptions) -> GenerationOptions:
+        if not options.samples:
+            return options
+        seed = self.seed if options.seed is None or self.seed_is_set else options.seed
+        return replace(options, seed=_derived_seed(seed, self.name, case.id, "step", step, position))
 
 
 def _derived_seed(*parts: object) -> int:
@@ -69,6 +84,8 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     for key in ("cases", "request"):
         if not callable(given.get(key)):
             raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {reprlib.repr(given.get(key))}")
+    if is_async(given["request"]):
+        raise ConfigError(f"{path}: the eval marker's request is an async function; write a function, or a generator function for steps")
     for key in _LATE:
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
@@ -76,7 +93,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     cases = _load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
-    return EvalModule(name, path, cases, given["request"], variants, num_samples)
+    return EvalModule(name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"))
 
 
 def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:
@@ -157,6 +174,8 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
         raise ConfigError(f"{nodeid}: fixtures case, generation and score need pytestmark = pytest.mark.eval(...) in the module")
     if takes(metafunc, "generation") and len(module.variants) > 1:
         raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`")
+    if takes(metafunc, "steps") and not asks_in_steps(module.request):
+        raise ConfigError(f"{nodeid} takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out")
     gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
 

@@ -1,4 +1,4 @@
-"""The fixtures that evals use: engine, case, generation, generations, score, details."""
+"""The fixtures that evals use: engine, case, generation, generations, steps, score, details."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evalharness.pytest_plugin.session import STATE
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["case", "details", "engine", "generation", "generations", "score"]
+__all__ = ["case", "details", "engine", "generation", "generations", "score", "steps"]
 
 _NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.mark.eval(...)"
 
@@ -63,6 +63,12 @@ def generation(generations: list[GenerationResult]) -> GenerationResult:
     return generations[0]
 
 
+@pytest.fixture
+def steps(request: pytest.FixtureRequest, generations: list[GenerationResult], engine: Engine) -> list[list[GenerationResult]]:
+    """The results of the steps that led to the case's question, step by step; see `asking.py`."""
+    return steps_of(request.session, _record(request.config.stash[STATE].current, "steps"), engine)
+
+
 def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: Engine) -> list[GenerationResult]:
     """Return the generations of the running test's case; fails or skips the test where there are none."""
     state = session.config.stash[STATE]
@@ -84,6 +90,11 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
             record.invalid = failures[0].problem
         end_without_verdict(record)
     return results
+
+
+def steps_of(session: pytest.Session, record: ItemRecord, engine: Engine) -> list[list[GenerationResult]]:
+    """Return the results of the running test's steps; its generations are there already."""
+    return session.config.stash[STATE].runner(record, engine).steps(record.case.id)
 
 
 def stop_for(session: pytest.Session, error: RecordError) -> None:
@@ -133,18 +144,20 @@ def fill_before_setup(item: pytest.Function, record: ItemRecord) -> None:
         item.funcargs["score"] = Score(record)
     if is_ours(definitions.get("details")):
         item.funcargs["details"] = Details(record)
-    for name in ("generation", "generations"):
+    for name in ("generation", "generations", "steps"):
         if is_ours(definitions.get(name)):
             item.funcargs[name] = None
 
 
 def fill_after_setup(item: pytest.Function, record: ItemRecord) -> None:
     """Put the generations in place, now that the engine is there."""
-    wanted = [name for name in ("generation", "generations") if name in item.funcargs and item.funcargs[name] is None]
+    wanted = [name for name in ("generation", "generations", "steps") if name in item.funcargs and item.funcargs[name] is None]
     if wanted:
         engine: Any = item.funcargs["engine"]
         results = wait_for_generations(item.session, record, engine)
-        values = {"generation": results[0], "generations": results}
+        values: dict[str, Any] = {"generation": results[0], "generations": results}
+        if "steps" in wanted:
+            values["steps"] = steps_of(item.session, record, engine)
         item.funcargs.update((name, values[name]) for name in wanted)
 
 

@@ -20,7 +20,7 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Rep
 from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.session import STATE, EvalSession
 
-_FIXTURES = ("engine", "case", "generation", "generations", "score", "details")
+_FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -82,6 +82,9 @@ class Progress:
         generated = self._state.progress.num_generations
         if generated > self._num_done:
             parts.insert(1, f"{generated} generated")
+        steps = self._state.progress.num_step_generations
+        if steps:
+            parts.insert(1, f"{steps} generated in steps")
         if 0 < self._num_done < total:
             parts.append(f"about {_duration((total - self._num_done) * elapsed / self._num_done)} left")
         if self._num_problems:

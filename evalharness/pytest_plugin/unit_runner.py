@@ -1,25 +1,29 @@
-"""Runs one work unit: its requests go to the engine together while the tests of finished ones already run."""
+"""Runs one work unit: its requests go to the engine together while the tests of finished ones already run.
+
+Requests in steps go in rounds: whatever all cases ask next is one call of the engine. Only between rounds does the engine
+run empty, which with many cases is little; feeding a running call would need every backend to wait for prompts that depend
+on its own answers.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from evalharness.cases import Case
-from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult
 from evalharness.engine import Engine
-from evalharness.errors import EvalHarnessError, RecordError, RequestError
+from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.journal import Journal
+from evalharness.pytest_plugin.asking import CaseRequest, Next, Outcome, Request, Step, asks_in_steps, last_frame
 from evalharness.pytest_plugin.collection import EvalModule
 
 __all__ = ["UnitProgress", "UnitRunner"]
-
-Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 
 STOP_TIMEOUT_S = 60.0
 """How long a unit may take to end once it is told to; a backend looks at least once per generated token."""
@@ -31,6 +35,7 @@ class UnitProgress:
 
     def __init__(self) -> None:
         self.num_generations = 0
+        self.num_step_generations = 0
         self.num_completion_tokens = 0
         self._num_told = 0
 
@@ -39,6 +44,25 @@ class UnitProgress:
         new = self.num_completion_tokens - self._num_told
         self._num_told += new
         return new
+
+
+@dataclass
+class _Open:
+    """A case that has not come to its end: what it asks, and what came back of the step that runs."""
+
+    case: Case
+    request: CaseRequest
+    arrived: dict[int, Outcome] = field(default_factory=dict)
+
+
+class _Asked(NamedTuple):
+    """One request for the engine: `position` is the sample, or, in a step, the place of the request."""
+
+    open: _Open
+    step: Step | None
+    position: int
+    request: Request
+    options: GenerationOptions
 
 
 class UnitRunner:
@@ -58,6 +82,8 @@ class UnitRunner:
         self._progress = progress
         self._held = {case.id for case in cases}
         self._finished: dict[str, dict[int, Outcome]] = {}
+        self._steps: dict[str, list[list[GenerationResult]]] = {}
+        self._waiting: list[_Asked] = []
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._broken: str | None = None
@@ -70,7 +96,9 @@ class UnitRunner:
         """Return the case's generations, one per variant, as soon as all are there; what was let go comes from the journal."""
         wanted = len(self._module.variants)
         if case_id not in self._held:
-            return self._recorded(case_id, wanted)
+            recorded, _ = self._recorded(case_id)
+            missing = GenerationFailure("error", "the engine gave no generation for this case")
+            return [recorded.get(sample, missing) for sample in range(wanted)]
         while True:
             with self._changed:
                 found = self._finished.get(case_id, {})
@@ -84,24 +112,38 @@ class UnitRunner:
                 self._changed.wait(_POLL_S)
             while_waiting()
 
-    def _recorded(self, case_id: str, wanted: int) -> list[Outcome]:
+    def steps(self, case_id: str) -> list[list[GenerationResult]]:
+        """Return the results of the steps that led to the case's question, once `outcomes` has given what became of it."""
+        with self._changed:
+            if case_id in self._held:
+                return [list(step) for step in self._steps.get(case_id, ())]
+        return self._recorded(case_id)[1]
+
+    def _recorded(self, case_id: str) -> tuple[dict[int, Outcome], list[list[GenerationResult]]]:
         """Return what this process has recorded for a case whose tests have all run, and one of which runs once more."""
         key = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id}
         found: dict[int, Outcome] = {}
+        made_in_steps: dict[tuple[int, int], GenerationResult] = {}
+        shape: list[int] = []
         for line in _outcome_lines(self._journal.path):
-            if all(line[name] == value for name, value in key.items()):
-                made = line.get("generation")
-                found[line["sample"]] = (
-                    GenerationFailure(line["failure"], line["problem"]) if made is None else GenerationResult.from_json(made)
-                )
-        missing = GenerationFailure("error", "the engine gave no generation for this case")
-        return [found.get(sample, missing) for sample in range(wanted)]
+            if any(line[name] != value for name, value in key.items()):
+                continue
+            made = GenerationResult.from_json(line["generation"]) if "generation" in line else None
+            if line["kind"] == "step":
+                assert made is not None
+                made_in_steps[line["step"], line["request"]] = made
+            else:
+                found[line["sample"]] = made or GenerationFailure(line["failure"], line["problem"])
+                shape = line.get("steps", [])
+        every = [[(step, request) for request in range(size)] for step, size in enumerate(shape)]
+        return found, [[made_in_steps[key] for key in step if key in made_in_steps] for step in every]
 
     def release(self, case_id: str) -> None:
         """Let a case's generations go once no test needs them any more."""
         with self._changed:
             self._held.discard(case_id)
             self._finished.pop(case_id, None)
+            self._steps.pop(case_id, None)
 
     def stop(self) -> bool:
         """End what still runs, wait for the thread, and return whether it has ended: it may hang in a library or a device."""
@@ -119,7 +161,7 @@ class UnitRunner:
         except EvalHarnessError as error:
             self._broken = str(error)
         except BaseException as error:  # nothing may die unseen in a thread: every waiting case gets this as its error row
-            self._broken = f"{type(error).__name__}: {error} (at {_last_frame(error)})"
+            self._broken = f"{type(error).__name__}: {error} (at {last_frame(error)})"
         else:
             self._note_end(time.monotonic() - started)
             self._broken = (
@@ -136,58 +178,73 @@ class UnitRunner:
             self.fatal = error
 
     def _generate(self) -> None:
-        places: list[tuple[str, int]] = []
-        requests: list[Any] = []
-        options: list[GenerationOptions] = []
-        for case in self._cases:
-            request = self._request(case)
-            for sample, variant in enumerate(self._module.options_for(case)):
-                if isinstance(request, GenerationFailure):
-                    self._finish(case.id, sample, request)
-                else:
-                    places.append((case.id, sample))
-                    requests.append(request)
-                    options.append(variant)
-        for position, outcome in self._engine.stream(requests, options, should_stop=self._stop.is_set):
-            self._finish(*places[position], outcome)
-
-    def _request(self, case: Case) -> Any:
-        if case.invalid is not None:
-            return GenerationFailure("invalid", case.invalid)
-        # One case's broken request must not take the others along; pytest's own outcomes and SystemExit are no Exceptions.
+        if asks_in_steps(self._module.request):
+            self._engine.check_options(self._module.variants)  # before the first step, not after the last one
+        cases = [_Open(case, self._module.request_of(case, self._engine.check_options)) for case in self._cases]
         try:
-            request = self._module.request(case)
-        except RequestError as error:
-            return GenerationFailure("invalid", str(error), error)
-        except BaseException as error:
-            return GenerationFailure("error", f"request({case.id}): {type(error).__name__}: {error} (at {_last_frame(error)})")
-        if not isinstance(request, (TextGenerationRequest, VlmGenerationRequest)):
-            kinds = "a TextGenerationRequest or VlmGenerationRequest"
-            return GenerationFailure("error", f"request({case.id}) gave {request!r}; it must give {kinds}")
-        return request
+            for case in cases:
+                self._go_on(case, case.request.begin())
+            while self._waiting and not self._stop.is_set():
+                asked, self._waiting = self._waiting, []
+                requests, options = [one.request for one in asked], [one.options for one in asked]
+                for number, outcome in self._engine.stream(requests, options, should_stop=self._stop.is_set):
+                    self._take(asked[number], outcome)
+        finally:
+            for case in cases:
+                case.request.close()
 
-    def _finish(self, case_id: str, sample: int, outcome: Outcome) -> None:
-        values: dict[str, Any] = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, "sample": sample}
-        if isinstance(outcome, GenerationResult):
-            self._journal.write("generation", {**values, "generation": outcome.to_json()})
-            self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
-        else:
-            self._journal.write("failure", {**values, "failure": outcome.kind, "problem": outcome.problem})
+    def _go_on(self, case: _Open, asks: Next) -> None:
+        if isinstance(asks, Step):
+            each = zip(asks.requests, asks.options, strict=True)
+            self._waiting += [_Asked(case, asks, position, *one) for position, one in enumerate(each)]
+            return
+        for sample, options in enumerate(self._module.options_for(case.case)):
+            if isinstance(asks, GenerationFailure):
+                self._finish(case, sample, asks)
+            else:
+                self._waiting.append(_Asked(case, None, sample, asks, options))
+
+    def _take(self, asked: _Asked, outcome: Outcome) -> None:
+        case, step = asked.open, asked.step
+        if step is None:
+            self._finish(case, asked.position, outcome)
+            return
+        place = {"step": len(case.request.steps) - 1, "request": asked.position}
+        self._journal_outcome("step", "step_failure", case.case.id, place, outcome)
+        self._progress.num_step_generations += 1
+        case.arrived[asked.position] = outcome
+        if len(case.arrived) == len(step.requests):
+            outcomes = [case.arrived[position] for position in range(len(step.requests))]
+            case.arrived.clear()
+            with self._changed:
+                if case.case.id in self._held:
+                    results = [one for one in outcomes if isinstance(one, GenerationResult)]
+                    self._steps.setdefault(case.case.id, []).append(results)
+            self._go_on(case, case.request.go_on(outcomes))
+
+    def _finish(self, case: _Open, sample: int, outcome: Outcome) -> None:
+        place: dict[str, Any] = {"sample": sample}
+        if case.request.in_steps:
+            place["steps"] = [len(step.requests) for step in case.request.steps]
+        self._journal_outcome("generation", "failure", case.case.id, place, outcome)
         self._progress.num_generations += 1
         with self._changed:
-            if case_id in self._held:  # tests that were skipped early wait for nothing
-                self._finished.setdefault(case_id, {})[sample] = outcome
+            if case.case.id in self._held:  # tests that were skipped early wait for nothing
+                self._finished.setdefault(case.case.id, {})[sample] = outcome
             self._changed.notify_all()
+
+    def _journal_outcome(self, kind: str, failure_kind: str, case_id: str, place: dict[str, Any], outcome: Outcome) -> None:
+        values = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
+        if isinstance(outcome, GenerationResult):
+            self._journal.write(kind, {**values, "generation": outcome.to_json()})
+            self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
+        else:
+            self._journal.write(failure_kind, {**values, "failure": outcome.kind, "problem": outcome.problem})
 
 
 def _outcome_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield what a journal says of generations, which another thread may be adding to."""
     with path.open("rb") as lines:
         for line in lines:
-            if line.startswith((b'{"kind":"generation"', b'{"kind":"failure"')) and line.endswith(b"\n"):
+            if line.startswith((b'{"kind":"generation"', b'{"kind":"failure"', b'{"kind":"step"')) and line.endswith(b"\n"):
                 yield json.loads(line)
-
-
-def _last_frame(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "unknown place"
