@@ -408,7 +408,7 @@ def test_what_was_refused_is_said_before_a_broken_backend_is(num_answered: int, 
 
     said = []
     with pytest.raises(BackendError, match="the machine is gone"):
-        for position, _ in Engine(backend(cls=Breaks)).stream([text(5), text("a"), text(None), text("b")], GREEDY):
+        for position, _ in Engine(backend(cls=Breaks)).stream([text(5), text("a"), text(5), text("b")], GREEDY):
             said.append(position)
     assert said == expected
 
