@@ -44,6 +44,8 @@ def rebuild_run(run_dir: Path) -> bool:
         "evals": [{name: value for name, value in entry.items() if name != "cases"} for entry in records.evals.values()],
         "gates": judge_gates(records.evals, rows, (), interrupted=_UNFINISHED, unfinished=_UNFINISHED),
         "aggregates": [],
+        "tables": [],
+        "outputs": [],
         "problems": records.problems,
         "counts": dict(Counter(row["outcome"] for row in rows)),
         "throughput": records.throughput.entries(),
