@@ -22,7 +22,7 @@ from evalharness.errors import BackendError, ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["MAX_ASPECT_RATIO", "MAX_IMAGE_PIXELS", "MIN_EDGE", "ImageSource", "image_sha256", "image_size", "load_image"]
+__all__ = ["MAX_ASPECT_RATIO", "MAX_IMAGE_PIXELS", "MIN_EDGE", "ImageSource", "image_sha256", "image_size", "load_image", "why_unusable"]
 
 ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
@@ -61,6 +61,17 @@ def image_size(source: ImageSource) -> tuple[int, int]:
     with _opened(source) as (image, orientation):
         width, height = image.size
         return (height, width) if orientation >= 5 else (width, height)
+
+
+def why_unusable(source: ImageSource) -> str | None:
+    """Return why a case with this image cannot be asked, None if it can; from the header alone."""
+    try:
+        image_size(source)
+    except ImageError as error:
+        return str(error)
+    except BackendError:
+        return None  # the machine's fault: asked all the same, and an `error` row if the image still cannot be read then
+    return None
 
 
 def image_sha256(source: ImageSource) -> str:

@@ -1,0 +1,171 @@
+"""Dumps on disk: `gt_vs_pred.jsonl`, one row a picture, in the form of the original's tools; ours are read and written.
+
+    {"image_path": "images/demo.jpg", "gt": [{"type": "bbox_2d", "points": [26, 29, 115, 58], "desc": "…"}], "gt_norm1000": […],
+     "pred": […], "width": 640, "height": 480, "raw_text": "…", "clean_text": "…"}
+
+`gt` is in pixels, `gt_norm1000` and `pred` on the 0..1000 grid. Where a row has the model's text, the objects are read from
+it again: the original drops repetitions without a word, and gives `[]` for an answer that it could not read. A last row
+with `"summary": true` is an aggregate; it is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.errors import ConfigError, RecordError
+from evalharness.tasks.dense_coordinates import NORM1000, Space, space_of
+from evalharness.tasks.dense_objects import TYPES, DenseObject
+from evalharness.tasks.dense_parse import object_of
+from evalharness.tasks.stage_a_schema import DOMAINS, MISSIONS, SCHEMA, Domain
+
+__all__ = ["DUMP_NAME", "DumpRow", "read_dump"]
+
+DUMP_NAME = "gt_vs_pred.jsonl"
+
+
+@dataclass(frozen=True)
+class DumpRow:
+    """One picture of a dump. `truth` is on the grid; `pixels` are its points in pixels, object by object.
+
+    `predictions` are those of the file, `text` the model's answer, "" where the file has none.
+    """
+
+    image_path: str
+    size: tuple[int, int]
+    domain: Domain
+    truth: tuple[DenseObject, ...]
+    pixels: tuple[tuple[int, ...], ...]
+    predictions: tuple[DenseObject, ...]
+    text: str
+    finish_reason: str | None
+
+
+def read_dump(path: Path | str, predictions_in: str = "norm1000") -> list[DumpRow]:
+    """Return the rows of a dump, the aggregate row left out; `RecordError` names the line that is wrong.
+
+    `predictions_in` is the space of `pred`, for rows that do not say it themselves (`"pred_space"`).
+    """
+    rows = [(where, row) for where, row in _json_rows(Path(path)) if not row.get("summary")]
+    domains = [_domain(row, where) for where, row in rows]
+    known = Counter(domain for domain in domains if domain is not None)
+    # A picture without objects says nothing about its domain; a dump of one domain does.
+    common = next(iter(known)) if len(known) == 1 else None
+    return [_dump_row(row, where, domain or common, predictions_in) for (where, row), domain in zip(rows, domains, strict=True)]
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    row = json.loads(line)
+                    if not isinstance(row, Mapping):
+                        raise RecordError(f"{path}:{number} must be a JSON object, got {type(row).__name__}")
+                    yield f"{path}:{number}", row
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(f"{path} holds a line that is no JSON: {error}") from error
+
+
+def _domain(row: Mapping[str, Any], where: str) -> Domain | None:
+    """Return the domain that a row names, or that its mission's folder or its true objects tell; None if nothing does."""
+    if "domain" in row:
+        named = str(row["domain"]).lower()
+        for domain in DOMAINS:
+            if domain == named:
+                return domain
+        raise RecordError(f"{where}.domain must be one of {', '.join(DOMAINS)}, got {row['domain']!r}")
+    mission = MISSIONS.get(str(row.get("image_path", "")).replace("\\", "/").split("/")[0])
+    if mission is not None:
+        return mission.domain
+    truth = row.get("gt") or row.get("gt_norm1000") or ()
+    categories = {_category(one) for one in truth} - {""}
+    fitting = [domain for domain in DOMAINS if categories and categories <= set(SCHEMA[domain])]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _category(one: Any) -> str:
+    from evalharness.tasks.dense_objects import category_of
+
+    return category_of(str(one.get("desc", ""))) if isinstance(one, Mapping) else ""
+
+
+def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predictions_in: str) -> DumpRow:
+    image_path = row.get("image_path")
+    if not isinstance(image_path, str) or not image_path:
+        raise RecordError(f"{where}.image_path must be a path, got {image_path!r}")
+    if domain is None:
+        raise RecordError(f'{where}: whether {image_path} is of the bbu or rru domain cannot be told; add "domain" to the row')
+    size = (_edge(row, "width", where), _edge(row, "height", where))
+    truth, pixels = _truth(row, size, where)
+    try:
+        space = space_of(str(row.get("pred_space", predictions_in)), size)
+    except ConfigError as error:
+        raise RecordError(f"{where}.pred: {error}") from error
+    said = [_object(one, space) for one in _listed(row, "pred", where)]
+    return DumpRow(
+        image_path,
+        size,
+        domain,
+        truth,
+        pixels,
+        tuple(one for one in said if isinstance(one, DenseObject)),
+        str(row.get("clean_text") or row.get("raw_text") or ""),
+        row["finish_reason"] if isinstance(row.get("finish_reason"), str) else None,
+    )
+
+
+def _edge(row: Mapping[str, Any], key: str, where: str) -> int:
+    value = row.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RecordError(f"{where}.{key} must be a size in pixels, got {value!r}")
+    return value
+
+
+def _truth(row: Mapping[str, Any], size: tuple[int, int], where: str) -> tuple[tuple[DenseObject, ...], tuple[tuple[int, ...], ...]]:
+    """Return the true objects on the grid and their points in pixels, each from the other where the row has only one."""
+    from evalharness.tasks.dense_coordinates import to_pixels
+
+    in_pixels = [_checked(one, Space(*size), f"{where}.gt[{place}]") for place, one in enumerate(_listed(row, "gt", where))]
+    on_grid = [_checked(one, NORM1000, f"{where}.gt_norm1000[{place}]") for place, one in enumerate(_listed(row, "gt_norm1000", where))]
+    if in_pixels and on_grid and len(in_pixels) != len(on_grid):
+        raise RecordError(f"{where}: gt has {len(in_pixels)} objects, gt_norm1000 has {len(on_grid)}")
+    truth = tuple(on_grid or in_pixels)
+    given = row.get("gt") or ()
+    points = [_flat(one["points"]) for one in given] if given else [to_pixels(one.points, size) for one in truth]
+    return truth, tuple(map(tuple, points))
+
+
+def _flat(points: Sequence[Any]) -> list[Any]:
+    return [value for point in points for value in (point if isinstance(point, list) else [point])]
+
+
+def _checked(one: Any, space: Space, where: str) -> DenseObject:
+    read = _object(one, space)
+    if isinstance(read, str):
+        raise RecordError(f"{where}: {read}")
+    return read
+
+
+def _object(one: Any, space: Space) -> DenseObject | str:
+    """Return one stored object, or why it cannot be used."""
+    kind = one.get("type") if isinstance(one, Mapping) else None
+    if kind not in TYPES:
+        return f"type must be one of {', '.join(TYPES)}, got {kind!r}"
+    desc = one.get("desc")
+    return object_of(kind, one.get("points"), desc if isinstance(desc, str) else "", space)
+
+
+def _listed(row: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:
+    value = row.get(key) or ()
+    if not isinstance(value, (list, tuple)):
+        raise RecordError(f"{where}.{key} must be a list of objects, got {type(value).__name__}")
+    return value
