@@ -14,6 +14,8 @@
     │   └── TemplateError                    the chat template is absent or refuses the messages
     ├── BackendError (RuntimeError)          the machine, network or code failed: an `error` row, never a score
     ├── RequestsFailed (RuntimeError)        a batch call finished, but some of its requests failed
+    ├── ComparisonError (ValueError)         two runs cannot be compared, or did not ask the same
+    │   └── BaselineError                    a baseline is absent, unreadable or of another kind
     ├── ScoreError (ValueError)              a test passed a value to `score` that is no finite number
     └── RecordError (ValueError)             a run directory cannot be read or written
 
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendError",
+    "BaselineError",
     "CapabilityError",
     "CheckpointError",
+    "ComparisonError",
     "ConfigError",
     "ContractTypeError",
     "ContractValueError",
@@ -110,6 +114,14 @@ class RequestsFailed(EvalHarnessError, RuntimeError):
         shown = "; ".join(problems[:3]) + ("; …" if len(problems) > 3 else "")
         super().__init__(f"{len(problems)} of {len(outcomes)} requests failed: {shown}")
         self.outcomes = tuple(outcomes)
+
+
+class ComparisonError(EvalHarnessError, ValueError):
+    """Two runs cannot be compared, or did not ask the same."""
+
+
+class BaselineError(ComparisonError):
+    """A baseline is absent, unreadable or of another kind; nothing was compared."""
 
 
 class ScoreError(EvalHarnessError, ValueError):

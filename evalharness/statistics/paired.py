@@ -27,6 +27,7 @@ class PairedChange(NamedTuple):
 
     num_pairs: int
     num_groups: int
+    num_changed_groups: int
     num_up: int
     num_down: int
     base: float
@@ -40,8 +41,8 @@ class PairedChange(NamedTuple):
 
 
 def paired_changes(
-    base: Array,
-    candidate: Array,
+    base: Sequence[Sequence[float]] | Array,
+    candidate: Sequence[Sequence[float]] | Array,
     groups: Sequence[str | None] | None = None,
     *,
     is_bounded: Sequence[bool],
@@ -54,6 +55,7 @@ def paired_changes(
     of McNemar. The interval of rates is that of Agresti and Min (2005), with the effective number of cases where there are
     groups; other scores get a bootstrap over groups. A bounded score (0…1) that changed in no case is treated as a rate.
     """
+    base, candidate = (np.asarray(values, dtype=np.float64).reshape(-1, len(is_bounded)) for values in (base, candidate))
     differences = candidate - base
     clusters = cluster_sums(differences, group_codes(groups, len(differences)))
     limits = bca_intervals(clusters, confidence=confidence, seed=seed)
@@ -70,7 +72,8 @@ def paired_changes(
             low, high, error = _rate_interval(num_up, num_down, own, confidence)
         means = (float(before.mean()), float(after.mean())) if len(before) else (math.nan, math.nan)
         present = own.counts[:, 0] > 0
-        sizes = (len(before), int(present.sum()), num_up, num_down)
+        num_changed_groups = int((np.abs(own.sums) > _ROUNDING).sum())
+        sizes = (len(before), int(present.sum()), num_changed_groups, num_up, num_down)
         found.append(PairedChange(*sizes, *means, means[1] - means[0], low, high, sign_flip_p(own.sums[present, 0]), error))
     return found
 
