@@ -285,7 +285,7 @@ def test_steps_run_on_transformers_with_images(project: Project, tiny_vlm_checkp
             assert [len(one.images) for one in steps[0]] == [1, 1]
     """
     with one_thread():
-        run = project.write(test_a=module).run_inline("--model", str(tiny_vlm_checkpoint), "--dtype", "float32", backend="hf")
+        run = project.write(test_a=module).run_inline(f"--model={tiny_vlm_checkpoint}", "--dtype", "float32", backend="hf")
     assert run.exit_code == 0, run.output
     assert run.counts == {"pass": 2}
     assert json.dumps(run.rows[0]["steps"])
