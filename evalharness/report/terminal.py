@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from evalharness.report.collecting import text_of
+from evalharness.report.columns import fit, pad, wrapped
 from evalharness.report.findings import findings, verdict
 from evalharness.report.safe_text import display_width, one_line, terminal_text
 from evalharness.report.tables import RunTables, records
@@ -44,20 +45,20 @@ def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
     """Yield lines that take at most `columns` columns (never fewer than `MIN_COLUMNS`) and hold no control character."""
     columns = max(columns, MIN_COLUMNS)
     for line in _lines(tables, columns):
-        yield _fit(line, columns)
+        yield fit(line, columns)
 
 
 def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     yield from _table(tables, columns)
     for line in _gates(tables):
-        yield from _wrapped(line, columns)
+        yield from wrapped(line, columns)
     remarks = findings(tables)
     for remark in remarks[:NUM_REMARKS]:
-        yield from _wrapped(f"! {terminal_text(remark, 400)}", columns)
+        yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(remarks) > NUM_REMARKS:
         yield f"! {len(remarks) - NUM_REMARKS} more remarks in report.md"
     word, sentence = verdict(tables)
-    yield from _wrapped(f"{word}: {terminal_text(sentence, 400)}", columns)
+    yield from wrapped(f"{word}: {terminal_text(sentence, 400)}", columns)
 
 
 def _gates(tables: RunTables) -> Iterator[str]:
@@ -94,10 +95,10 @@ def _table(tables: RunTables, columns: int) -> Iterator[str]:
         return
     beside = max(map(display_width, scores)) <= room
     for line, score in zip(lines, scores, strict=True) if len(lines) > 1 else ():
-        cells = [_pad(cell, width, right=position > 1) for position, (cell, width) in enumerate(zip(line, widths, strict=True))]
+        cells = [pad(cell, width, right=position > 1) for position, (cell, width) in enumerate(zip(line, widths, strict=True))]
         yield "  ".join([*cells, score] if beside else cells).rstrip()
         if score and not beside:
-            yield from _wrapped(f"  {score}", columns)
+            yield from wrapped(f"  {score}", columns)
     if left_out > 0:
         yield f"{left_out} more lines in report.md"
 
@@ -107,9 +108,9 @@ def _stacked(lines: Sequence[Sequence[str]], scores: Sequence[str], columns: int
     titles = lines[0][2:]
     for (name, engine, *numbers), score in zip(lines[1:], scores[1:], strict=True):
         counts = ", ".join(f"{number} {title}" for number, title in zip(numbers, titles, strict=True))
-        yield from _wrapped(f"{name} on {engine}: {counts}", columns)
+        yield from wrapped(f"{name} on {engine}: {counts}", columns)
         if score:
-            yield from _wrapped(f"  {score}", columns)
+            yield from wrapped(f"  {score}", columns)
 
 
 def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
@@ -137,36 +138,3 @@ def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:
             widths[position] -= shrink
             excess -= shrink
     return widths
-
-
-def _pad(text: str, width: int, *, right: bool) -> str:
-    text = _fit(text, width)
-    space = " " * (width - display_width(text))
-    return space + text if right else text + space
-
-
-def _fit(text: str, width: int) -> str:
-    """Return the text cut to `width` columns, the cut shown as `~`."""
-    if display_width(text) <= width:
-        return text
-    shown, used = [], 0
-    for char in text:
-        used += display_width(char)
-        if used > width - 1:
-            break
-        shown.append(char)
-    return "".join(shown) + "~"
-
-
-def _wrapped(text: str, columns: int) -> Iterator[str]:
-    """Yield the text in lines, broken at spaces; a longer word is left to be cut."""
-    indent = " " * (len(text) - len(text.lstrip(" ")))
-    first, *words = text.split() or [""]
-    line = indent + first
-    for word in words:
-        if display_width(line) + 1 + display_width(word) > columns:
-            yield line
-            line = f"{indent}  {word}"
-        else:
-            line = f"{line} {word}"
-    yield line

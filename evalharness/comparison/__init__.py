@@ -1,0 +1,10 @@
+"""Two engines compared case by case, from run directories or baselines alone. Knows no pandas, no pytest, no torch.
+
+    sheets.py    one engine's scores of one test, by case; what was asked of it
+    sides.py     "reports/RUN:ENGINE" or a baseline file  →  one side of a comparison
+    asked.py     what the two sides were asked differently: reasons to refuse, and to warn
+    changes.py   the comparison: metrics, slices, cases, verdicts
+    baselines.py a side kept as a small file
+
+report/compare_*.py shows it; commands/compare.py is `evalharness compare`.
+"""

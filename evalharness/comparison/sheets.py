@@ -1,0 +1,154 @@
+"""One engine's scores of one test, by case: what a comparison needs of a run's rows, and little enough for a baseline."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from evalharness.gates import BUILT_IN_METRICS
+
+__all__ = ["RATES", "CaseLine", "Sheet", "Side", "sheets_of", "was_judged"]
+
+Row: TypeAlias = "Mapping[str, Any]"
+
+RATES = ("pass_rate", "length_rate", "empty_rate")
+"""Rates that every test has and that a single case has a value of, 0 or 1."""
+
+TEXT_CHARS = 2000
+"""What is kept of a text to be shown; samples.jsonl has all of it."""
+_DIGITS = 6  # scores are compared to so many decimals, as baselines keep them
+_SHORT_HASH = 8
+_JUDGED = ("pass", "miss", "fail")
+
+
+class CaseLine(NamedTuple):
+    """One case of a sheet. Hashes are hexadecimal and short; `text` is missing in baselines."""
+
+    outcome: str
+    scores: Mapping[str, float]
+    marks: Mapping[str, float]
+    """A score by category, from the row's `details["categories"]`; a category that is missing was neither said nor true."""
+    prompt: str | None
+    answer: str | None
+    """Hash of all texts of the case."""
+    group: str | None = None
+    tags: Mapping[str, str] = {}
+    text: str | None = None
+    problem: str | None = None
+    nodeid: str | None = None
+
+
+@dataclass
+class Sheet:
+    """All cases of one test on one engine; `options` are those of its first case, seeds left out."""
+
+    eval: str
+    test: str
+    options: Any = None
+    cases: dict[str, CaseLine] = field(default_factory=dict)
+
+
+@dataclass
+class Side:
+    """One side of a comparison. `asked` and `circumstances` are facts by name: see `asked.py`."""
+
+    label: str
+    run_id: str
+    engine: str
+    checkpoint: str
+    fingerprint: str | None
+    asked: dict[str, Any]
+    circumstances: dict[str, Any]
+    sheets: dict[tuple[str, str], Sheet]
+    """By eval and test."""
+    aggregates: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    """By eval, test and metric."""
+    lower_is_better: frozenset[tuple[str, str, str]] = frozenset()
+    """Metrics by eval, test and name that a gate with `<` or `<=` holds down."""
+    notes: tuple[str, ...] = ()
+    source: str = ""
+
+
+def was_judged(line: CaseLine) -> bool:
+    """Return whether the case says something about the checkpoint: failures of machine or question are never scores."""
+    return line.outcome in _JUDGED
+
+
+def sheets_of(rows: Iterable[Row]) -> dict[tuple[str, str], Sheet]:
+    """Return the sheets of one engine's rows, by eval and test; a case that is there twice has its last row."""
+    sheets: dict[tuple[str, str], Sheet] = {}
+    for row in rows:
+        key = _text(row.get("eval")), _text(row.get("test"))
+        sheet = sheets.setdefault(key, Sheet(*key))
+        if sheet.options is None and row.get("options"):
+            sheet.options = _without_seed(row["options"])
+        sheet.cases[_text(row.get("case_id"))] = _line(row)
+    return sheets
+
+
+def _line(row: Row) -> CaseLine:
+    generations = [sample for sample in row.get("generations") or [row.get("generation")] if isinstance(sample, Mapping)]
+    texts = [_text(sample.get("text")) for sample in generations]
+    outcome = _text(row.get("outcome"))
+    scores = {name: number for name, value in _mapping(row.get("scores")).items() if (number := _number(value)) is not None}
+    if outcome in _JUDGED:
+        rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in RATES if BUILT_IN_METRICS[name].counts(row)}
+        scores = {**rates, **{name: value for name, value in scores.items() if name not in RATES}}
+    prompt = row.get("prompt_sha256")
+    return CaseLine(
+        outcome=outcome,
+        scores=scores,
+        marks=_marks(_mapping(row.get("details")).get("categories")),
+        prompt=prompt[:_SHORT_HASH] if isinstance(prompt, str) else None,
+        answer=_hash(texts) if texts else None,
+        group=row.get("group") if isinstance(row.get("group"), str) else None,
+        tags={_text(name): _text(value) for name, value in _mapping(row.get("tags")).items()},
+        text="\n".join(texts)[:TEXT_CHARS] if texts else None,
+        problem=_text(row.get("problem"))[:TEXT_CHARS] or None,
+        nodeid=_text(row.get("nodeid")) or None,
+    )
+
+
+def _marks(categories: object) -> dict[str, float]:
+    """Return a score by category: a number as it is, counts {hit, said, true} as F1."""
+    found: dict[str, float] = {}
+    for name, value in _mapping(categories).items():
+        if isinstance(value, Mapping):
+            hit, said, true = (_number(value.get(part)) for part in ("hit", "said", "true"))
+            mark = 2 * hit / (said + true) if hit is not None and said is not None and true is not None and said + true else None
+        else:
+            mark = _number(value)
+        if mark is not None:
+            found[_text(name)] = round(mark, _DIGITS)
+    return found
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return round(number, _DIGITS) if math.isfinite(number) else None
+
+
+def _without_seed(options: object) -> Any:
+    if isinstance(options, Sequence) and not isinstance(options, str):
+        return [_without_seed(one) for one in options]
+    return {name: value for name, value in options.items() if name != "seed"} if isinstance(options, Mapping) else options
+
+
+def _hash(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:_SHORT_HASH]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)

@@ -1,0 +1,123 @@
+"""From what is written on a command line to one side of a comparison: a run directory, one of its engines, or a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from evalharness.comparison.baselines import read_baseline
+from evalharness.comparison.sheets import Side, sheets_of
+from evalharness.errors import ComparisonError
+from evalharness.report.reading import read_run, read_samples
+
+__all__ = ["read_side", "side_of_rows"]
+
+Json: TypeAlias = "Mapping[str, Any]"
+
+
+def read_side(text: str) -> Side:
+    """Return the side that "RUN_DIR", "RUN_DIR:ENGINE" or "BASELINE.json" names.
+
+    ENGINE is an engine's id ("hf:final") or its checkpoint's name; needed where a run has several. Raises
+    `ComparisonError`, or `RecordError` where the run cannot be read.
+    """
+    path, engine = _split(text)
+    if path.is_file():
+        if engine:
+            raise ComparisonError(f"{path} is a baseline, which has one engine; leave {':' + engine!r} out")
+        return read_baseline(path)
+    notes: list[str] = []
+    run, rows = read_run(path, notes), list(read_samples(path, notes))
+    if not rows:
+        raise ComparisonError(f"{path} holds no rows to compare; a killed run gets them with: evalharness report {path}")
+    chosen = _choose(engine, list(dict.fromkeys(str(row.get("engine")) for row in rows)), path)
+    side = side_of_rows(run, chosen, (row for row in rows if str(row.get("engine")) == chosen))
+    side.source = str(path)
+    side.notes = (*notes, *_unfinished(run))
+    return side
+
+
+def _split(text: str) -> tuple[Path, str]:
+    """Return the path and the engine; the longest part before a colon that is there is the path."""
+    parts = text.split(":")
+    for count in range(len(parts), 0, -1):
+        path = Path(":".join(parts[:count]))
+        if path.exists():
+            return path, ":".join(parts[count:])
+    raise ComparisonError(
+        f"{text!r} is neither a run directory nor a baseline; give reports/RUN_ID, reports/RUN_ID:ENGINE or baselines/NAME.json"
+    )
+
+
+def _choose(wanted: str, engines: list[str], path: Path) -> str:
+    if not wanted and len(engines) == 1:
+        return engines[0]
+    fitting = [engine for engine in engines if wanted in (engine, engine.partition(":")[2])] if wanted else []
+    if len(fitting) == 1:
+        return fitting[0]
+    problem = f"has no engine {wanted!r}" if wanted and not fitting else "has several engines"
+    raise ComparisonError(f"{path} {problem}; write {path}:ENGINE with one of: {', '.join(engines)}")
+
+
+def _unfinished(run: Json) -> Iterable[str]:
+    if run.get("interrupted"):
+        yield f"the run was interrupted ({run['interrupted']})"
+    elif run.get("rebuilt") is True or (run and not run.get("finished_at")):
+        yield "the run did not come to its end"
+
+
+def side_of_rows(run: Json, engine: str, rows: Iterable[Json]) -> Side:
+    """Return the side of one engine's rows; `run` is run.json, or as much of it as there is."""
+    entry: Json = next((entry for entry in _list(run, "engines") if entry.get("id") == engine), {})
+    checkpoint = str(entry.get("checkpoint") or engine.partition(":")[2] or engine)
+    run_id = str(run.get("run_id") or "?")
+    gates = [gate for gate in _list(run, "gates") if str(gate.get("expression")).replace(str(gate.get("metric")), "", 1).strip()[:1] == "<"]
+    return Side(
+        label=f"{run_id} ({engine})",
+        run_id=run_id,
+        engine=engine,
+        checkpoint=checkpoint,
+        fingerprint=entry.get("fingerprint"),
+        asked=_asked(run, entry),
+        circumstances=_circumstances(run, entry),
+        sheets=sheets_of(rows),
+        aggregates={
+            (str(value.get("eval")), str(value.get("test", "")), str(value.get("metric"))): float(value["value"])
+            for value in _list(run, "aggregates")
+            if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
+        },
+        lower_is_better=frozenset((str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))) for gate in gates),
+    )
+
+
+def _asked(run: Json, engine: Json) -> dict[str, Any]:
+    """Return what every case of the engine was asked with, beside its prompt and options."""
+    pixels = _mapping(_mapping(engine.get("settings")).get("pixel_budget"))
+    return {name: pixels[name] if name in pixels else _option(run, name) for name in ("min_pixels", "max_pixels")}
+
+
+def _circumstances(run: Json, engine: Json) -> dict[str, Any]:
+    git = _mapping(run.get("git"))
+    commit = str(git.get("commit"))[:12]
+    return {
+        "harness version": _mapping(run.get("versions")).get("evalharness"),
+        "backend": engine.get("backend"),
+        "chat template": engine.get("template_sha256"),
+        "dtype": _mapping(engine.get("settings")).get("dtype"),
+        "code": f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}" if git else None,
+        "seed": _option(run, "seed"),
+    }
+
+
+def _option(run: Json, name: str) -> Any:
+    return _mapping(_mapping(run.get("config")).get(name)).get("value")
+
+
+def _list(run: Json, name: str) -> list[Json]:
+    entries = run.get(name)
+    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+
+
+def _mapping(value: object) -> Json:
+    return value if isinstance(value, Mapping) else {}

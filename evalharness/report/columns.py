@@ -1,0 +1,51 @@
+"""Text laid out on a terminal: cut, padded and broken by the columns that it takes there, wide characters two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from evalharness.report.safe_text import display_width
+
+__all__ = ["fit", "pad", "table_lines", "wrapped"]
+
+
+def pad(text: str, width: int, *, right: bool) -> str:
+    """Return the text in exactly `width` columns."""
+    text = fit(text, width)
+    space = " " * (width - display_width(text))
+    return space + text if right else text + space
+
+
+def fit(text: str, width: int) -> str:
+    """Return the text cut to `width` columns, the cut shown as `~`."""
+    if display_width(text) <= width:
+        return text
+    shown, used = [], 0
+    for char in text:
+        used += display_width(char)
+        if used > width - 1:
+            break
+        shown.append(char)
+    return "".join(shown) + "~"
+
+
+def wrapped(text: str, columns: int) -> Iterator[str]:
+    """Yield the text in lines, broken at spaces; a longer word is left to be cut."""
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    first, *words = text.split() or [""]
+    line = indent + first
+    for word in words:
+        if display_width(line) + 1 + display_width(word) > columns:
+            yield line
+            line = f"{indent}  {word}"
+        else:
+            line = f"{line} {word}"
+    yield line
+
+
+def table_lines(lines: Sequence[Sequence[str]], num_text_columns: int) -> Iterator[str]:
+    """Yield lines of cells as columns two apart; those after the first `num_text_columns` are set right."""
+    widths = [max(display_width(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        cells = [pad(cell, width, right=column >= num_text_columns) for column, (cell, width) in enumerate(zip(line, widths, strict=True))]
+        yield "  ".join(cells).rstrip()
