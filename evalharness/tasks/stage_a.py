@@ -4,25 +4,27 @@ load_cases      a folder of work orders → one case per photo
 request         case → chat with the photo
 parse_summary   text → Summary, strict and tolerant
 scores          Summary + reference → every metric as a number
+details         Summary + case → plain data for the next three
 aggregate       rows → metrics that are no mean
+tables          rows → by category, mission and domain; why answers are not valid
+outputs         rows → <mission>_stage_a.jsonl for Stage-B
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evalharness.cases import Case
 from evalharness.contracts import VlmGenerationRequest
-from evalharness.errors import BackendError, ConfigError, ImageError
-from evalharness.images import image_size
-from evalharness.tasks import DataWarning
-from evalharness.tasks.stage_a_data import Group, Label, find_groups, reference_path
+from evalharness.errors import ConfigError
+from evalharness.images import why_unusable
+from evalharness.tasks.photos import photo_within
+from evalharness.tasks.stage_a_data import Group, Label, draw_groups, find_groups, reference_path
 from evalharness.tasks.stage_a_metrics import (
     Overlap,
     attribute_key_recall,
@@ -37,37 +39,61 @@ from evalharness.tasks.stage_a_metrics import (
     text_recall,
     tversky,
 )
+from evalharness.tasks.stage_a_outputs import outputs
 from evalharness.tasks.stage_a_parse import IRRELEVANT, Summary, parse_summary, render_summary
 from evalharness.tasks.stage_a_records import read_rows, write_rows
+from evalharness.tasks.stage_a_references import (
+    PhotoKey,
+    read_summaries,
+    reference_rows,
+    summaries_by_photo,
+    tell_missing_references,
+    with_named_photos,
+)
 from evalharness.tasks.stage_a_schema import MISSIONS, SCHEMA, Domain
+from evalharness.tasks.stage_a_totals import aggregate, details, tables
 
 __all__ = [
     "IRRELEVANT",
+    "PIXEL_BUDGETS",
+    "RUNAWAY_TOKENS",
     "StageACase",
     "Summary",
     "aggregate",
     "canonical_equal",
     "category_f1",
     "completeness",
+    "details",
     "fact_f1",
     "find_groups",
     "load_cases",
     "messages",
+    "outputs",
     "parse_summary",
     "read_rows",
+    "read_summaries",
     "render_summary",
     "request",
     "scores",
+    "tables",
     "write_rows",
 ]
 
 CONTRACT = "你是站点照片摘要助手。"
 IRRELEVANT_RULE = f"与站点无关的图片只输出：{IRRELEVANT}。"
+RUNAWAY_TOKENS = 1024
+"""The longest real summaries have 421 tokens (BBU) and 200 (RRU)."""
+PIXEL_BUDGETS: Mapping[Domain, int] = {"bbu": 2_097_152, "rru": 1_048_576}
+"""Areas, in pixels, that full-size checkpoints are run with: `cases=partial(load_cases, max_pixels=PIXEL_BUDGETS)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageACase(Case):
-    """One photo of a work order. `reference` is the summary that is right, a `Summary`, or None where none is known."""
+    """One photo of a work order. `reference` is the summary that is right, a `Summary`, or None where none is known.
+
+    `image_index` is its place, from 1, among `group_images`, the file names of its order. `max_pixels` is the area that it is
+    shrunk to, None leaves that to the checkpoint.
+    """
 
     image: Path
     mission: str
@@ -75,45 +101,47 @@ class StageACase(Case):
     label: Label
     group_id: str
     image_index: int
+    group_images: tuple[str, ...] = ()
+    max_pixels: int | None = None
 
 
-def load_cases(data_dir: Path | str | None, *, max_pass: int | None = None, max_fail: int | None = None, seed: int = 0) -> list[StageACase]:
+def load_cases(
+    data_dir: Path | str | None,
+    *,
+    max_pass: int | None = None,
+    max_fail: int | None = None,
+    seed: int = 0,
+    max_pixels: Mapping[Domain, int] | None = None,
+) -> list[StageACase]:
     """Return one case per photo, laid out as `stage_a_data` says; `<root>/<mission>_stage_a.jsonl` holds the references.
 
-    Ids read `rru-install/fail/QC-DEMO-20300101-0000001/image_2`. A photo that cannot be opened is an `invalid` case. No
-    photos at all, or a broken reference file, is an error. `max_pass` and `max_fail` draw groups, see `find_groups`.
+    Ids read `rru-install/fail/QC-DEMO-20300101-0000001/image_2`. A photo that cannot be opened, or that a reference names and
+    that is not there, is an `invalid` case. No photos at all, or a broken reference file, is an error. `max_pass` and
+    `max_fail` draw groups, see `draw_groups`. `max_pixels` shrinks the photos of a domain to that area; see `PIXEL_BUDGETS`.
     """
-    root, groups = find_groups(data_dir, max_pass=max_pass, max_fail=max_fail, seed=seed)
-    references = {mission: _references(root, mission) for mission in dict.fromkeys(group.mission for group in groups)}
-    cases = [_case(group, index, references[group.mission]) for group in groups for index in range(1, len(group.images) + 1)]
-    _tell_missing_references(root, [case for case in cases if case.reference is None and references[case.mission]])
+    root, groups = find_groups(data_dir)
+    references: dict[str, dict[PhotoKey, str]] = {}
+    complete: list[Group] = []
+    for mission in dict.fromkeys(group.mission for group in groups):
+        rows, path = reference_rows(root, mission), reference_path(root, mission)
+        references[mission] = summaries_by_photo(rows, path)
+        complete += with_named_photos([group for group in groups if group.mission == mission], rows, path)
+    cases = [
+        _case(group, index, references[group.mission], (max_pixels or {}).get(group.domain))
+        for group in draw_groups(complete, max_pass=max_pass, max_fail=max_fail, seed=seed)
+        for index in range(1, len(group.images) + 1)
+    ]
+    if not cases:
+        raise ConfigError(f"no group of {data_dir} was drawn with max_pass={max_pass}, max_fail={max_fail}; take more")
+    unknown: dict[str, list[str]] = {}
+    for case in cases:
+        if case.reference is None and references[case.mission]:
+            unknown.setdefault(case.mission, []).append(case.image.name)
+    tell_missing_references(unknown, root)
     return cases
 
 
-def _tell_missing_references(root: Path, cases: Sequence[StageACase]) -> None:
-    for mission in dict.fromkeys(case.mission for case in cases):
-        photos = [case.image.name for case in cases if case.mission == mission]
-        shown = ", ".join(photos[:3]) + (", …" if len(photos) > 3 else "")
-        path = reference_path(root, mission)
-        warnings.warn(DataWarning(f"{path}: no reference summary for {len(photos)} photos: {shown}"), stacklevel=3)
-
-
-def _references(root: Path, mission: str) -> dict[tuple[str, str, str], str]:
-    """Return summaries by (group id, label, file name); {} where the mission has no reference file."""
-    path = reference_path(root, mission)
-    if not path.exists():
-        return {}
-    found: dict[tuple[str, str, str], str] = {}
-    for number, row in enumerate(read_rows(path), start=1):
-        for place, name in enumerate(row["images"], start=1):
-            key = (row["group_id"], row["label"], name)
-            if key in found:
-                raise ConfigError(f"{path}: row {number} gives {name} of {row['group_id']}::{row['label']} a second reference")
-            found[key] = row["per_image"][f"image_{place}"]
-    return found
-
-
-def _case(group: Group, index: int, references: Mapping[tuple[str, str, str], str]) -> StageACase:
+def _case(group: Group, index: int, references: Mapping[PhotoKey, str], max_pixels: int | None) -> StageACase:
     image = group.images[index - 1]
     reference = _reference(group, image, references)
     tags = {"mission": group.mission, "domain": group.domain, "label": group.label}
@@ -121,21 +149,23 @@ def _case(group: Group, index: int, references: Mapping[tuple[str, str, str], st
         tags["photo"] = "irrelevant" if reference.is_irrelevant else "site"
     copy = f"~{group.copy}" if group.copy > 1 else ""
     return StageACase(
-        id=f"{MISSIONS[group.mission].slug}/{group.label}/{_typeable(group.group_id)}{copy}/image_{index}",
+        id=f"{MISSIONS[group.mission].slug}/{group.label}/{typeable(group.group_id)}{copy}/image_{index}",
         group=group.key,
         tags=tags,
         reference=reference,
-        invalid=_why_unreadable(image),
+        invalid=why_unusable(image),
         image=image,
         mission=group.mission,
         domain=group.domain,
         label=group.label,
         group_id=group.group_id,
         image_index=index,
+        group_images=tuple(path.name for path in group.images),
+        max_pixels=max_pixels,
     )
 
 
-def _reference(group: Group, image: Path, references: Mapping[tuple[str, str, str], str]) -> Summary | None:
+def _reference(group: Group, image: Path, references: Mapping[PhotoKey, str]) -> Summary | None:
     text = references.get((group.group_id, group.label, image.name))
     if text is None:
         return None
@@ -145,7 +175,7 @@ def _reference(group: Group, image: Path, references: Mapping[tuple[str, str, st
     return reference
 
 
-def _typeable(group_id: str) -> str:
+def typeable(group_id: str) -> str:
     """Return the id in characters that pytest neither escapes nor `-k` refuses; a hash keeps changed ones apart."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "", group_id)
     return (
@@ -153,26 +183,19 @@ def _typeable(group_id: str) -> str:
     )
 
 
-def _why_unreadable(image: Path) -> str | None:
-    try:
-        image_size(image)
-    except ImageError as error:
-        return str(error)
-    except BackendError:
-        return None  # the machine's fault: asked all the same, and an `error` row if the photo still cannot be read then
-    return None
+def messages(mission: str, image: Any, *, rules: str = "", scenario: str = "", detailed: bool = False) -> list[dict[str, Any]]:
+    """Return the chat for one photo: contract, rule for other pictures and the mission's `rules` as system; header and photo as user.
 
-
-def messages(mission: str, image: Any, *, rules: str = "", detailed: bool = False) -> list[dict[str, Any]]:
-    """Return the chat for one photo: contract, rule for other pictures and `rules` as system; header, mission, photo as user.
-
-    `detailed` spells out the form and the domain's categories, for a model that was not trained on them.
+    `scenario` is what the user part says last. `detailed` spells out the form and the domain's categories, for a model that was
+    not trained on them.
     """
     domain = MISSIONS[mission].domain
     system = f"{CONTRACT}{IRRELEVANT_RULE}{rules}"
     user = f"<DOMAIN={domain.upper()}>, <TASK=SUMMARY> {mission}"
     if detailed:
         user = f"{user}\n{_format_reminder(domain)}\n{_domain_pack(domain)}"
+    if scenario:
+        user = f"{user}\n{scenario}"
     return [
         {"role": "system", "content": system},
         {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": user}]},
@@ -197,13 +220,13 @@ def _domain_pack(domain: Domain) -> str:
 
 def request(case: StageACase) -> VlmGenerationRequest:
     """Return the question about one photo."""
-    return VlmGenerationRequest(messages=messages(case.mission, str(case.image)))
+    return VlmGenerationRequest(messages=messages(case.mission, photo_within(case.image, case.max_pixels)))
 
 
-def scores(summary: Summary, case: StageACase) -> dict[str, float]:
+def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) -> dict[str, float]:
     """Return every metric that applies, by name; those against a reference only where there is one.
 
-    The counts `num_categories_*` and `num_facts_*` are there for `aggregate`, which makes micro averages of them.
+    `num_tokens` is the length of the answer, for `runaway`: no summary is as long as `RUNAWAY_TOKENS`. The counts `num_categories_*` and `num_facts_*` are there for `aggregate`, which makes micro averages of them.
     """
     found: dict[str, float | None] = {
         "valid": float(summary.valid),
@@ -211,6 +234,7 @@ def scores(summary: Summary, case: StageACase) -> dict[str, float]:
         "header_match": float(summary.header_match),
         "irrelevant": float(summary.is_irrelevant),
         "completeness": completeness(summary, case.domain),
+        "runaway": None if num_tokens is None else float(num_tokens >= RUNAWAY_TOKENS),
     }
     if case.reference is not None:
         found |= _against(summary, case.reference, case.domain)
@@ -235,27 +259,3 @@ def _against(summary: Summary, reference: Summary, domain: Domain) -> dict[str, 
 
 def _counts(name: str, overlap: Overlap) -> dict[str, float]:
     return {f"num_{name}_hit": overlap.num_hit, f"num_{name}_said": overlap.num_said, f"num_{name}_true": overlap.num_true}
-
-
-def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return micro precision, recall and F1 of categories and facts, and precision and recall of `无关图片`.
-
-    Rows without scores (invalid, error) are left out. A ratio whose denominator is 0 is left out, not 0.
-    """
-    scored = [(row["scores"], row.get("tags", {})) for row in rows if row.get("scores")]
-    found: dict[str, float] = {}
-    for name, singular in (("categories", "category"), ("facts", "fact")):
-        hit, said, true = (sum(score.get(f"num_{name}_{part}", 0) for score, _ in scored) for part in ("hit", "said", "true"))
-        found |= _ratios(f"{singular}_micro", hit, said, true)
-        if said + true:
-            found[f"{singular}_micro_f1"] = 2 * hit / (said + true)
-    known = [(score.get("irrelevant", 0.0), tags["photo"] == "irrelevant") for score, tags in scored if "photo" in tags]
-    found |= _ratios(
-        "irrelevant", sum(said for said, true in known if true), sum(said for said, _ in known), sum(true for _, true in known)
-    )
-    return found
-
-
-def _ratios(name: str, hit: float, said: float, true: float) -> dict[str, float]:
-    found = {f"{name}_precision": hit / said} if said else {}
-    return found | ({f"{name}_recall": hit / true} if true else {})

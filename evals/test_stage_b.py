@@ -1,0 +1,39 @@
+"""Stage-B: one verdict per work order, from the reference summaries of its photos.
+
+The mission's rules and the summaries in, two lines out:
+
+    Verdict: 不通过
+    Reason: Image1: 站点7有RRU但未见紧固件; Image2: 无关图片; 总结: 固定件证据缺失
+
+Summaries lie in `<root>/<mission>_stage_a.jsonl`, rules in `<root>/guidance.json`; another root is given with --data. The
+grammar is in `evalharness/tasks/stage_b_verdict.py`, the rates are in `stage_b_metrics.py`. One greedy answer decides here;
+with `options=stage_b.THREE_VOTES`, or a `stage_b.decode_grid` of your own, several vote, and a tie is fail.
+
+Gates: `valid`, a verdict can be read; `strict`, nothing to forgive in form and wording; `accuracy`; of what was released,
+the share that should not have been, and of what should have been, the share that was not (no verdict counts as either
+mistake); `invalid_rate`, tickets that could not be asked, a prompt over budget for one.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from evalharness.tasks import stage_b
+
+pytestmark = pytest.mark.eval(
+    cases=stage_b.load_cases,
+    request=stage_b.request,
+    options=stage_b.ONE_VOTE,
+    aggregate=stage_b.aggregate,
+    tables=stage_b.tables,
+    outputs=stage_b.write_outputs,
+)
+
+
+@pytest.mark.gate("valid >= 0.95", "strict >= 0.95", "accuracy >= 0.90", "invalid_rate <= 0.02")
+@pytest.mark.gate("false_release_rate <= 0.05", "false_block_rate <= 0.10")
+def test_verdict(case, generations, score, details):
+    ticket = stage_b.judge([generation.text for generation in generations], case)
+    score(**ticket.scores)
+    details(**ticket.details)
+    assert ticket.is_right, ticket.problem

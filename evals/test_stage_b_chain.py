@@ -1,0 +1,31 @@
+"""Stage-B in a chain: one verdict per work order, from the summaries that the same checkpoint just wrote of its photos.
+
+First Stage-A is asked about every photo, then Stage-B about what it wrote, and, to tell two kinds of mistakes apart, about
+the reference summaries too: `could_not_see` is wrong because Stage-A lost the evidence, `judged_wrongly` is wrong although
+the evidence was there. How that is decided is in `evalharness/tasks/stage_b_chain.py`.
+
+Photos, references and rules lie as for Stage-A and Stage-B; another root is given with --data.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from evalharness.tasks import stage_b, stage_b_chain
+
+pytestmark = pytest.mark.eval(
+    cases=stage_b_chain.load_cases,
+    request=stage_b_chain.request,
+    options=stage_b.ONE_VOTE,
+    aggregate=stage_b.aggregate,
+    tables=stage_b_chain.tables,
+    outputs=stage_b_chain.write_outputs,
+)
+
+
+@pytest.mark.gate("accuracy >= 0.90", "could_not_see <= 0.05", "judged_wrongly <= 0.05", "invalid_rate <= 0.02")
+def test_chain(case, generations, steps, score, details):
+    chain = stage_b_chain.judge(case, steps, [generation.text for generation in generations])
+    score(**chain.scores)
+    details(**chain.details)
+    assert chain.own.is_right, chain.problem
