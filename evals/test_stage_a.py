@@ -7,10 +7,11 @@ A photo of a work order in, two lines out (or `无关图片` alone, if it shows 
 
 Photos lie in `<root>/<mission>/{审核通过|审核不通过}/<group>/`, references in `<root>/<mission>_stage_a.jsonl`; another
 root is given with --data. The rules of form and schema are in `evalharness/tasks/stage_a_schema.py`, the metrics in
-`stage_a_metrics.py`.
+`stage_a_metrics.py` and `stage_a_totals.py`. Summaries go to `outputs/<engine>/<mission>_stage_a.jsonl`, for Stage-B.
 
 Gates: `valid`, nothing to forgive in form and schema; `category_f1`, what is in the photo, nothing missed or invented;
-`invalid_rate`, photos that could not be asked, which are in no other number.
+`category_min_f1`, the same for the worst category, which an average hides; `runaway`, answers that never end; `invalid_rate`,
+photos that could not be asked, which are in no other number.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ pytestmark = pytest.mark.eval(
     request=stage_a.request,
     options=GenerationOptions(max_new_tokens=1024),
     aggregate=stage_a.aggregate,
+    tables=stage_a.tables,
+    outputs=stage_a.outputs,
 )
 
 
-@pytest.mark.gate("valid >= 0.95", "category_f1 >= 0.80", "invalid_rate <= 0.02")
-def test_summary(case, generation, score):
+@pytest.mark.gate("valid >= 0.95", "category_f1 >= 0.80", "category_min_f1 >= 0.80", "runaway <= 0.02", "invalid_rate <= 0.02")
+def test_summary(case, generation, score, details):
     summary = stage_a.parse_summary(generation.text, domain=case.domain)
-    score(**stage_a.scores(summary, case))
+    score(**stage_a.scores(summary, case, generation.num_completion_tokens))
+    details(**stage_a.details(summary, case))
     assert summary.valid, summary.problem

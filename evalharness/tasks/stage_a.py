@@ -226,7 +226,8 @@ def request(case: StageACase) -> VlmGenerationRequest:
 def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) -> dict[str, float]:
     """Return every metric that applies, by name; those against a reference only where there is one.
 
-    `num_tokens` is the length of the answer, for `runaway`: no summary is as long as `RUNAWAY_TOKENS`. The counts `num_categories_*` and `num_facts_*` are there for `aggregate`, which makes micro averages of them.
+    `num_tokens` is the length of the answer, for `runaway`: no summary is as long as `RUNAWAY_TOKENS`. The counts
+    `num_categories_*` and `num_facts_*` are there for `aggregate`, which makes micro averages of them.
     """
     found: dict[str, float | None] = {
         "valid": float(summary.valid),

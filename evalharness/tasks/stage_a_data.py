@@ -18,7 +18,7 @@ from evalharness.errors import ConfigError
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a_schema import MISSIONS, Domain, Mission
 
-__all__ = ["LABELS", "Group", "Label", "find_groups", "natural_key", "reference_path"]
+__all__ = ["LABELS", "Group", "Label", "draw_groups", "find_groups", "natural_key", "reference_path"]
 
 Label: TypeAlias = Literal["pass", "fail"]
 # In the order in which they are read.
@@ -58,13 +58,10 @@ def reference_path(root: Path, mission: str) -> Path:
     return root / f"{mission}_stage_a.jsonl"
 
 
-def find_groups(
-    data_dir: Path | str | None, *, max_pass: int | None = None, max_fail: int | None = None, seed: int = 0
-) -> tuple[Path, list[Group]]:
+def find_groups(data_dir: Path | str | None) -> tuple[Path, list[Group]]:
     """Return the root and its groups: missions by name, fail before pass, groups by folder name.
 
-    `data_dir` is the root or one mission's folder. `max_pass` and `max_fail` draw that many groups per mission and label
-    (`Random(seed)` for pass, `Random(seed + 1)` for fail), order kept; None takes all, 0 none.
+    `data_dir` is the root or one mission's folder. Raises `ConfigError` where there are none.
     """
     if data_dir is None:
         raise ConfigError(f"no data folder was given; give one with --data, laid out as {LAYOUT}")
@@ -72,14 +69,23 @@ def find_groups(
     if not root.is_dir():
         raise ConfigError(f"data folder {root} {'is not a folder' if root.exists() else 'does not exist'}; expected {LAYOUT}")
     root, missions = _missions(root)
-    groups: list[Group] = []
-    for mission in missions:
-        found = list(_groups_of(root, mission))
-        groups += _drawn(found, "fail", max_fail, seed + 1)
-        groups += _drawn(found, "pass", max_pass, seed)
+    groups = [group for mission in missions for group in _groups_of(root, mission)]
     if not groups:
         raise ConfigError(f"no Stage-A photos in {data_dir}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
     return root, _numbered(groups)
+
+
+def draw_groups(groups: Sequence[Group], *, max_pass: int | None = None, max_fail: int | None = None, seed: int = 0) -> list[Group]:
+    """Return at most that many groups per mission and label, order kept; None takes all, 0 none.
+
+    `Random(seed)` draws those of label pass, `Random(seed + 1)` those of label fail, both anew for every mission.
+    """
+    drawn: list[Group] = []
+    for mission in dict.fromkeys(group.mission for group in groups):
+        mine = [group for group in groups if group.mission == mission]
+        drawn += _drawn(mine, "fail", max_fail, seed + 1)
+        drawn += _drawn(mine, "pass", max_pass, seed)
+    return drawn
 
 
 def _missions(root: Path) -> tuple[Path, list[Mission]]:

@@ -34,6 +34,7 @@ __all__ = [
     "canonical_equal",
     "category_f1",
     "category_overlap",
+    "category_overlaps",
     "completeness",
     "fact_f1",
     "fact_overlap",
@@ -103,6 +104,12 @@ def category_overlap(summary: Summary, reference: Summary) -> Overlap:
     """Return how the sets of categories overlap."""
     said, true = _categories(summary), _categories(reference)
     return Overlap(len(said & true), len(said), len(true))
+
+
+def category_overlaps(summary: Summary, reference: Summary) -> dict[str, Overlap]:
+    """Return the overlap of each category that either names, `无关图片` among them: of one photo, so counts are 0 or 1."""
+    said, true = _categories(summary), _categories(reference)
+    return {name: Overlap(int(name in said and name in true), int(name in said), int(name in true)) for name in sorted(said | true)}
 
 
 def fact_overlap(summary: Summary, reference: Summary) -> Overlap:

@@ -222,7 +222,7 @@ def test_a_photo_without_a_reference_is_said(tmp_path: Path) -> None:
     ("rows", "error", "message"),
     [
         ([row([f"{ID}_1.jpg"], "{cut")], ConfigError, "the reference summary of .* cannot be read"),
-        ([row([f"{ID}_1.jpg"], "无关图片")] * 2, ConfigError, "a second reference"),
+        ([row([f"{ID}_1.jpg"], "无关图片")] * 2, ConfigError, "a second summary"),
         ([{"group_id": ID}], RecordError, r"_stage_a\.jsonl:1\.mission is missing"),
     ],
     ids=["unreadable", "twice", "row"],
