@@ -28,11 +28,12 @@ def read_side(text: str) -> Side:
             raise ComparisonError(f"{path} is a baseline, which has one engine; leave {':' + engine!r} out")
         return read_baseline(path)
     notes: list[str] = []
-    run, rows = read_run(path, notes), list(read_samples(path, notes))
-    if not rows:
-        raise ComparisonError(f"{path} holds no rows to compare; a killed run gets them with: evalharness report {path}")
-    chosen = _choose(engine, list(dict.fromkeys(str(row.get("engine")) for row in rows)), path)
-    side = side_of_rows(run, chosen, (row for row in rows if str(row.get("engine")) == chosen))
+    run = read_run(path, notes)
+    chosen = _choose(engine, _engines(run, path), path)
+    # One row at a time: with their prompts and token ids, all rows of a large run take gigabytes.
+    side = side_of_rows(run, chosen, (row for row in read_samples(path, notes) if str(row.get("engine")) == chosen))
+    if not side.sheets:
+        raise ComparisonError(f"{path} holds no rows of {chosen}; a killed run gets its rows with: evalharness report {path}")
     side.source = str(path)
     side.notes = (*notes, *_unfinished(run))
     return side
@@ -48,6 +49,15 @@ def _split(text: str) -> tuple[Path, str]:
     raise ComparisonError(
         f"{text!r} is neither a run directory nor a baseline; give reports/RUN_ID, reports/RUN_ID:ENGINE or baselines/NAME.json"
     )
+
+
+def _engines(run: Json, path: Path) -> list[str]:
+    """Return the run's engines: those that run.json names, or, without it, those of the rows."""
+    named = [str(entry.get("id")) for entry in _list(run, "engines")]
+    found = named or list(dict.fromkeys(str(row.get("engine")) for row in read_samples(path)))
+    if not found:
+        raise ComparisonError(f"{path} holds no rows to compare; a killed run gets them with: evalharness report {path}")
+    return found
 
 
 def _choose(wanted: str, engines: list[str], path: Path) -> str:

@@ -100,6 +100,8 @@ class Collected:
     """eval, test and engine of each row."""
     outcomes: list[str] = field(default_factory=list)
     case_ids: list[str] = field(default_factory=list)
+    groups: list[str | None] = field(default_factory=list)
+    """What joins cases that belong together."""
     facts: list[Facts] = field(default_factory=list)
     scores: list[tuple[int, int, float]] = field(default_factory=list)
     """row, score name, value."""
@@ -111,7 +113,6 @@ class Collected:
     fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
     unusable: Counter[str] = field(default_factory=Counter)
     num_duplicates: int = 0
-    num_grouped: int = 0
 
 
 def text_of(value: object) -> str:
@@ -156,7 +157,7 @@ def _add_row(collected: Collected, row: dict[str, Any], seen: set[tuple[int, int
     if (*key, case_id) in seen:
         collected.num_duplicates += 1
     seen.add((*key, case_id))
-    collected.num_grouped += row.get("group") is not None
+    collected.groups.append(None if row.get("group") is None else text_of(row["group"]))
     if len(collected.checkpoints) < len(collected.engines.names):
         collected.checkpoints.setdefault(collected.engines.names[key[2]], printable(text_of(row.get("checkpoint"))))
     generations = generations_of(row)

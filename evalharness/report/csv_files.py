@@ -18,12 +18,15 @@ from evalharness.report.tables import COUNTS, RunTables, records
 
 __all__ = ["REPORT_COLUMNS", "write_report_csv", "write_samples_csv"]
 
-REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "n"]
+REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "low", "high", "interval", "n"]
 """`kind`: score (mean of a score), count (of cases), aggregate, gate (`metric` is its expression, `value` what was
 measured), gate_passed (0 or 1), throughput.
 
-`group_key` and `group_value` are a tag, or empty for all cases. `stderr` is the standard error of a mean, `n` what it is over.
+`group_key` and `group_value` are a tag, or empty for all cases. `stderr` is the standard error of a mean, cases of one group
+taken together, `low` and `high` its 95 % interval, `interval` the kind of it (wilson, bootstrap, none), `n` what it is over.
 """
+
+_NO_INTERVAL = ("", "", "", "")
 
 _ROW_COLUMNS = ["run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem"]
 _GENERATION_COLUMNS = [
@@ -89,32 +92,32 @@ def write_report_csv(tables: RunTables, file: TextIO) -> None:
 
 
 def _score_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
-    for key, mean, stderr, n in table[["mean", "stderr", "n"]].itertuples(name=None):
+    for key, *numbers in table[["mean", "stderr", "low", "high", "interval", "n"]].itertuples(name=None):
         *group, metric = key
-        yield [*group[:3], *(group[3:] if tagged else ("", "")), "score", metric, mean, stderr, n]
+        yield [*group[:3], *(group[3:] if tagged else ("", "")), "score", metric, *numbers]
 
 
 def _count_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
     for key, *counts in table[COUNTS].itertuples(name=None):
         for name, count in zip(COUNTS, counts, strict=True):
-            yield [*key[:3], *(key[3:] if tagged else ("", "")), "count", name, count, "", counts[0]]
+            yield [*key[:3], *(key[3:] if tagged else ("", "")), "count", name, count, *_NO_INTERVAL, counts[0]]
 
 
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in records(tables.run, "aggregates"):
         names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
-        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), "", entry.get("n")]
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, entry.get("n")]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for gate in records(tables.run, "gates"):
         names = [gate.get(name) for name in ("eval", "test", "engine")]
-        yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), "", gate.get("n")]
-        yield [*names, "", "", "gate_passed", gate.get("expression"), int(gate.get("passed") is True), "", gate.get("n")]
+        yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), *_NO_INTERVAL, gate.get("n")]
+        yield [*names, "", "", "gate_passed", gate.get("expression"), int(gate.get("passed") is True), *_NO_INTERVAL, gate.get("n")]
 
 
 def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in records(tables.run, "throughput"):
         for name, value in entry.items():
             if isinstance(value, (int, float)):
-                yield ["", "", entry.get("engine"), "", "", "throughput", name, value, "", ""]
+                yield ["", "", entry.get("engine"), "", "", "throughput", name, value, *_NO_INTERVAL, ""]

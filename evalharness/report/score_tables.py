@@ -34,12 +34,12 @@ _VALIDITY = {
 }
 _ALWAYS_SHOWN = ("cases", "malformed", "length_cap", "empty", "invalid", "error")
 _SCORE_NOTE = (
-    "Scores are means over the cases that have one (n): [95 % Wilson interval] where every case scores 0 or 1, ± standard error otherwise"
-    " (none for a single case). Invalid, skipped and broken cases are in no mean."
+    "Scores are means over the cases that have one (n) with a 95 % interval: Wilson's where every case scores 0 or 1, a bootstrap"
+    " (seed 0) otherwise, none where no case differs from another. Cases of one group are taken together. Invalid, skipped and"
+    " broken cases are in no mean."
     " Malformed: the score `valid` is 0; whether that means unreadable, or not exactly in the form asked for, is the eval's to say."
     " Hit length cap, empty: cases with at least one such answer."
 )
-_GROUP_NOTE = " Cases of one group are taken as independent here, which makes the intervals too narrow."
 
 
 def markdown_table(headers: Sequence[str], lines: Sequence[Sequence[str]], num_text_columns: int) -> str:
@@ -56,7 +56,7 @@ def score_sections(tables: RunTables) -> Iterator[str]:
     for test in _tests(tables.counts):
         yield f"### {_title(test)}"
         yield from _score_tables(_part(tables.counts, test), _part(tables.scores, test), ["engine"], tables.metrics(*test))
-    yield _SCORE_NOTE + (_GROUP_NOTE if tables.collected.num_grouped else "")
+    yield _SCORE_NOTE
 
 
 def breakdown_sections(tables: RunTables) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _breakdown(counts: pd.DataFrame, scores: pd.DataFrame, metrics: list[str]) -
 
 def _score_tables(counts: pd.DataFrame, scores: pd.DataFrame, by: list[str], metrics: list[str]) -> Iterator[str]:
     """Yield tables with a line per index entry of `counts`: scores, and beside them the columns that say what they are worth."""
-    cells = {key: score_text(*values) for key, *values in scores[["mean", "stderr", "n", "is_rate"]].itertuples(name=None)}
+    cells = {key: score_text(*values) for key, *values in scores[["mean", "low", "high", "n"]].itertuples(name=None)}
     validity = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or counts[name].any()]
     rows = [(key if isinstance(key, tuple) else (key,), row) for key, row in zip(counts.index, counts.to_dict("records"), strict=True)]
     for start in range(0, max(len(metrics), 1), NUM_SCORE_COLUMNS):

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from evalharness.report.collecting import OUTCOMES, Codes, Collected, collect, mapping, text_of
+from evalharness.report.score_summary import summarise, with_kinds
 
 __all__ = ["COUNTS", "GROUP", "RunTables", "load_tables", "records"]
 
@@ -55,11 +56,8 @@ class RunTables:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Mean, standard error, n and `is_rate` by eval, test, engine, metric.
-
-        A rate is a score that is 0 or 1 in every case of the test, on whatever engine, and no count (`num_…`).
-        """
-        return _summarise(self._scored, [*GROUP, "metric"])
+        """What `score_summary.SUMMARY` lists, by eval, test, engine, metric."""
+        return summarise(self._scored, self.collected.groups, GROUP)
 
     def metrics(self, eval_name: str, test: str) -> list[str]:
         """Return the scores of a test: those that its gates ask for, then the others in the order of their first use."""
@@ -78,13 +76,11 @@ class RunTables:
     @cached_property
     def tag_scores(self) -> pd.DataFrame:
         """Like `scores`, by eval, test, engine, tag key, tag value, metric."""
-        return _summarise(self.row_tags.merge(self._scored, on="row"), [*_TAGGED, "metric"])
+        return summarise(self.row_tags.merge(self._scored, on="row"), self.collected.groups, _TAGGED)
 
     @cached_property
     def _scored(self) -> pd.DataFrame:
-        scored = self.row_scores.join(self.rows[GROUP], on="row")
-        binary = scored["score"].isin((0.0, 1.0)).groupby([scored[name] for name in ("eval", "test", "metric")], observed=True)
-        return scored.assign(is_rate=binary.transform("all") & ~scored["metric"].astype(str).str.startswith("num_"))
+        return with_kinds(self.row_scores.join(self.rows[GROUP], on="row"))
 
 
 def load_tables(run_dir: Path) -> RunTables:
@@ -122,12 +118,6 @@ def _add_form_verdicts(rows: pd.DataFrame, row_scores: pd.DataFrame, names: Code
 def _categories(codes: pd.Series, names: Codes) -> pd.Categorical:
     # object, not pandas' string type: names come in the order of their first use and stay exactly as they are.
     return pd.Categorical.from_codes(codes.astype("int64").to_numpy(), categories=pd.Index(names.names, dtype=object), ordered=True)
-
-
-def _summarise(scored: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    grouped = scored.groupby(by, observed=True)
-    table = grouped["score"].agg(["mean", "sem", "count"]).rename(columns={"sem": "stderr", "count": "n"})
-    return table.assign(is_rate=grouped["is_rate"].all())
 
 
 def records(run: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from evalharness.statistics.intervals import wilson_interval
-
 __all__ = ["number_text", "plural", "score_text", "share_text"]
 
 
@@ -35,10 +33,7 @@ def number_text(value: object) -> str:
     return f"{rounded:.3f}" if rounded else f"{number:.2g}" if number else "0.000"
 
 
-def score_text(mean: float, stderr: float, n: int, is_rate: bool) -> str:
-    """Return a mean with its spread and n: a 95 % Wilson interval for a rate, else ± standard error (none for one case)."""
-    if is_rate:
-        low, high = wilson_interval(min(max(mean, 0.0), 1.0), n)
-        return f"{number_text(mean)} [{low:.2f}–{high:.2f}] n={n}"
-    spread = f" ±{number_text(stderr)}" if stderr == stderr else ""
-    return f"{number_text(mean)}{spread} n={n}"
+def score_text(mean: float, low: float, high: float, n: int) -> str:
+    """Return a mean with its 95 % interval, where there is one, and n."""
+    interval = f" [{number_text(low)} … {number_text(high)}]" if low == low else ""
+    return f"{number_text(mean)}{interval} n={n}"

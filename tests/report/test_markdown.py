@@ -57,7 +57,7 @@ def test_a_score_stands_beside_its_validity(tmp_path: Path) -> None:
     (line,) = tables_in(report_of(tmp_path, samples))["stage_a · test_summary"]
     assert line == {
         "engine": "hf:tiny",
-        "valid": "0.750 [0.30–0.95] n=4",
+        "valid": "0.750 [0.301 … 0.954] n=4",
         "cases": "6",
         "malformed": "1",
         "hit length cap": "1",
@@ -71,13 +71,13 @@ def test_a_score_stands_beside_its_validity(tmp_path: Path) -> None:
 
 def test_a_test_without_a_parse_verdict_shows_a_dash(tmp_path: Path) -> None:
     (line,) = tables_in(report_of(tmp_path, rows(2, scores={"f1": 0.5})))["stage_a · test_summary"]
-    assert (line["f1"], line["malformed"]) == ("0.500 ±0.000 n=2", "-")
+    assert (line["f1"], line["malformed"]) == ("0.500 n=2", "-")
 
 
 def test_engines_stand_side_by_side_and_a_missing_score_is_a_dash(tmp_path: Path) -> None:
     lines = tables_in(report_of(tmp_path, [row("a"), row("a", engine="vllm:tiny", scores={"f1": 0.25})]))["stage_a · test_summary"]
     assert [(line["engine"], line["valid"], line["f1"]) for line in lines] == [
-        ("hf:tiny", "1.000 [0.21–1.00] n=1", "-"),
+        ("hf:tiny", "1.000 [0.207 … 1.000] n=1", "-"),
         ("vllm:tiny", "-", "0.250 n=1"),
     ]
 

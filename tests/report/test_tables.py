@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from evalharness.report.tables import COUNTS, RunTables, load_tables
+from evalharness.statistics.intervals import wilson_interval
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, invalid, row, write_run
 
@@ -30,12 +31,31 @@ def score_of(tables: RunTables, name: str) -> dict[Any, Any]:
 
 def test_a_mean_is_over_the_rows_that_have_the_score(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"f1": 1.0}), row("b", scores={"f1": 0.5}), row("c", scores={}), invalid("d")])
-    assert score_of(tables, "f1") == {"mean": 0.75, "stderr": pytest.approx(0.25), "n": 2, "is_rate": False}
+    found = score_of(tables, "f1")
+    assert (found["mean"], found["stderr"], found["n"], found["is_rate"]) == (0.75, pytest.approx(0.25), 2, False)
 
 
 def test_a_score_of_zeros_and_ones_is_a_rate(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"exact": 1}), row("b", scores={"exact": False})])
-    assert score_of(tables, "exact") == {"mean": 0.5, "stderr": 0.5, "n": 2, "is_rate": True}
+    found = score_of(tables, "exact")
+    assert (found["mean"], found["stderr"], found["n"], found["is_rate"], found["interval"]) == (0.5, 0.5, 2, True, "wilson")
+    assert (found["low"], found["high"]) == pytest.approx(wilson_interval(0.5, 2))
+
+
+def test_a_score_between_0_and_1_gets_a_bootstrap(tmp_path: Path) -> None:
+    found = score_of(tables_of(tmp_path, [row(f"c{number}", scores={"f1": number / 20}) for number in range(20)]), "f1")
+    assert found["interval"] == "bootstrap"
+    assert 0.3 < found["low"] < found["mean"] < found["high"] < 0.65
+
+
+def test_cases_of_one_group_count_together(tmp_path: Path) -> None:
+    scores = [{"valid": float(number < 30), "f1": number / 40} for number in range(40)]
+    apart = tables_of(tmp_path, [row(f"c{number}", scores=own) for number, own in enumerate(scores)])
+    together = tables_of(tmp_path, [row(f"c{number}", scores=own, group=f"g{number // 10}") for number, own in enumerate(scores)])
+    for name in ("valid", "f1"):
+        widths = [score_of(tables, name)["high"] - score_of(tables, name)["low"] for tables in (apart, together)]
+        assert widths[1] > 1.5 * widths[0]
+        assert score_of(together, name)["stderr"] > 1.5 * score_of(apart, name)["stderr"]
 
 
 def test_a_score_that_is_no_rate_on_one_engine_is_none_on_the_others(tmp_path: Path) -> None:
