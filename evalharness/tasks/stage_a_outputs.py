@@ -82,7 +82,7 @@ def _groups(rows: Sequence[Row]) -> dict[str, _Answers]:
         if "photo" in kept:
             answers.photo = kept["photo"]
         if ok or int(number) not in answers.by_number:
-            result = {"ok": ok, "summary": kept.get("summary"), "error": row.get("problem") or row["outcome"]}
+            result = {"ok": ok, "summary": kept.get("summary"), "error": None if ok else row.get("problem") or row["outcome"]}
             answers.by_number[int(number)] = {"image_index": int(number), **result}
     return found
 

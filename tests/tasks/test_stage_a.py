@@ -180,6 +180,57 @@ def test_46_an_unreadable_photo_is_an_invalid_case_and_the_others_go_on(tmp_path
     ] == [True] * 3
 
 
+def test_48_a_turned_photo_is_upright_and_a_clear_one_white(tmp_path: Path) -> None:
+    folder = tmp_path / RRU / PASS / "a"
+    folder.mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (64, 32), "red").save(folder / "1.jpg", exif=exif)
+    Image.new("RGBA", (32, 32), (255, 0, 0, 0)).save(folder / "2.png")
+    turned, clear = (load_image(stage_a.request(case).messages[1]["content"][0]["image"]) for case in stage_a.load_cases(tmp_path))
+    assert (turned.size, turned.mode) == ((32, 64), "RGB")
+    assert (clear.mode, clear.getpixel((5, 5))) == ("RGB", (255, 255, 255))
+
+
+def test_a_photo_that_a_reference_names_and_that_is_missing_keeps_its_number(tmp_path: Path) -> None:
+    names = [f"{ID}_{number}.jpg" for number in (1, 2, 10)]
+    for name in names[1:]:
+        photo(tmp_path / RRU / FAIL / "g" / name)
+    references(tmp_path, RRU, row(names, *[line(rru(CLAMP))] * 3))
+    first, second, third = stage_a.load_cases(tmp_path)
+    assert [case.id.rpartition("/")[2] for case in (first, second, third)] == ["image_1", "image_2", "image_3"]
+    assert "_1.jpg does not exist" in (first.invalid or "")
+    assert (second.image.name, second.invalid, second.group_images) == (names[1], None, tuple(names))
+
+
+def test_of_two_folders_of_one_order_the_one_with_more_of_its_photos_gets_the_missing_one(tmp_path: Path) -> None:
+    for folder, numbers in (("a", (7,)), ("b", (2, 3))):
+        for number in numbers:
+            photo(tmp_path / RRU / FAIL / folder / f"{ID}_{number}.jpg")
+    references(tmp_path, RRU, row([f"{ID}_{number}.jpg" for number in (1, 2, 3)], *["无关图片"] * 3))
+    with pytest.warns(DataWarning):
+        cases = stage_a.load_cases(tmp_path)
+    assert [(case.image.parent.name, case.image.name) for case in cases if case.invalid] == [("b", f"{ID}_1.jpg")]
+
+
+def test_a_group_of_which_nothing_is_there_is_said(tmp_path: Path) -> None:
+    photo(tmp_path / RRU / FAIL / "g" / f"{ID}_1.jpg")
+    gone = row(["QC-DEMO-20300101-9_1.jpg"], "无关图片", group_id="QC-DEMO-20300101-9")
+    references(tmp_path, RRU, row([f"{ID}_1.jpg"], "无关图片"), gone)
+    with pytest.warns(DataWarning, match="1 groups have no photos here: QC-DEMO-20300101-9::fail"):
+        assert len(stage_a.load_cases(tmp_path)) == 1
+
+
+def test_a_domains_budget_shrinks_larger_photos_only(tmp_path: Path) -> None:
+    for mission, size in ((RRU, (640, 480)), (BBU, (640, 480))):
+        (tmp_path / mission / PASS / "a").mkdir(parents=True)
+        Image.new("RGB", size, "red").save(tmp_path / mission / PASS / "a" / "1.jpg")
+    cases = stage_a.load_cases(tmp_path, max_pixels={"rru": 100_000})
+    sources = {case.domain: stage_a.request(case).messages[1]["content"][0]["image"] for case in cases}
+    assert sources["bbu"] == str(cases[0].image)
+    assert image_size(sources["rru"]) == (352, 256)
+
+
 def test_a_photo_that_the_machine_cannot_read_is_asked_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo(tmp_path / RRU / PASS / "a" / "1.jpg")
 
@@ -248,6 +299,8 @@ def test_caps_draw_seeded_groups_and_keep_their_order(tmp_path: Path) -> None:
     assert some == [group for group in everything if group in some] == sampled(tmp_path, max_pass=3, max_fail=4)
     assert some != sampled(tmp_path, max_pass=3, max_fail=4, seed=1)
     assert sampled(tmp_path, max_pass=0) == everything[:20]
+    with pytest.raises(ConfigError, match="no group of .* was drawn with max_pass=0, max_fail=0"):
+        stage_a.load_cases(tmp_path, max_pass=0, max_fail=0)
     assert sampled(tmp_path, max_fail=99) == everything
     drawn = [sampled(tmp_path, max_pass=5, max_fail=0, seed=1), sampled(tmp_path, max_pass=0, max_fail=5, seed=0)]
     assert [group.removesuffix("::pass") for group in drawn[0]] == [group.removesuffix("::fail") for group in drawn[1]]  # Random(seed + 1)
@@ -266,7 +319,8 @@ def test_the_request_holds_contract_rule_header_mission_and_photo(tmp_path: Path
 
 
 def test_a_detailed_question_spells_out_form_and_categories() -> None:
-    system, user = stage_a.messages(BBU, "x.jpg", rules="只看接地线。", detailed=True)
+    system, user = stage_a.messages(BBU, "x.jpg", rules="只看接地线。", scenario="夜间拍摄。", detailed=True)
+    assert user["content"][1]["text"].endswith("\n夜间拍摄。")
     assert system["content"].endswith("只看接地线。")
     text = user["content"][1]["text"]
     assert "弯曲半径、保护措施或套管保护或保护" in text
@@ -313,38 +367,14 @@ def test_noise_scores_zero_and_is_no_parse() -> None:
     assert {name for name, value in found.items() if value} == {"num_categories_true", "num_facts_true"}
 
 
+def test_an_answer_longer_than_any_summary_is_a_runaway() -> None:
+    summary = stage_a.parse_summary("无关图片", "bbu")
+    found = [stage_a.scores(summary, case_with(None), num_tokens) for num_tokens in (None, 1023, 1024)]
+    assert [entry.get("runaway") for entry in found] == [None, 0.0, 1.0]
+
+
 def test_without_a_reference_only_form_is_scored() -> None:
     assert set(scores_of("无关图片", None)) == {"valid", "tolerant_valid", "header_match", "irrelevant"}
-
-
-def scored(text: str, reference: str) -> dict[str, Any]:
-    case = case_with(reference)
-    photo = "irrelevant" if case.reference.is_irrelevant else "site"
-    return {"scores": scores_of(text, reference), "tags": {"photo": photo}}
-
-
-def test_micro_averages_add_up_counts_over_all_photos() -> None:
-    site = stage_a.render_summary(bbu(WIRE), "bbu")
-    rows = [scored(site, line(bbu(WIRE, {"类别": "标签", "可读性": {"不可读": 1}}))), scored("noise", line(bbu(WIRE)))]
-    found = stage_a.aggregate(rows)
-    assert found["category_micro_precision"] == 1.0
-    assert found["category_micro_recall"] == pytest.approx(1 / 3)
-    assert found["category_micro_f1"] == pytest.approx(2 / 4)
-    assert found["fact_micro_f1"] == pytest.approx(2 * 2 / (2 + 5))
-
-
-def test_precision_and_recall_of_irrelevant_photos() -> None:
-    site, other = line(bbu(WIRE)), "无关图片"
-    rows = [scored(other, other), scored(other, site), scored(site, other), scored("noise", other), scored(site, site)]
-    found = stage_a.aggregate(rows)
-    assert found["irrelevant_precision"] == 0.5
-    assert found["irrelevant_recall"] == pytest.approx(1 / 3)
-
-
-def test_ratios_of_nothing_are_left_out_and_rows_without_scores_do_not_count() -> None:
-    assert stage_a.aggregate([]) == {}
-    assert stage_a.aggregate([{"scores": {}, "tags": {"photo": "site"}}]) == {}
-    assert "irrelevant_precision" not in stage_a.aggregate([scored(line(bbu(WIRE)), line(bbu(WIRE)))])
 
 
 def test_the_tiny_photos_load_with_references_that_keep_the_rules() -> None:
