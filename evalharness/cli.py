@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 import evalharness
-from evalharness.commands import compare, report
+from evalharness.commands import compare, report, rescore
 from evalharness.errors import EvalHarnessError
 
 __all__ = ["main"]
 
-_COMMANDS = (report, compare)
+_COMMANDS = (report, rescore, compare)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from evalharness.stop_policy import StopPlan, resolve_stops
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["PreparedRequest", "PromptBuilder", "Request", "check_length", "prompt_sha256"]
+__all__ = ["PreparedRequest", "PromptBuilder", "Request", "check_length", "images_of", "prompt_sha256"]
 
 Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 
@@ -68,7 +68,7 @@ class PromptBuilder:
 
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
         """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
-        request_images = _request_images(request)
+        request_images = images_of(request)
         owner = self.template_owner("text" if request_images is None else "vlm")
         text = render_prompt(owner, _without_pictures(request.messages), self._chat_template)
         self._check_placeholders(text, request_images)
@@ -187,7 +187,8 @@ def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
     return parts
 
 
-def _request_images(request: Request) -> RequestImages | None:
+def images_of(request: Request) -> RequestImages | None:
+    """Return the images of a request in prompt order, None for a text request; raises `RequestError` where they do not fit it."""
     parts = _image_parts(request.messages)
     if isinstance(request, TextGenerationRequest):
         if parts:

@@ -21,6 +21,7 @@ from evalharness.nodeids import parse_nodeid
 from evalharness.run_totals import Throughput
 
 __all__ = [
+    "CaseKey",
     "CaseRecords",
     "Failed",
     "Recorded",
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 Row: TypeAlias = "dict[str, Any]"
-_CaseKey: TypeAlias = "tuple[str, str, str, str]"
+CaseKey: TypeAlias = "tuple[str, str, str, str]"
 """worker, engine, eval, case."""
 
 _KEPT = ("text", "finish_reason", "stop_reason", "num_prompt_tokens", "num_completion_tokens", "prompt_sha256")
@@ -51,9 +52,13 @@ class Recorded(dict[str, Any]):
         self.path, self.offset, self.num_bytes = path, offset, num_bytes
 
     def __missing__(self, key: str) -> Any:
+        return self.whole()[key]
+
+    def whole(self) -> dict[str, Any]:
+        """Return all of it, as the journal has it."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            return json.loads(file.read(self.num_bytes))[key]
+            return json.loads(file.read(self.num_bytes))
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, in memory or not."""
@@ -106,7 +111,7 @@ class RunRecords:
     """By node id: those that the row judged, None for a sample that failed."""
     steps: dict[str, list[list[Recorded | None]]] = field(default_factory=dict)
     """By node id, where the row's case was asked in steps: those of each step."""
-    cases: dict[_CaseKey, CaseRecords] = field(default_factory=dict)
+    cases: dict[CaseKey, CaseRecords] = field(default_factory=dict)
 
 
 def read_records(run_dir: Path) -> RunRecords:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import reprlib
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -163,6 +164,8 @@ class CaseRequest:
         return GenerationFailure("error", f"request({self._case.id}) {did}; it must give {_QUESTION}")
 
     def _raised(self, error: BaseException) -> GenerationFailure:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise error  # Ctrl-C while recorded generations are looked at
         if isinstance(error, RequestError):
             return GenerationFailure("invalid", f"{error} (request{self._after()})" if self.steps else str(error), error)
         where = f"request({self._case.id}){self._after()}"

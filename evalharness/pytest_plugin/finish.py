@@ -41,6 +41,7 @@ def start_run(state: EvalSession) -> None:
         "started_at": state.started_at,
         "config": state.run.to_json(),
         "num_workers": state.num_workers,
+        **state.origin,
         **environment_facts(state.root),
     }
     write_run_file(state.run_dir, state.asked)
@@ -67,10 +68,11 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     aggregates = aggregate_rows(functions, rows, problems)
     tables = table_entries(functions, rows, problems)
     outputs = write_outputs(functions, rows, state.run_dir, state.run, problems)
-    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted)
+    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted or state.why_not_run)
     failed = bool(problems) or not all(gate["passed"] for gate in gates)
     run = {
         **state.asked,
+        **state.origin,  # what was found out meanwhile
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - state.started, 3),
         "interrupted": interrupted,
@@ -82,7 +84,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         "tables": tables,
         "outputs": outputs,
         "counts": dict(Counter(row["outcome"] for row in rows)),
-        "throughput": records.throughput.entries(),
+        "throughput": records.throughput.entries() if state.throughput is None else state.throughput,
         "problems": problems,
     }
     write_run_file(state.run_dir, run)

@@ -13,7 +13,7 @@ from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.pytest_plugin.collection import is_ours
-from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, shorten
+from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, NotRecorded, shorten
 from evalharness.pytest_plugin.recording import Details, Score
 from evalharness.pytest_plugin.session import STATE
 
@@ -77,6 +77,9 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
     except RecordError as error:
         stop_for(session, error)
         raise Failed(str(error), pytrace=False) from None
+    except NotRecorded as error:
+        record.started_at = None  # as for every test that was not run
+        pytest.skip(f"not run: {error}")
     except BackendError as error:
         outcomes = [GenerationFailure("error", str(error), error)]
     state.warn_of_notices()

@@ -10,7 +10,7 @@ from _pytest.outcomes import Failed
 
 from evalharness.config import RunConfig
 from evalharness.errors import EvalHarnessError, RecordError
-from evalharness.pytest_plugin.collection import as_collection_error, parametrize_eval, refuse_idle_gates, takes
+from evalharness.pytest_plugin.collection import as_collection_error, refuse_idle_gates, takes
 from evalharness.pytest_plugin.engines import EngineSpec
 from evalharness.pytest_plugin.fixtures import WAITING, end_without_verdict, fill_after_setup, fill_before_setup, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config, runs_nothing
@@ -18,7 +18,7 @@ from evalharness.pytest_plugin.outcomes import Miss, is_assertion, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, forget_config, reporting_config
 from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
-from evalharness.pytest_plugin.session import STATE, EvalSession
+from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 
 _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
 
@@ -27,7 +27,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; a worker takes the controller's."""
     add_markers(config)
     given = getattr(config, "workerinput", {}).get("evalharness")
-    if given is not None:
+    new_session = config.stash.get(NEW_SESSION, None)
+    if new_session is not None:
+        state = new_session(config.rootpath)
+    elif given is not None:
         engines = None if given["engines"] is None else [EngineSpec.from_json(values) for values in given["engines"]]
         worker: str = config.workerinput["workerid"]  # type: ignore[attr-defined]
         state = EvalSession(RunConfig.from_json(given["run"]), config.rootpath, worker, given["num_workers"], engines)
@@ -41,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from evalharness.pytest_plugin import xdist_hooks
 
         config.pluginmanager.register(xdist_hooks, "evalharness-xdist")
-    if given is None and asked_on_command_line(config):
+    if given is None and new_session is None and asked_on_command_line(config):
         refuse_misplaced_rootdir(config)
         try:
             state.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
@@ -70,9 +73,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             refuse_idle_gates(metafunc)
             if marker is None or not takes(metafunc, "case"):
                 return  # somebody else's fixtures of the same names
-        path = metafunc.definition.nodeid.partition("::")[0]
-        module = state.module(marker, path) if marker is not None else None
-        parametrize_eval(metafunc, [spec.id for spec in state.engines], module)
+        state.parametrize(metafunc, marker)
     except EvalHarnessError as error:
         raise as_collection_error(error) from error
 

@@ -18,7 +18,7 @@ from evalharness.cases import Case
 from evalharness.contracts import GenerationOptions
 from evalharness.pytest_plugin.engines import EngineSpec
 
-__all__ = ["InvalidSample", "ItemRecord", "Miss", "is_assertion", "note_report"]
+__all__ = ["InvalidSample", "ItemRecord", "Miss", "NotRecorded", "is_assertion", "note_report"]
 
 RowOutcome: TypeAlias = Literal["pass", "miss", "invalid", "error", "skip", "fail"]
 
@@ -28,6 +28,10 @@ _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what t
 
 class InvalidSample(Failed):
     """The sample of an ungated test could not be asked; a failure of the test, shown without a traceback."""
+
+
+class NotRecorded(Exception):
+    """A recorded run has nothing for a test that is to judge it: the test is not run."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class ItemRecord:
     engine: EngineSpec
     options: Sequence[GenerationOptions]
     gated: bool
-    started_at: str
+    started_at: str | None
     scores: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] | None = None
     invalid: str | None = None

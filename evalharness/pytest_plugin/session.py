@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from evalharness.config import RunConfig
 from evalharness.config_checks import check_combinations
 from evalharness.errors import BackendError, ConfigError
 from evalharness.journal import Journal
-from evalharness.pytest_plugin.collection import EvalModule, gates_of, read_eval
+from evalharness.pytest_plugin.collection import EvalModule, gates_of, parametrize_eval, read_eval
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, open_engine
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
@@ -28,7 +28,7 @@ from evalharness.pytest_plugin.units import EvalNode, UnitKey, assign_units, par
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["STATE", "EvalSession", "utc_now"]
+__all__ = ["NEW_SESSION", "STATE", "EvalSession", "utc_now"]
 
 
 def utc_now() -> str:
@@ -53,6 +53,12 @@ class EvalSession:
         self.started_run = False
         self.asked: dict[str, Any] = {}
         """What run.json said at the start of the run."""
+        self.origin: dict[str, Any] = {}
+        """What run.json says of where the generations are from, if not from this run."""
+        self.throughput: list[dict[str, Any]] | None = None
+        """That of the run which generated, if not this one."""
+        self.why_not_run: str | None = None
+        """Why tests were not run, if not for what ended the session."""
         self._evals_noted = False
         self._engines = list(engines) if engines is not None else None
         self._journal: Journal | None = None
@@ -104,6 +110,11 @@ class EvalSession:
     def marker(self, path: str) -> Mapping[str, Any] | None:
         """Return what the eval marker of a module says, None where another process has imported the module."""
         return self._markers[path].kwargs if path in self._markers else None
+
+    def parametrize(self, metafunc: pytest.Metafunc, marker: pytest.Mark | None) -> None:
+        """Parametrise a test over engines and, in an eval module, over cases."""
+        path = metafunc.definition.nodeid.partition("::")[0]
+        parametrize_eval(metafunc, [spec.id for spec in self.engines], self.module(marker, path) if marker is not None else None)
 
     # Units, known once the final collection is
 
@@ -279,3 +290,5 @@ def _is_eval(item: pytest.Item) -> bool:
 
 
 STATE = pytest.StashKey[EvalSession]()
+NEW_SESSION = pytest.StashKey[Callable[[Path], EvalSession]]()
+"""What makes the session's state from the rootdir, where it is no live run; set before this plugin is configured."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from evalharness.report.collecting import OUTCOMES, mapping, text_of
+from evalharness.report.rescored import rescored_remarks
 from evalharness.report.safe_text import one_line
 from evalharness.report.tables import RunTables, records
 from evalharness.report.wording import plural, share_text
@@ -72,6 +73,7 @@ def _groups(tables: RunTables) -> Iterator[tuple[str, dict[Any, int]]]:
 
 def _coverage(tables: RunTables) -> Iterator[str]:
     yield from tables.collected.notes
+    yield from rescored_remarks(tables.run)
     problems = tables.run.get("problems")
     yield from (one_line(text_of(problem), 300) for problem in (problems if isinstance(problems, list) else ()))
     if tables.run.get("rebuilt") is True:

@@ -11,6 +11,7 @@ from typing import Any
 from evalharness.report.collecting import OUTCOMES, ProblemGroup, text_of
 from evalharness.report.eval_tables import table_sections
 from evalharness.report.findings import findings, verdict
+from evalharness.report.rescored import rescored_sections
 from evalharness.report.safe_text import code_block, markdown_cell, terminal_text
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections
 from evalharness.report.settings import settings_sections
@@ -39,6 +40,7 @@ def markdown_report(tables: RunTables) -> Iterator[str]:
     yield from breakdown_sections(tables)
     yield from _output_files(tables)
     yield from _problems(tables)
+    yield from rescored_sections(tables.run)
     yield from _throughput(tables)
     yield from settings_sections(tables.run)
     yield from _rerun(tables)

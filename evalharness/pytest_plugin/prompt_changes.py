@@ -1,0 +1,76 @@
+"""Whether a case would be asked today what it was asked then, as far as can be told without a tokenizer.
+
+Every text of the messages must stand in the recorded prompt, and every image must be the one whose SHA-256 is recorded. A
+text that has only lost its end is still found: that is not noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from evalharness.contracts import GenerationFailure, GenerationResult
+from evalharness.errors import EvalHarnessError
+from evalharness.images import image_sha256
+from evalharness.prompts import images_of
+from evalharness.pytest_plugin.asking import CaseRequest, Request, Step
+from evalharness.recorded import outcome_of
+from evalharness.run_merge import CaseRecords, Recorded
+
+__all__ = ["PromptChange", "prompt_change"]
+
+
+class PromptChange(NamedTuple):
+    """What would be asked otherwise: the same words for every case that it happens to, and what is special about this one."""
+
+    what: str
+    detail: str | None = None
+
+
+_STEPS = PromptChange("it would be asked in other steps now")
+
+
+def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange | None:
+    """Return what would be asked otherwise now, None where nothing is or where nothing was asked then."""
+    made = [sample for sample in recorded.samples.values() if isinstance(sample, Recorded)]
+    if not made:
+        return None
+    try:
+        asks = request.begin()
+        for number, size in enumerate(recorded.shape or ()):
+            if not isinstance(asks, Step) or len(asks.requests) != size:
+                return _STEPS
+            found = [recorded.in_steps.get((number, position)) for position in range(size)]
+            results = [outcome for one in found if one is not None and isinstance(outcome := outcome_of(one), GenerationResult)]
+            if len(results) < size:
+                return None  # torn away; the generations are there all the same
+            for one, result in zip(asks.requests, results, strict=True):
+                if (difference := _difference(one, result)) is not None:
+                    return difference
+            asks = request.go_on(results)
+    finally:
+        request.close()
+    if isinstance(asks, GenerationFailure):
+        return PromptChange("it could not be asked now", asks.problem)
+    if isinstance(asks, Step):
+        return _STEPS
+    return _difference(asks, GenerationResult.from_json(made[0].whole()))
+
+
+def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
+    if any(text.strip() not in made.prompt_text for text in _texts(request.messages)):
+        return PromptChange("the text of its prompt would be another now")
+    try:
+        images = images_of(request)
+        now = [image_sha256(source) for source in images.sources] if images is not None else []
+    except (EvalHarnessError, OSError) as error:
+        return PromptChange("its images cannot be read now", str(error))
+    return None if now == [image.get("sha256") for image in made.images] else PromptChange("its images would be others now")
+
+
+def _texts(messages: Any) -> Iterator[str]:
+    for message in messages:
+        content = message.get("content")
+        for part in [{"text": content}] if isinstance(content, str) else content or ():
+            if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+                yield part["text"]

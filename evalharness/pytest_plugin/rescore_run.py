@@ -1,0 +1,122 @@
+"""Starts the pytest session that scores a recorded run again."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import evalharness.pytest_plugin
+from evalharness.config import OPTIONS, RunConfig, Setting
+from evalharness.errors import RecordError
+from evalharness.pytest_plugin.rescoring import RescoringSession
+from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
+from evalharness.pytest_plugin.stored_tests import StoredTestsSession
+from evalharness.recorded import RecordedRun
+
+__all__ = ["rescore_run"]
+
+_MAX_RUN_ID_CHARS = 80
+
+
+def rescore_run(
+    run_dir: Path, *, tests: Path | None = None, data: Path | None = None, report_dir: Path | None = None, run_id: str | None = None
+) -> int:
+    """Run the tests of a recorded run again on its generations and return pytest's exit code; the new run has its own folder.
+
+    `tests` is a module whose tests judge every stored generation instead. `data` stands for the folder that the run's cases
+    came from, `report_dir` (default: the run's own) gets the folder `run_id`. Raises `RecordError` or `ConfigError`.
+    """
+    recorded = RecordedRun.read(run_dir)
+    if (recorded.run.get("rescored") or {}).get("tests"):
+        origin = recorded.run["rescored"].get("run_id")
+        raise RecordError(f"{run_dir} was made with --tests from run {origin}; score that run again")
+    run = _config(recorded, data, report_dir or run_dir.absolute().parent, run_id)
+    session = RescoringSession if tests is None else StoredTestsSession
+    if tests is None:
+        root, paths = _modules(recorded)
+        _check_data(run)
+        where = [f"--rootdir={root}", *(str(root / path) for path in paths)]
+    else:
+        where = [str(_tests_module(tests))]
+    plugin = _Rescoring(lambda root: session(recorded, run, root))
+    # The module itself: named with -p, pytest would warn that it was imported before its assertions could be rewritten.
+    return int(pytest.main(where, plugins=[evalharness.pytest_plugin, plugin]))
+
+
+def _config(recorded: RecordedRun, data: Path | None, report_dir: Path, run_id: str | None) -> RunConfig:
+    settings = dict(recorded.config.settings)
+    if run_id is not None:
+        kind = next(option.kind for option in OPTIONS if option.name == "run_id")
+        run_id = kind.read(run_id, label="--run-id", base=Path(), is_text=True)
+    start = re.sub(r"-rescored-[0-9a-f]{6}$", "", recorded.run_id)[:_MAX_RUN_ID_CHARS]
+    settings["run_id"] = Setting(run_id or f"{start}-rescored-{os.urandom(3).hex()}", "command line" if run_id else "default")
+    settings["report_dir"] = replace(settings["report_dir"], value=report_dir.absolute())
+    if data is not None:
+        settings["data"] = Setting(data.absolute(), "command line")
+    return RunConfig(settings)
+
+
+def _check_data(run: RunConfig) -> None:
+    if run.data is not None and not Path(run.data).is_dir():
+        raise RecordError(f"the run's cases came from {run.data}, which is no folder; say with --data where they are now")
+
+
+def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
+    """Return the folder that the run's paths are relative to, and the eval modules that are there."""
+    paths = list(recorded.records.evals)
+    if not paths:
+        raise RecordError(f"run {recorded.run_id} was killed before it had said what its evals are; nothing can be scored again")
+    for root in _likely_roots(recorded):
+        found = [path for path in paths if (root / path).is_file()]
+        if found:
+            return root, found
+    raise RecordError(
+        f"the evals of run {recorded.run_id} are not here: {', '.join(paths)}; run this in the project that they belong to, "
+        "or judge the generations by other tests with --tests"
+    )
+
+
+def _likely_roots(recorded: RecordedRun) -> Iterator[Path]:
+    here = Path.cwd()
+    yield from (here, *here.parents)
+    yield from recorded.run_dir.absolute().parents
+
+
+def _tests_module(path: Path) -> Path:
+    if not path.is_file():
+        raise RecordError(f"--tests {path} is no file; give a module with tests, such as evals/test_degeneration.py")
+    return path.absolute()
+
+
+class _Rescoring:
+    """The plugin that makes a session one on recorded generations, in one process whatever the project's settings say."""
+
+    def __init__(self, new_session: Callable[[Path], EvalSession]) -> None:
+        self._new_session = new_session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+        """Take back what `-n` in a project's addopts has set up: nothing here is worth a second process."""
+        for name, value in {"numprocesses": 0, "dist": "no", "distload": False, "tx": []}.items():
+            if hasattr(config.option, name):
+                setattr(config.option, name, value)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Tell the plugin what kind of session this is."""
+        config.stash[NEW_SESSION] = self._new_session
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what the recorded run had left out, and tests that are no evals'."""
+        state = config.stash[STATE]
+        assert isinstance(state, RescoringSession)
+        left_out = [item for item in items if not state.is_wanted(item)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if state.is_wanted(item)]

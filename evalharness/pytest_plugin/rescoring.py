@@ -1,0 +1,205 @@
+"""A session whose engines are recorded ones: tests get the generations of an earlier run, and nothing is generated.
+
+Rows, aggregates, gates and reports are made by the same code as in a live run. What cannot be the same is listed: cases
+that are gone or new, prompts that would be others now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import pytest
+
+from evalharness.cases import Case
+from evalharness.config import RunConfig
+from evalharness.contracts import GenerationFailure, GenerationResult
+from evalharness.errors import BackendError, RecordError
+from evalharness.nodeids import parse_nodeid
+from evalharness.pytest_plugin.asking import Outcome
+from evalharness.pytest_plugin.engines import EngineSpec
+from evalharness.pytest_plugin.outcomes import ItemRecord, NotRecorded
+from evalharness.pytest_plugin.prompt_changes import prompt_change
+from evalharness.pytest_plugin.session import EvalSession
+from evalharness.recorded import RecordedRun, outcome_of
+from evalharness.run_merge import CaseRecords, Recorded
+
+if TYPE_CHECKING:
+    from evalharness.engine import Engine
+    from evalharness.pytest_plugin.unit_runner import UnitRunner
+
+__all__ = ["RecordedEngine", "RescoringSession"]
+
+
+class RecordedEngine:
+    """Stands where a run has its engine; tells what is known of it and refuses to generate."""
+
+    def __init__(self, spec: EngineSpec, facts: dict[str, Any]) -> None:
+        self.name = spec.backend
+        self._id = spec.id
+        self._facts = facts
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the run recorded of the engine."""
+        return dict(self._facts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise BackendError(
+            f"engine {self._id} is that of a recorded run, nothing is loaded: it has no {name!r} while scores are made again"
+        )
+
+
+class _StoredCase:
+    """What stands where a live test has the runner of its unit."""
+
+    def __init__(self, session: RescoringSession, record: ItemRecord) -> None:
+        self._session = session
+        self._record = record
+
+    def outcomes(self, case_id: str, while_waiting: Callable[[], None]) -> list[Outcome]:
+        return self._session.stored_outcomes(self._record)
+
+    def steps(self, case_id: str) -> list[list[GenerationResult]]:
+        return self._session.stored_steps(self._record)
+
+
+class RescoringSession(EvalSession):
+    """The state of a session that scores a recorded run again."""
+
+    def __init__(self, recorded: RecordedRun, run: RunConfig, root: Path) -> None:
+        try:
+            engines = [EngineSpec.from_json(spec) for spec in recorded.records.collected["engines"]]
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"the engines of run {recorded.run_id} cannot be understood: {type(error).__name__}: {error}") from error
+        super().__init__(run, root, "main", 0, engines)
+        self.recorded = recorded
+        self.throughput = recorded.throughput
+        self.why_not_run = recorded.why_incomplete
+        self._changes: dict[tuple[str, str], dict[str, str | None]] = {}
+        self._journaled: dict[tuple[str, str, str], CaseRecords] = {}
+        self.origin = {"rescored": {**recorded.facts(), "changes": []}}
+        collected = [parse_nodeid(nodeid, [spec.id for spec in engines]) for nodeid in recorded.records.collected["nodeids"]]
+        self._collected = set(recorded.records.collected["nodeids"])
+        self._tests_then = {(node.path, node.test) for node in collected if node is not None}
+
+    # Which tests run
+
+    def is_wanted(self, item: pytest.Item) -> bool:
+        """Return whether a collected test belongs here: it ran then, or it or its case is new. Others were deselected then."""
+        case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+        node = parse_nodeid(item.nodeid, [spec.id for spec in self.known_engines])
+        if not isinstance(case, Case) or node is None:
+            return False
+        if item.nodeid in self._collected:
+            return True
+        entry = self.recorded.records.evals.get(node.path, {})
+        if case.id not in entry.get("cases", {}):
+            return True
+        is_new_test = (node.path, node.test) not in self._tests_then
+        return is_new_test and self.recorded.find(node.engine, entry["name"], case.id) is not None
+
+    def note_evals(self, items: Sequence[pytest.Item]) -> None:
+        """Write what the run wrote of evals, and of its engines; list the cases that are others now."""
+        if self._evals_noted:
+            return
+        super().note_evals(items)
+        for line in self.recorded.records.engine_lines:
+            self.journal.write("engine", line)
+        self._compare_evals()
+
+    def _compare_evals(self) -> None:
+        for path, entry in self.recorded.records.evals.items():
+            if path in self.modules:
+                self._compare_cases(entry["name"], entry["cases"], self.modules[path].cases)
+            else:
+                self.journal.write("problem", {"problem": f"{path} is not there any more: its tests could not run again"})
+
+    def _compare_cases(self, eval_name: str, then: dict[str, Any], now: Sequence[Case]) -> None:
+        known = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in now}
+        for case_id in then:
+            if case_id not in known:
+                self._note_change(eval_name, "the case is not there any more", case_id)
+        for case_id, facts in known.items():
+            if case_id not in then:
+                self._note_change(eval_name, "the case is new and was never asked", case_id)
+            elif facts != then[case_id]:
+                self._note_change(eval_name, "its group or tags are others now", case_id)
+
+    def _note_change(self, eval_name: str, what: str, case_id: str, detail: str | None = None) -> None:
+        self._changes.setdefault((eval_name, what), {})[case_id] = detail
+        self.origin["rescored"]["changes"] = [
+            {"eval": name, "what": kind, "cases": list(cases), "first": next(iter(cases.values()))}
+            for (name, kind), cases in self._changes.items()
+        ]
+
+    # What they get
+
+    def open_engine(self, spec: EngineSpec) -> Engine:
+        """Return what stands for the engine."""
+        lines = [line["settings"] for line in self.recorded.records.engine_lines if line["id"] == spec.id]
+        return cast("Engine", RecordedEngine(spec, lines[-1] if lines else {}))
+
+    def close_engine(self, spec: EngineSpec, engine: Engine) -> None:
+        """Do nothing: nothing is open."""
+
+    def runner(self, record: ItemRecord, engine: Engine) -> UnitRunner:
+        """Return what gives the test its recorded generations."""
+        return cast("UnitRunner", _StoredCase(self, record))
+
+    def stored_outcomes(self, record: ItemRecord) -> list[Outcome]:
+        """Return the recorded outcome of every sample; `NotRecorded` for a case that has none and was no failure either."""
+        found = self._find(record)
+        samples = [found.samples.get(sample) if found is not None else None for sample in range(self._num_samples(record, found))]
+        row = self.recorded.records.rows.get(record.nodeid, {})
+        if None in samples and row.get("outcome") not in ("error", "invalid"):
+            raise NotRecorded(f"no generation of this case is recorded: {self._why_not(record)}")
+        if found is not None:
+            self._take(record, found)
+        kind: Literal["invalid", "error"] = "invalid" if row.get("outcome") == "invalid" else "error"
+        failure = GenerationFailure(kind, row.get("problem") or "no reason was recorded")
+        return [failure if sample is None else outcome_of(sample) for sample in samples]
+
+    def stored_steps(self, record: ItemRecord) -> list[list[GenerationResult]]:
+        """Return the recorded results of the test's steps."""
+        found = self._find(record)
+        steps = (found.steps() if found is not None else None) or []
+        return [[GenerationResult.from_json(one.whole()) for one in step if one is not None] for step in steps]
+
+    def _find(self, record: ItemRecord) -> CaseRecords | None:
+        return self.recorded.find(record.engine.id, record.eval, record.case.id, record.nodeid)
+
+    def _num_samples(self, record: ItemRecord, found: CaseRecords | None) -> int:
+        return len(record.options)
+
+    def _why_not(self, record: ItemRecord) -> str:
+        is_old = record.nodeid in self._collected
+        return self.recorded.why_incomplete if is_old else f"run {self.recorded.run_id} did not have this test for it"
+
+    def _take(self, record: ItemRecord, found: CaseRecords) -> None:
+        """Write what the run recorded of the case into this run's journal, before its test sees it."""
+        key = (record.engine.id, record.eval, record.case.id)
+        if self._journaled.get(key) is found:
+            return
+        self._compare_prompt(record, found)
+        case = dict(zip(("engine", "eval", "case_id"), key, strict=True))
+        shape = {} if found.shape is None else {"steps": found.shape}
+        for (step, request), outcome in found.in_steps.items():
+            self._write("step", "step_failure", {**case, "step": step, "request": request}, outcome)
+        for sample, outcome in found.samples.items():
+            self._write("generation", "failure", {**case, "sample": sample, **shape}, outcome)
+        self._journaled[key] = found
+
+    def _write(self, kind: str, failure_kind: str, place: dict[str, Any], outcome: Any) -> None:
+        if isinstance(outcome, Recorded):
+            self.journal.write(kind, {**place, "generation": outcome.whole()})
+        else:
+            self.journal.write(failure_kind, {**place, "failure": outcome.kind, "problem": outcome.problem})
+
+    def _compare_prompt(self, record: ItemRecord, found: CaseRecords) -> None:
+        module = next(module for module in self.modules.values() if module.name == record.eval)
+        change = prompt_change(module.request_of(record.case), found)
+        if change is not None:
+            self._note_change(record.eval, change.what, record.case.id, change.detail)
