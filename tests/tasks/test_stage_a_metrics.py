@@ -23,7 +23,7 @@ from evalharness.tasks.stage_a_metrics import (
     tversky,
 )
 from evalharness.tasks.stage_a_parse import Summary, parse_summary, render_summary
-from evalharness.tasks.stage_a_schema import DOMAINS
+from evalharness.tasks.stage_a_schema import DOMAINS, SCHEMA
 from tests.tasks.stage_a_examples import CLAMP, FIBRE, RADIO, WIRE, bbu, rru, summaries
 
 CUT = parse_summary('<DOMAIN=BBU>, <TASK=SUMMARY>\n{"统计": [', "bbu")
@@ -157,6 +157,9 @@ def test_the_order_of_items_changes_no_metric(domain: Any, data: st.DataObject) 
     turned = {**first, "统计": random.Random(0).sample(first["统计"], len(first["统计"]))}
     for name, metric in METRICS.items():
         assert metric(said(first, domain), said(reference, domain)) == metric(said(turned, domain), said(reference, domain)), name
+    one, other, true = said(first, domain), said(turned, domain), said(reference, domain)
+    assert tversky(one, true, domain) == tversky(other, true, domain)
+    assert (completeness(one, domain), notes_score(one, true)) == (completeness(other, domain), notes_score(other, true))
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -175,7 +178,9 @@ def test_a_summary_agrees_fully_with_itself_and_every_score_is_in_range(domain: 
 @given(st.data())
 def test_one_wrong_item_more_never_raises_precision(data: st.DataObject) -> None:
     first, reference = data.draw(summaries("bbu")), said(data.draw(summaries("bbu")))
-    more = {**first, "统计": [*first["统计"], {"类别": "猫", "毛": {"黑": 1}}]}
+    named = {item["类别"] for item in reference.data["统计"]}
+    wrong = data.draw(st.sampled_from(["猫", *(name for name in SCHEMA["bbu"] if name not in named)]))
+    more = {**first, "统计": [*first["统计"], {"类别": wrong, "毛": {"黑": 1}}]}
     assert category_overlap(said(more), reference).precision <= category_overlap(said(first), reference).precision
     assert fact_overlap(said(more), reference).precision <= fact_overlap(said(first), reference).precision
 
