@@ -1,34 +1,62 @@
 """Hands whole work units to xdist's workers, so that a unit's requests reach one engine together.
 
-A worker prefers units of the engine it has loaded; big units go first. Sessions without evals get xdist's own
-scheduler: which one it is shows only once the tests are collected, so this one waits for that.
+A worker that needs work gets, in this order: the longest unit of the engine that it has loaded; one of the engine with
+most work among those that no worker has loaded, those that are split for all to share last; a test that needs no engine;
+one of the engine where one more worker helps most. So nobody idles while there is a unit to start, and K engines on N workers are loaded at most
+about K + N - 1 times. Sessions without evals get xdist's own scheduler: which one it is shows only once the tests are
+collected, so this one waits for that.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from xdist.scheduler import LoadScheduling
 
 from evalharness.pytest_plugin.units import UnitKey
 
-__all__ = ["DeferredScheduler", "UnitScheduler"]
+__all__ = ["AssignUnits", "CrashJudge", "DeferredScheduler", "Estimate", "UnitScheduler"]
 
 AssignUnits = Callable[[Sequence[str]], dict[str, UnitKey]]
+Estimate = Callable[[UnitKey, Sequence[str]], float]
+"""Seconds that the tests of a unit are expected to take; only how they compare to others' matters."""
+
+
+class CrashJudge(Protocol):
+    """Decides about the test that a worker died in, and about what is given up with it."""
+
+    def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Sequence[str]) -> bool:
+        """Return whether the test runs once more; `left` are all tests of its unit that the worker did not finish."""
+        ...
+
+    def is_given_up(self, engine: str) -> bool:
+        """Return whether the engine has killed so many workers that no other one is to load it."""
+        ...
+
+    def give_up(self, nodeids: Sequence[str]) -> None:
+        """Report tests that nobody will run."""
+        ...
+
+
+def _count(unit: UnitKey, nodeids: Sequence[str]) -> float:
+    return float(len(nodeids))
 
 
 class UnitScheduler:
     """xdist's scheduling protocol over units; tests that are no evals form units of one."""
 
-    def __init__(self, num_nodes: int, assign: AssignUnits) -> None:
+    def __init__(self, num_nodes: int, assign: AssignUnits, estimate: Estimate = _count, judge: CrashJudge | None = None) -> None:
         self._num_nodes = num_nodes
         self._assign = assign
+        self._estimate = estimate
+        self._judge = judge
         self._collections: dict[Any, list[str]] = {}
         self._collection: list[str] | None = None
         self._units: dict[str, UnitKey] = {}
-        self._waiting: dict[object, list[int]] = {}
+        self._waiting: dict[UnitKey | str, list[int]] = {}
+        self._seconds: dict[UnitKey | str, float] = {}
         self._pending: dict[Any, deque[int]] = {}
         self._loaded: dict[Any, str | None] = {}
 
@@ -74,7 +102,7 @@ class UnitScheduler:
     def mark_test_pending(self, item: str) -> None:
         """Put a test back: its worker wants it run again."""
         assert self._collection is not None
-        self._waiting[item] = [self._collection.index(item)]
+        self._wait(item, [self._collection.index(item)])
         for node in self.nodes:
             self._feed(node)
 
@@ -83,27 +111,61 @@ class UnitScheduler:
         raise NotImplementedError("only xdist's work stealing asks for this")
 
     def remove_node(self, node: Any) -> str | None:
-        """Remove a worker; returns the test that it crashed in, if any. The rest of its tests wait for another worker."""
+        """Remove a worker; returns the test that it crashed in, unless that runs once more. The rest waits for another worker."""
         pending = self._pending.pop(node)
         del self._loaded[node]
         if not pending or self._collection is None:
             return None
-        crashed = self._collection[pending.popleft()]
+        crashed = self._collection[pending[0]]
+        units: defaultdict[UnitKey | str, list[int]] = defaultdict(list)
         for index in pending:
-            self._waiting.setdefault(self._units.get(self._collection[index], self._collection[index]), []).append(index)
+            units[self._unit_of(index)].append(index)
+        if not self._is_retried(node, crashed, units):
+            units[self._unit_of(pending[0])].remove(pending[0])
+        for key, indices in units.items():
+            if indices:
+                self._wait(key, indices)
+        self._give_up_engines()
         for other in self.nodes:
             self._feed(other)
-        return crashed
+        return None if pending[0] in units[self._unit_of(pending[0])] else crashed
+
+    def _is_retried(self, node: Any, crashed: str, units: dict[UnitKey | str, list[int]]) -> bool:
+        unit = self._units.get(crashed)
+        if self._judge is None or unit is None:
+            return False
+        assert self._collection is not None
+        return self._judge.is_retried(node.gateway.id, crashed, unit, [self._collection[index] for index in units[unit]])
+
+    def _give_up_engines(self) -> None:
+        assert self._collection is not None
+        in_use = set(self._loaded.values())
+        for key in list(self._waiting):
+            if isinstance(key, UnitKey) and self._judge is not None and key.engine not in in_use and self._judge.is_given_up(key.engine):
+                self._judge.give_up([self._collection[index] for index in self._waiting.pop(key)])
 
     def schedule(self) -> None:
         """Give every worker its first units; again after a worker was added."""
         if self._collection is None:
             self._collection = next(iter(self._collections.values()))
             self._units = self._assign(self._collection)
-            for index, nodeid in enumerate(self._collection):
-                self._waiting.setdefault(self._units.get(nodeid, nodeid), []).append(index)
+            units: defaultdict[UnitKey | str, list[int]] = defaultdict(list)
+            for index in range(len(self._collection)):
+                units[self._unit_of(index)].append(index)
+            for key, indices in units.items():
+                self._wait(key, indices)
         for node in self.nodes:
             self._feed(node)
+
+    def _unit_of(self, index: int) -> UnitKey | str:
+        assert self._collection is not None
+        nodeid = self._collection[index]
+        return self._units.get(nodeid, nodeid)
+
+    def _wait(self, key: UnitKey | str, indices: list[int]) -> None:
+        assert self._collection is not None
+        self._waiting[key] = indices
+        self._seconds[key] = self._estimate(key, [self._collection[index] for index in indices]) if isinstance(key, UnitKey) else 0.0
 
     def _feed(self, node: Any) -> None:
         if node not in self._collections:
@@ -123,26 +185,51 @@ class UnitScheduler:
             self._pending[node].extend(indices)
             node.send_runtest_some(indices)
 
-    def _next_key(self, node: Any) -> object:
-        loaded = self._loaded[node]
-        taken = {engine for other, engine in self._loaded.items() if other is not node}
+    def _next_key(self, node: Any) -> UnitKey | str:
+        engine = self._next_engine(node)
+        if engine is None:
+            return next(key for key in self._waiting if not isinstance(key, UnitKey))
+        units = [key for key in self._waiting if isinstance(key, UnitKey) and key.engine == engine]
+        return max(units, key=self._seconds.__getitem__)
 
-        def rank(key: object) -> tuple[int, int]:
-            engine = key.engine if isinstance(key, UnitKey) else None
-            distance = 0 if engine == loaded else 1 if engine not in taken else 2
-            return distance, -len(self._waiting[key])
-
-        return min(self._waiting, key=rank)
+    def _next_engine(self, node: Any) -> str | None:
+        """Return the engine whose unit the worker gets, None where it gets a test that needs none."""
+        waiting_s: dict[str, float] = {}
+        num_shards: dict[str, int] = {}
+        for key in self._waiting:
+            if isinstance(key, UnitKey):
+                waiting_s[key.engine] = waiting_s.get(key.engine, 0.0) + self._seconds[key]
+                num_shards[key.engine] = max(num_shards.get(key.engine, 0), key.shard + 1)
+        if self._loaded[node] in waiting_s:
+            return self._loaded[node]
+        others = [engine for other, engine in self._loaded.items() if other is not node]
+        untouched = [engine for engine in waiting_s if engine not in others]
+        if untouched:
+            # Those that were split for all to share come last.
+            return min(untouched, key=lambda engine: (num_shards[engine], -waiting_s[engine]))
+        if any(not isinstance(key, UnitKey) for key in self._waiting):
+            return None
+        return max(waiting_s, key=lambda engine: waiting_s[engine] / (others.count(engine) + 1))
 
 
 class DeferredScheduler:
     """Chooses between units and xdist's own load scheduling once the first worker has collected."""
 
-    def __init__(self, config: Any, log: Any, num_nodes: int, assign: AssignUnits) -> None:
+    def __init__(
+        self,
+        config: Any,
+        log: Any,
+        num_nodes: int,
+        assign: AssignUnits,
+        estimate: Estimate = _count,
+        judge: CrashJudge | None = None,
+    ) -> None:
         self._config = config
         self._log = log
         self._num_nodes = num_nodes
         self._assign = assign
+        self._estimate = estimate
+        self._judge = judge
         self._early_nodes: list[Any] = []
         self._chosen: Any = None
 
@@ -157,7 +244,10 @@ class DeferredScheduler:
         """Choose by what was collected, then pass it on."""
         if self._chosen is None:
             evals = self._assign(collection)
-            self._chosen = UnitScheduler(self._num_nodes, self._assign) if evals else LoadScheduling(self._config, self._log)
+            if evals:
+                self._chosen = UnitScheduler(self._num_nodes, self._assign, self._estimate, self._judge)
+            else:
+                self._chosen = LoadScheduling(self._config, self._log)
             for early in self._early_nodes:
                 self._chosen.add_node(early)
         self._chosen.add_node_collection(node, collection)

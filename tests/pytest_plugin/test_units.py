@@ -35,11 +35,32 @@ def ids(num_cases: int, tests: str = "s", engine: str = "hf:x") -> list[str]:
     [(1, 0, 1), (100, 0, 1), (100, 1, 1), (1, 4, 1), (3, 4, 3), (4, 4, 4), (40, 4, 5), (1000, 4, 12), (17, 2, 2), (48, 2, 6)],
 )
 def test_there_are_units_for_every_worker_but_no_tiny_ones(num_cases: int, num_workers: int, num_units: int) -> None:
-    units = assign_units(ids(num_cases), ["hf:x"], num_workers)
+    units = assign_units(ids(num_cases, engine="fake:x"), ["fake:x"], num_workers)
     assert len(units) == num_cases
     assert len(set(units.values())) == num_units
     sizes = [list(units.values()).count(unit) for unit in set(units.values())]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "num_cases", "num_units"),
+    [("hf:x", 40, 4), ("hf:x", 200, 6), ("hf:x", 10_000, 12), ("vllm:x", 1000, 4), ("vllm:x", 10_000, 12), ("vllm:x", 2, 2)],
+)
+def test_units_are_large_enough_for_what_the_backend_runs_at_once(engine: str, num_cases: int, num_units: int) -> None:
+    assert len(set(assign_units(ids(num_cases, engine=engine), [engine], 4).values())) == num_units
+
+
+def test_of_many_engines_only_those_left_over_are_split() -> None:
+    engines = [f"vllm:c{number}" for number in range(10)]
+    nodeids = [nodeid for engine in engines for nodeid in ids(1000, engine=engine)]
+    units = set(assign_units(nodeids, engines, 4).values())
+    assert [sum(unit.engine == engine for unit in units) for engine in engines] == [1] * 8 + [2, 2]
+
+
+def test_of_two_evals_the_large_one_is_split() -> None:
+    nodeids = [*ids(2000, engine="fake:x"), *(f"test_b.py::test_s[fake:x-c{case}]" for case in range(10))]
+    units = set(assign_units(nodeids, ["fake:x"], 4).values())
+    assert [sum(unit.path == path for unit in units) for path in ("test_a.py", "test_b.py")] == [12, 1]
 
 
 def test_all_tests_of_a_case_share_a_unit() -> None:
