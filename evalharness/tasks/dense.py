@@ -4,13 +4,16 @@ load_cases      a folder with gt_vs_pred.jsonl and its photos → one case per p
 request         case → chat with the photo
 read            generation + case → Dump, strict and tolerant, on the 0..1000 grid
 judge           Dump + case → every metric as a number, and what tables and reports are made of
+aggregate       rows → micro metrics over all photos; tables: rows → tables
+outputs         rows → gt_vs_pred.jsonl, the offline report, pictures for spot checks
+score_dump      a dump on disk → rows, without a model
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,15 @@ from evalharness.cases import Case
 from evalharness.contracts import GenerationResult, VlmGenerationRequest
 from evalharness.errors import ConfigError
 from evalharness.images import why_unusable
-from evalharness.tasks.dense_coordinates import patch_size, space_of
+from evalharness.outputs import OutputTarget
+from evalharness.tasks.dense_coordinates import Space, patch_size, space_of
 from evalharness.tasks.dense_dump import DUMP_NAME, DumpRow, read_dump
+from evalharness.tasks.dense_dump_writing import dump_rows, offline_report, write_dump, write_json
 from evalharness.tasks.dense_metrics import Judgement, judge_dump, judge_objects
 from evalharness.tasks.dense_objects import DenseObject
 from evalharness.tasks.dense_parse import Dump, parse_dump, render_dump
+from evalharness.tasks.dense_spot import draw_rows, pick_rows
+from evalharness.tasks.dense_tables import aggregate, tables
 from evalharness.tasks.stage_a_data import LABEL_DIRS
 from evalharness.tasks.stage_a_schema import MISSIONS, Domain, check_domain
 
@@ -32,17 +39,23 @@ __all__ = [
     "DenseObject",
     "Dump",
     "Judgement",
+    "aggregate",
     "judge",
     "judge_objects",
     "load_cases",
     "messages",
+    "offline_report",
+    "outputs",
     "parse_dump",
     "read",
     "read_dump",
     "render_dump",
     "request",
+    "score_dump",
+    "tables",
 ]
 
+REPORT_NAME = "dense_report.json"
 CONTRACT = "你是站点照片检测助手。第一行写任务头，第二行写一行JSON，列出全部物体。"
 COORDINATE_RULES: Mapping[str, str] = {
     "norm1000": "坐标为0到1000的整数",
@@ -147,7 +160,61 @@ def read(generation: GenerationResult, case: DenseCase) -> Dump:
 def judge(dump: Dump, case: DenseCase, finish_reason: str) -> Judgement:
     """Return the scores of one dump against its case, and the details that tables, dumps and pictures are made of."""
     judged = judge_dump(dump, case.reference)
-    truth = [{**one, "pixels": list(points)} for one, points in zip(judged.details["truth"], case.pixels, strict=True)]
-    image = {"path": case.image_path, "width": case.size[0], "height": case.size[1]}
     scores = {**judged.scores, "cap_hit": float(finish_reason == "length")}
-    return Judgement(scores, {**judged.details, "truth": truth, "image": image})
+    return Judgement(scores, _with_image(judged, case.image_path, case.size, case.pixels))
+
+
+def _with_image(judged: Judgement, path: str, size: tuple[int, int], pixels: Sequence[Sequence[int]]) -> dict[str, Any]:
+    truth = [{**one, "pixels": list(points)} for one, points in zip(judged.details["truth"], pixels, strict=True)]
+    return {**judged.details, "truth": truth, "image": {"path": path, "width": size[0], "height": size[1]}}
+
+
+def outputs(rows: Sequence[Mapping[str, Any]], target: OutputTarget) -> None:
+    """Write `gt_vs_pred.jsonl`, `dense_report.json` and, with `target.spot`, that many pictures below `spot/`."""
+    found = [row for row in rows if row.get("details")]
+    if not found:
+        return
+    write_dump(target.folder / DUMP_NAME, dump_rows(found))
+    write_json(target.folder / REPORT_NAME, offline_report(found, DUMP_NAME))
+    if target.spot and target.data_dir is not None:
+        draw_rows(pick_rows(found, target.spot, target.seed), target.folder / "spot", target.data_dir)
+
+
+def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[dict[str, Any]]:
+    """Return the pictures of a dump as rows for `aggregate`, `tables`, `offline_report` and `outputs`: scored anew, without a model.
+
+    Where a row has the model's text, the objects are read from it, in the space that the row names, else in `coordinates`;
+    so what the original lost or dropped is found and counted. Without a text, the stored predictions are scored, and
+    nothing is said about the form of the answer.
+    """
+    patch_size(coordinates)
+    return [_scored_row(row, coordinates) for row in read_dump(path)]
+
+
+def _scored_row(row: DumpRow, coordinates: str) -> dict[str, Any]:
+    case_id, tags = _place(row.image_path)
+    problem = ""
+    if row.texts:
+        dump = _first_readable(row, row.space or space_of(coordinates, row.size))
+        judged, problem = judge_dump(dump, row.truth), dump.problem
+    else:
+        judged = judge_objects(row.predictions, row.truth)
+    scores = dict(judged.scores)
+    if row.finish_reason is not None:
+        scores["cap_hit"] = float(row.finish_reason == "length")
+    return {
+        "case_id": row.case_id or case_id,
+        "tags": {**tags, "domain": row.domain},
+        "outcome": "miss" if problem else "pass",
+        "problem": problem or None,
+        "scores": scores,
+        "details": _with_image(judged, row.image_path, row.size, row.pixels),
+        "generation": {"text": row.texts[0], "raw_text": row.texts[-1], "finish_reason": row.finish_reason} if row.texts else None,
+    }
+
+
+def _first_readable(row: DumpRow, space: Space) -> Dump:
+    """Return what the clean text says, or the raw text where nothing can be read from the clean one."""
+    dumps = (parse_dump(text, row.domain, space) for text in row.texts)
+    first = next(dumps)
+    return first if first.readable else next((dump for dump in dumps if dump.readable), first)

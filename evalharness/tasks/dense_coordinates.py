@@ -28,8 +28,11 @@ class Space:
 
     width: float = GRID
     height: float = GRID
-    whole: bool = True
-    """Whether coordinates must be whole numbers in the strict form."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether coordinates must be whole numbers in the strict form."""
+        return self.width != 1
 
     def to_grid(self, values: Sequence[float]) -> tuple[list[int], bool]:
         """Return flat x, y, x, y… clamped and rounded to the grid, and whether any of them lay outside."""
@@ -71,7 +74,7 @@ def space_of(coordinates: str, size: tuple[int, int], patches: tuple[int, int] |
         return Space(patches[0] * patch, patches[1] * patch)
     if coordinates == "pixels":
         return Space(*size)
-    return NORM1000 if coordinates == "norm1000" else Space(1.0, 1.0, whole=False)
+    return NORM1000 if coordinates == "norm1000" else Space(1, 1)
 
 
 def to_pixels(points: Sequence[float], size: tuple[int, int]) -> list[int]:

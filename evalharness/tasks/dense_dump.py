@@ -3,9 +3,8 @@
     {"image_path": "images/demo.jpg", "gt": [{"type": "bbox_2d", "points": [26, 29, 115, 58], "desc": "…"}], "gt_norm1000": […],
      "pred": […], "width": 640, "height": 480, "raw_text": "…", "clean_text": "…"}
 
-`gt` is in pixels, `gt_norm1000` and `pred` on the 0..1000 grid. Where a row has the model's text, the objects are read from
-it again: the original drops repetitions without a word, and gives `[]` for an answer that it could not read. A last row
-with `"summary": true` is an aggregate; it is skipped.
+`gt` is in pixels, `gt_norm1000` and `pred` on the 0..1000 grid. A row with `"summary": true` is an aggregate; it is skipped.
+How our dumps are written, and what they say more, is in `dense_dump_writing`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.errors import ConfigError, RecordError
-from evalharness.tasks.dense_coordinates import NORM1000, Space, space_of
-from evalharness.tasks.dense_objects import TYPES, DenseObject
+from evalharness.tasks.dense_coordinates import NORM1000, Space, space_of, to_pixels
+from evalharness.tasks.dense_objects import TYPES, DenseObject, category_of
 from evalharness.tasks.dense_parse import object_of
 from evalharness.tasks.stage_a_schema import DOMAINS, MISSIONS, SCHEMA, Domain
 
@@ -32,7 +31,8 @@ DUMP_NAME = "gt_vs_pred.jsonl"
 class DumpRow:
     """One picture of a dump. `truth` is on the grid; `pixels` are its points in pixels, object by object.
 
-    `predictions` are those of the file, `text` the model's answer, "" where the file has none.
+    `predictions` are those of the file. `texts` are the model's answer, clean and raw; none where the file has only objects.
+    `space` is the space of the texts' coordinates, None where the file does not say.
     """
 
     image_path: str
@@ -41,8 +41,10 @@ class DumpRow:
     truth: tuple[DenseObject, ...]
     pixels: tuple[tuple[int, ...], ...]
     predictions: tuple[DenseObject, ...]
-    text: str
+    texts: tuple[str, ...]
+    space: Space | None
     finish_reason: str | None
+    case_id: str | None
 
 
 def read_dump(path: Path | str, predictions_in: str = "norm1000") -> list[DumpRow]:
@@ -93,8 +95,6 @@ def _domain(row: Mapping[str, Any], where: str) -> Domain | None:
 
 
 def _category(one: Any) -> str:
-    from evalharness.tasks.dense_objects import category_of
-
     return category_of(str(one.get("desc", ""))) if isinstance(one, Mapping) else ""
 
 
@@ -118,9 +118,26 @@ def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predict
         truth,
         pixels,
         tuple(one for one in said if isinstance(one, DenseObject)),
-        str(row.get("clean_text") or row.get("raw_text") or ""),
+        _texts(row),
+        _text_space(row, where),
         row["finish_reason"] if isinstance(row.get("finish_reason"), str) else None,
+        row["case_id"] if isinstance(row.get("case_id"), str) else None,
     )
+
+
+def _texts(row: Mapping[str, Any]) -> tuple[str, ...]:
+    texts = tuple(str(row[key]) for key in ("clean_text", "raw_text") if row.get(key))
+    # Only ours say so; an empty answer is an answer, too.
+    return texts or (("",) if "parse_failed" in row else ())
+
+
+def _text_space(row: Mapping[str, Any], where: str) -> Space | None:
+    given = row.get("text_space")
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) != 2 or not all(isinstance(edge, (int, float)) and edge > 0 for edge in given):
+        raise RecordError(f"{where}.text_space must be [width, height], got {given!r}")
+    return Space(*given)
 
 
 def _edge(row: Mapping[str, Any], key: str, where: str) -> int:
@@ -132,8 +149,6 @@ def _edge(row: Mapping[str, Any], key: str, where: str) -> int:
 
 def _truth(row: Mapping[str, Any], size: tuple[int, int], where: str) -> tuple[tuple[DenseObject, ...], tuple[tuple[int, ...], ...]]:
     """Return the true objects on the grid and their points in pixels, each from the other where the row has only one."""
-    from evalharness.tasks.dense_coordinates import to_pixels
-
     in_pixels = [_checked(one, Space(*size), f"{where}.gt[{place}]") for place, one in enumerate(_listed(row, "gt", where))]
     on_grid = [_checked(one, NORM1000, f"{where}.gt_norm1000[{place}]") for place, one in enumerate(_listed(row, "gt_norm1000", where))]
     if in_pixels and on_grid and len(in_pixels) != len(on_grid):

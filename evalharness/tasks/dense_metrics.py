@@ -33,6 +33,8 @@ __all__ = [
 TEXT_KEY, NOTES_KEY, DISTANCE_KEY = "文本", "备注", "站点距离"
 ATTRIBUTE_WEIGHTS: Mapping[str, float] = {"可见性": 0.1, DISTANCE_KEY: 4.0}
 """Weight of an attribute in `attribute_recall`; 1 for the others. Texts and notes are no attributes here, they have their own accuracy."""
+MAX_DROPPED = 20
+"""Reasons kept in the details; how many there were is a score."""
 SHORT_NAMES: Mapping[Mode, str] = {"localization": "loc", "phase": "phase", "category": "category"}
 """Mode → the first part of its metrics' names."""
 
@@ -65,7 +67,13 @@ def judge_dump(dump: Dump, truth: Sequence[DenseObject]) -> Judgement:
         "num_duplicates": dump.num_duplicates,
         "num_dropped": len(dump.dropped),
     }
-    return Judgement(scores, {**judged.details, "dropped": list(dump.dropped)})
+    form = {
+        "readable": dump.readable,
+        "truncated": dump.truncated,
+        "num_duplicates": dump.num_duplicates,
+        "dropped": list(dump.dropped[:MAX_DROPPED]),
+    }
+    return Judgement(scores, {**judged.details, "form": form, "space": [dump.space.width, dump.space.height]})
 
 
 def judge_objects(predictions: Sequence[DenseObject], truth: Sequence[DenseObject]) -> Judgement:

@@ -49,6 +49,7 @@ class Dump:
     num_duplicates: int
     dropped: tuple[str, ...]
     format_problems: tuple[str, ...]
+    space: Space = NORM1000
 
     def __repr__(self) -> str:
         # Short: pytest shows it below every failed assertion about a dump.
@@ -90,7 +91,15 @@ def parse_dump(text: str, domain: str, space: Space = NORM1000) -> Dump:
     if not problems:
         problems = list(_entry_problems(root.value, space))
     return Dump(
-        unique, header, header_match, root.found, root.truncated, len(objects) - len(unique), tuple(dropped), tuple(problems[:MAX_REASONS])
+        objects=unique,
+        header=header,
+        header_match=header_match,
+        readable=root.found,
+        truncated=root.truncated,
+        num_duplicates=len(objects) - len(unique),
+        dropped=tuple(dropped),
+        format_problems=tuple(problems[:MAX_REASONS]),
+        space=space,
     )
 
 

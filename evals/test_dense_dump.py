@@ -1,0 +1,44 @@
+"""Dense dumps: every object of a site photo, with its description and its geometry.
+
+A photo in, two lines out, coordinates on a grid of 0 to 1000, objects from top to bottom and left to right:
+
+    <DOMAIN=BBU>, <TASK=DETECTION>
+    {"object_1": {"desc": "类别=标签,文本=DEMO-01", "bbox_2d": [40, 60, 180, 120]}, "object_2": {"desc": …, "line_points": 2, "line": …}}
+
+Photos and true objects are those of `<root>/gt_vs_pred.jsonl`; another root is given with --data. The form is that of
+`evalharness/tasks/dense_parse.py`; IoU, matching and metrics are those of `dense_geometry.py`, `dense_matching.py` and
+`dense_metrics.py`. `--spot 12` draws twelve photos with truth and prediction. COORDINATES is the space in which the models
+answer: norm1000, unit, pixels, or processed:14 (pixels of the photo as resized to patches of 14).
+
+Gates: `valid`, nothing to forgive in the form; `loc_micro_f1`, objects found where they are; `lowest_category_f1`, no
+category lost; `length_rate`, answers that never end; `invalid_rate`, photos that could not be asked.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from evalharness import GenerationOptions
+from evalharness.tasks import dense
+
+COORDINATES = "norm1000"
+
+pytestmark = pytest.mark.eval(
+    cases=partial(dense.load_cases, coordinates=COORDINATES),
+    request=dense.request,
+    options=GenerationOptions(max_new_tokens=1024),
+    aggregate=dense.aggregate,
+    tables=dense.tables,
+    outputs=dense.outputs,
+)
+
+
+@pytest.mark.gate("valid >= 0.95", "loc_micro_f1 >= 0.90", "lowest_category_f1 >= 0.80", "length_rate <= 0.02", "invalid_rate <= 0.02")
+def test_objects(case, generation, score, details):
+    dump = dense.read(generation, case)
+    judged = dense.judge(dump, case, generation.finish_reason)
+    score(**judged.scores)
+    details(**judged.details)
+    assert dump.valid, dump.problem
