@@ -56,6 +56,9 @@ def _config(recorded: RecordedRun, data: Path | None, report_dir: Path, run_id: 
     start = re.sub(r"-rescored-[0-9a-f]{6}$", "", recorded.run_id)[:_MAX_RUN_ID_CHARS]
     settings["run_id"] = Setting(run_id or f"{start}-rescored-{os.urandom(3).hex()}", "command line" if run_id else "default")
     settings["report_dir"] = replace(settings["report_dir"], value=report_dir.absolute())
+    baseline = recorded.run.get("baseline")
+    if isinstance(baseline, dict) and baseline.get("path") and "baseline" in settings:  # "latest" may be another one now
+        settings["baseline"] = replace(settings["baseline"], value=baseline["path"])
     if data is not None:
         settings["data"] = Setting(data.absolute(), "command line")
     return RunConfig(settings)

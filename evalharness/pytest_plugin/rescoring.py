@@ -47,9 +47,7 @@ class RecordedEngine:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise BackendError(
-            f"engine {self._id} is that of a recorded run, nothing is loaded: it has no {name!r} while scores are made again"
-        )
+        raise BackendError(f"engine {self._id} is that of a recorded run and nothing is loaded: it has no {name!r} when scored again")
 
 
 class _StoredCase:

@@ -1,0 +1,535 @@
+"""Scores made again from stored generations: the same as live, from any kind of run, and honest about what is others now."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.cli import main
+from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, _own_modules, environment, unwanted
+
+CLOCK = {"run_id", "started_at", "duration_s", "worker"}
+CLOCK_OF_RUN = {"run_id", "started_at", "finished_at", "duration_s", "command", "config", "num_workers", "rescored", "problems"}
+
+
+def rescore(project: Project, *arguments: str) -> tuple[int, str]:
+    """Run the command in the project's folder; returns exit code and everything printed."""
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, _own_modules():
+        for name in unwanted(os.environ):
+            patch.delenv(name)
+        patch.setenv("COLUMNS", "160")
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        patch.chdir(project.root)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            warnings.resetwarnings()
+            code = main(["rescore", *arguments])
+    return code, output.getvalue()
+
+
+def again(project: Project, run: Run, *arguments: str) -> Run:
+    """Return the rescored run."""
+    code, output = rescore(project, str(run.run_dir), "--run-id", "again", *arguments)
+    return Run(code, output, 0.0, project.root, "again")
+
+
+def without(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def content(run: Run) -> list[dict[str, Any]]:
+    return [without(row, CLOCK) for row in run.rows]
+
+
+def assert_same(live: Run, rescored: Run) -> None:
+    """Everything that was judged, and every report, is that of the live run."""
+    assert rescored.exit_code == live.exit_code, rescored.output
+    assert content(rescored) == content(live)
+    facts = without(live.facts, {*CLOCK_OF_RUN, "git", "outputs"})
+    assert without(rescored.facts, {*CLOCK_OF_RUN, "git", "outputs"}) == facts
+    assert rescored.facts["problems"] == live.facts["problems"]
+    assert [entry["path"] for entry in rescored.facts["outputs"]] == [entry["path"] for entry in live.facts["outputs"]]
+    assert (rescored.run_dir / "report.csv").read_bytes() == (live.run_dir / "report.csv").read_bytes()
+    assert report_lines(rescored) == report_lines(live)
+
+
+def report_lines(run: Run) -> list[str]:
+    """Return report.md without clock, names of the run and what says that it was scored again."""
+    lines = (run.run_dir / "report.md").read_text("utf-8").splitlines()
+    own = re.compile(r"# Run|- scored again|\| (started|finished|duration \(s\)|run_id|report_dir|git) |(python -m )?(pytest|evalharness) ")
+    return [re.sub(r" +", " ", re.sub(r"-{2,}", "-", line)) for line in lines if not own.match(line)]
+
+
+EVAL = (
+    HEADER
+    + """
+def request(case):
+    if case.id == "c3":
+        raise KeyError("broken request")
+    return ask(case)
+
+def tables(rows):
+    return {"Lengths": [{"case": row["case_id"], "chars": len(row["generation"]["text"])} for row in rows]}
+
+def outputs(rows, target):
+    (target.folder / "texts.txt").write_text(" ".join(str((row["generation"] or {}).get("text")) for row in rows))
+
+pytestmark = pytest.mark.eval(
+    cases=lambda data_dir: cases(data_dir) + [Case(id="c4", invalid="image is broken"), Case(id="é-5", tags={"parity": "odd"})],
+    request=request,
+    aggregate=lambda rows: {"longest": max(len(row["generation"]["text"]) for row in rows)},
+    tables=tables,
+    outputs=outputs,
+)
+
+@pytest.mark.gate("length >= 6", "longest == 7", "invalid_rate <= 0.2")
+def test_gated(case, generation, score, details):
+    score(length=len(generation.text))
+    details(said=generation.text)
+    assert case.id != "c1", "not this one"
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_plain(case, generations, n):
+    if case.id == "c2":
+        pytest.skip("not now")
+    assert len(generations) == n
+"""
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_everything_is_as_in_the_live_run(project: Project, mode: str) -> None:
+    script = project.script({"contains": "ask c0", "error": "out of memory"}, {"contains": "é", "text": "answer "}, {"text": "abcdefg"})
+    live = project.write(test_a=EVAL).run("--model", script, mode=mode)
+    assert len({row["outcome"] for row in live.rows}) >= 5
+    assert_same(live, again(project, live))
+
+
+SAMPLES = (
+    HEADER
+    + """
+pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=2,
+    options=[GenerationOptions(temperature=1.0), GenerationOptions(temperature=0.5, max_new_tokens=5)])
+
+@pytest.mark.gate("short >= 2")
+def test_s(case, generations, score):
+    score(short=sum(one.finish_reason == "length" for one in generations))
+    assert len({one.seed for one in generations}) > 1
+"""
+)
+STEPS = (
+    HEADER
+    + """
+def request(case):
+    results = []
+    for step in range(int(case.id[1:])):
+        results += yield [ask(case)] * (step + 1), GenerationOptions(max_new_tokens=2 + step)
+    return TextGenerationRequest([{"role": "user", "content": case.id + "".join(one.text for one in results)}])
+
+pytestmark = pytest.mark.eval(cases=cases, request=request)
+
+@pytest.mark.gate("heard >= 0")
+def test_s(case, generation, steps, score):
+    score(heard=sum(map(len, steps)))
+    assert generation.text == case.id + "".join(one.text for step in steps for one in step)
+"""
+)
+
+
+@pytest.mark.parametrize("mode", MODES[::2])
+@pytest.mark.parametrize("module", [pytest.param(SAMPLES, id="samples"), pytest.param(STEPS, id="steps")])
+def test_several_samples_and_steps_are_as_in_the_live_run(project: Project, mode: str, module: str) -> None:
+    live = project.write(test_a=module).run(mode=mode)
+    assert live.counts == {"pass": 4}, live.output
+    assert_same(live, again(project, live))
+
+
+def test_a_step_that_failed_is_as_in_the_live_run(project: Project) -> None:
+    script = project.script({"contains": "ask c2", "invalid": "no photo"}, {"text": "ask"})
+    live = project.write(test_a=STEPS.replace("generation.text ==", "True or generation.text ==")).run_inline("--model", script)
+    assert live.counts == {"pass": 3, "invalid": 1}
+    rescored = again(project, live)
+    assert_same(live, rescored)
+    assert rescored.row("c2")["problem"] == "step 1: no photo"
+
+
+def test_several_engines_and_modules_are_as_in_the_live_run(project: Project) -> None:
+    project.script({"text": "abc"})
+    live = project.write(test_a=MARK + "def test_s(case, generation, score): score(x=len(generation.text))\n", test_b=SAMPLES).run_inline(
+        "--model", "echo", "--model", "answers.jsonl", "-k", "not c2", "--limit", "3"
+    )
+    assert (len(live.facts["engines"]), len(live.rows)) == (2, 8)
+    assert_same(live, again(project, live))
+
+
+@pytest.mark.parametrize("mode", MODES[::2])
+def test_a_run_on_transformers_is_scored_again_without_loading_torch(project: Project, mode: str, tiny_vlm_checkpoint: Path) -> None:
+    module = MARK + "@pytest.mark.gate('x >= 0')\ndef test_s(case, generation, score): score(x=len(generation.token_ids))\n"
+    flags = [f"--model={tiny_vlm_checkpoint}", "--dtype=float32", "--max-new-tokens=4"]
+    live = project.write(test_a=module).run(*flags, mode=mode, backend="hf", apart=True)
+    assert live.exit_code == 0, live.output
+    conftest = """
+        import sys
+
+        def pytest_unconfigure(config):
+            print("loaded:", [name for name in ("torch", "transformers", "vllm") if name in sys.modules])
+    """
+    project.write(conftest=conftest)
+    done = subprocess.run(
+        [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir), "--run-id", "again"],
+        cwd=project.root, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "loaded: []" in done.stdout, done.stdout + done.stderr
+    assert_same(live, Run(done.returncode, done.stdout, 0.0, project.root, "again"))
+
+
+def test_the_recorded_run_is_not_touched(project: Project) -> None:
+    live = project.write(test_a=EVAL).run_inline()
+    files = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in live.run_dir.rglob("*") if path.is_file()}
+    again(project, live)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in live.run_dir.rglob("*") if path.is_file()} == files
+
+
+def test_a_rescored_run_says_so_and_can_be_scored_again(project: Project) -> None:
+    live = project.write(test_a=STEPS).run_inline("--run-id", "live")
+    rescored = again(project, live)
+    assert rescored.facts["rescored"]["run_id"] == "live"
+    assert rescored.facts["rescored"]["changes"] == []
+    assert "scored again: the generations are those of run live of 20" in (rescored.run_dir / "report.md").read_text("utf-8")
+    assert "scored again" in rescored.output
+    code, output = rescore(project, str(rescored.run_dir), "--run-id", "third", "--report-dir", "elsewhere")
+    assert code == 0, output
+    third = Run(code, output, 0.0, project.root)
+    rows = [json.loads(line) for line in (project.root / "elsewhere" / "third" / "samples.jsonl").read_bytes().splitlines()]
+    assert [without(row, CLOCK) for row in rows] == content(live)
+    assert third.root == project.root
+
+
+def test_without_a_name_the_new_run_lies_beside_the_old_one(project: Project) -> None:
+    live = project.write(test_a=STEPS).run_inline("--run-id", "live")
+    for _ in range(2):
+        assert rescore(project, str(live.run_dir))[0] == 0
+    names = sorted(path.name for path in (project.root / "reports").iterdir())
+    assert names[0] == "live"
+    assert len(names) == 3
+    assert all(re.fullmatch(r"live-rescored-[0-9a-f]{6}", name) for name in names[1:])
+
+
+def test_changed_tests_judge_the_old_generations(project: Project) -> None:
+    live = project.write(test_a=MARK + "def test_s(case, generation, score): score(x=1)\n").run_inline()
+    changed = (
+        MARK
+        + """
+@pytest.mark.gate("y == 6")
+def test_s(case, generation, score): score(x=2)
+@pytest.mark.gate("y == 6")
+def test_new(case, generation, score): score(y=len(generation.text))
+"""
+    )
+    rescored = again(project.write(test_a=changed), live)
+    assert {row["scores"].get("x", row["scores"].get("y")) for row in rescored.rows} == {2.0, 6.0}
+    assert [(gate["test"], gate["passed"]) for gate in rescored.facts["gates"]] == [("test_s", False), ("test_new", True)]
+    assert rescored.exit_code == 1
+
+
+def test_a_project_that_sets_workers_is_scored_in_one_process(project: Project) -> None:
+    live = project.write(test_a=EVAL).run_inline()
+    (project.root / "pytest.ini").write_text("[pytest]\naddopts = -p xdist -n2\n")
+    rescored = again(project, live)
+    assert content(rescored) == content(live)
+    assert [path.name for path in (rescored.run_dir / "journal").iterdir()] == ["main.jsonl"]
+
+
+def test_it_works_from_a_folder_below_the_project(project: Project) -> None:
+    (project.root / "evals").mkdir()
+    (project.root / "evals" / "test_a.py").write_text(textwrap.dedent(EVAL))
+    live = project.run_inline("evals")
+    below = Project(project.root / "evals")
+    (below.root / "pytest.ini").unlink()
+    code, output = rescore(below, str(live.run_dir), "--run-id", "again")
+    assert code == live.exit_code
+    assert_same(live, Run(code, output, 0.0, project.root, "again"))
+
+
+class TestWhatIsOthersNow:
+    def changes(self, run: Run) -> dict[tuple[str, str], list[str]]:
+        return {(change["eval"], change["what"]): change["cases"] for change in run.facts["rescored"]["changes"]}
+
+    def test_cases_that_are_gone_or_new_are_named_and_none_gets_a_score_it_has_no_generation_for(self, project: Project) -> None:
+        test = "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): score(x=1)\n"
+        live = project.write(test_a=MARK + test).run_inline("--run-id", "live")
+        changed = MARK.replace("for i in range(4)", "for i in (0, 2, 3, 7)").replace('"even"}', '"straight"}')
+        rescored = again(project.write(test_a=changed + test), live)
+        assert self.changes(rescored) == {
+            ("a", "the case is not there any more"): ["c1"],
+            ("a", "its group or tags are others now"): ["c0", "c2"],
+            ("a", "the case is new and was never asked"): ["c7"],
+        }
+        assert rescored.outcomes == {"test_s/c0": "pass", "test_s/c2": "pass", "test_s/c3": "pass", "test_s/c7": "skip"}
+        assert rescored.row("c7")["problem"] == "not run: no generation of this case is recorded: run live did not have this test for it"
+        assert (rescored.row("c7")["scores"], rescored.row("c7")["generation"]) == ({}, None)
+        assert not rescored.gate("x >= 1")["passed"]
+        report = (rescored.run_dir / "report.md").read_text("utf-8")
+        assert "a: since run live, 1 case: the case is new and was never asked: c7" in report
+        assert "a, the case is not there any more: c1." in report
+
+    @pytest.mark.parametrize(
+        ("old", "new", "what"),
+        [
+            pytest.param('f"ask {case.id}"', 'f"please {case.id}"', "the text of its prompt would be another now", id="text"),
+            pytest.param(
+                "return TextGenerationRequest(",
+                "raise KeyError('gone')\n    TextGenerationRequest(",
+                "it could not be asked now",
+                id="raises",
+            ),
+            pytest.param(
+                "return TextGenerationRequest(", "yield [], 1\n    TextGenerationRequest(", "it could not be asked now", id="generator"
+            ),
+        ],
+    )
+    def test_prompts_that_would_be_others_are_named(self, project: Project, old: str, new: str, what: str) -> None:
+        test = "def test_s(case, generation): pass\n"
+        live = project.write(test_a=MARK + test).run_inline()
+        rescored = again(project.write(test_a=MARK.replace(old, new) + test), live)
+        assert self.changes(rescored) == {("a", what): ["c0", "c1", "c2", "c3"]}
+        assert rescored.counts == {"pass": 4}
+
+    @pytest.mark.parametrize(
+        ("old", "new", "what"),
+        [
+            pytest.param(
+                "[ask(case)] *",
+                "[TextGenerationRequest([{'role': 'user', 'content': 'x'}])] *",
+                "the text of its prompt would be another now",
+                id="text",
+            ),
+            pytest.param("range(int(case.id[1:]))", "range(1)", "it would be asked in other steps now", id="fewer"),
+            pytest.param("(step + 1)", "(step + 2)", "it would be asked in other steps now", id="more-requests"),
+        ],
+    )
+    def test_steps_that_would_be_others_are_named(self, project: Project, old: str, new: str, what: str) -> None:
+        live = project.write(test_a=STEPS).run_inline()
+        rescored = again(project.write(test_a=STEPS.replace(old, new)), live)
+        named = self.changes(rescored)["a", what]
+        assert named
+        assert set(named) <= {"c0", "c1", "c2", "c3"}
+        assert rescored.counts == {"pass": 4}
+
+    def test_images_that_are_others_are_named(self, project: Project) -> None:
+        from PIL import Image
+
+        def paint(colours: list[str]) -> None:
+            for number, colour in enumerate(colours):
+                Image.new("RGB", (32, 32), colour).save(project.root / f"c{number}.png")
+
+        module = """
+            import pytest
+            from evalharness import Case, VlmGenerationRequest
+
+            def request(case):
+                parts = [{"type": "image", "image": f"{case.id}.png"}, {"type": "text", "text": "?"}]
+                return VlmGenerationRequest([{"role": "user", "content": parts}])
+
+            pytestmark = pytest.mark.eval(cases=lambda data: [Case(id=f"c{i}") for i in range(3)], request=request)
+
+            def test_s(case, generation): pass
+        """
+        paint(["red", "blue", "black"])
+        live = project.write(test_a=module).run_inline()
+        assert live.counts == {"pass": 3}
+        paint(["red", "white"])
+        (project.root / "c2.png").unlink()
+        rescored = again(project, live)
+        assert self.changes(rescored) == {("a", "its images would be others now"): ["c1"], ("a", "its images cannot be read now"): ["c2"]}
+        assert rescored.counts == {"pass": 3}
+
+    def test_a_module_that_is_gone_is_a_problem_of_the_run(self, project: Project) -> None:
+        test = "def test_s(case, generation): pass\n"
+        live = project.write(test_a=MARK + test, test_b=MARK + test).run_inline()
+        (project.root / "test_b.py").unlink()
+        rescored = again(project, live)
+        assert rescored.exit_code != 0
+        assert rescored.facts["problems"] == ["test_b.py is not there any more: its tests could not run again"]
+        assert {row["eval"] for row in rescored.rows} == {"a"}
+
+    def test_a_test_that_wants_to_generate_is_an_error_that_says_why_it_cannot(self, project: Project) -> None:
+        test = "def test_s(case, engine, generation): assert engine.generate_text_batch([ask(case)], GenerationOptions())\n"
+        live = project.write(test_a=MARK + test).run_inline("--limit", "1")
+        assert live.counts == {"pass": 1}
+        rescored = again(project, live)
+        assert rescored.counts == {"error": 1}
+        assert "engine fake:echo is that of a recorded run and nothing is loaded" in rescored.rows[0]["problem"]
+
+
+KILLED = (
+    MARK.replace("range(4)", "range(12)")
+    + """
+import signal, time
+
+@pytest.mark.gate("x >= 1")
+def test_s(case, generation, score):
+    score(x=1)
+    if case.id == "c10" and os.environ.get("KILL"):
+        time.sleep(1)
+        os.killpg(0, signal.SIGKILL)
+"""
+)
+
+
+@pytest.mark.parametrize("mode", MODES[::2])
+def test_a_killed_run_gets_the_scores_of_all_that_it_had_generated(project: Project, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KILL", "1")
+    live = project.write(test_a=KILLED).run(mode=mode, apart=True)
+    assert live.exit_code == -signal.SIGKILL
+    monkeypatch.delenv("KILL")
+    generated = {line["case_id"] for line in live.journal if line["kind"] == "generation"}
+    rescored = again(project, live)
+    assert {row["case_id"] for row in rescored.rows if row["outcome"] == "pass"} == generated
+    assert {row["outcome"] for row in rescored.rows if row["case_id"] not in generated} <= {"skip"}
+    assert rescored.gate("x >= 1")["passed"] == (len(generated) == 12)
+    assert len(rescored.rows) == 12
+
+
+def test_a_torn_last_line_costs_its_generation_only(project: Project) -> None:
+    test = "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): score(x=1)\n"
+    live = project.write(test_a=MARK + test).run_inline("--run-id", "live")
+    journal = live.run_dir / "journal" / "main.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    cut = next(number for number, line in enumerate(lines) if b'"case_id":"c2"' in line and line.startswith(b'{"kind":"generation"'))
+    journal.write_bytes(b"".join(lines[:cut]) + lines[cut][:40])
+    facts = without(live.facts, {"finished_at", "gates"})
+    (live.run_dir / "run.json").write_text(json.dumps(facts))
+    rescored = again(project, live)
+    assert rescored.counts == {"pass": 2, "skip": 2}
+    assert rescored.row("c2")["problem"].endswith("run live was killed before it, or still goes on")
+    assert rescored.gate("x >= 1")["reason"] == "not judged: 2 of 4 cases were not run (run live was killed before it, or still goes on)"
+
+
+class TestOtherTests:
+    CHECK = """
+        import pytest
+
+        @pytest.mark.gate("chars >= 1", "pass_rate == 1")
+        def test_answer(case, generations, score, details):
+            score(chars=min(len(one.text) for one in generations))
+            details(eval=case.eval, tags=dict(case.tags))
+            assert case.id.startswith("c") and case.group in ("g0", "g1")
+    """
+
+    def test_every_stored_generation_of_all_evals_is_judged_per_eval(self, project: Project) -> None:
+        live = project.write(test_a=MARK + "def test_s(case, generation): pass\n", test_b=SAMPLES, helper_check=self.CHECK).run_inline()
+        rescored = again(project, live, "--tests", "helper_check.py")
+        assert rescored.exit_code == 0, rescored.output
+        assert {(row["eval"], row["test"]) for row in rescored.rows} == {
+            ("helper_check", "test_answer[a]"),
+            ("helper_check", "test_answer[b]"),
+        }
+        assert [(gate["test"], gate["expression"], gate["n"]) for gate in rescored.facts["gates"]] == [
+            (f"test_answer[{name}]", expression, 4) for name in "ab" for expression in ("chars >= 1", "pass_rate == 1")
+        ]
+        assert rescored.facts["rescored"]["tests"] == "helper_check.py"
+        for row in rescored.rows:
+            name = row["details"]["eval"]
+            (old,) = [one for one in live.rows if (one["eval"], one["case_id"]) == (name, row["case_id"])]
+            kept = ("generation", "generations", "options", "group", "tags", "engine", "checkpoint", "prompt_sha256")
+            assert {key: row.get(key) for key in kept} == {key: old.get(key) for key in kept}
+
+    def test_failures_stay_what_they_were(self, project: Project) -> None:
+        script = project.script({"contains": "c1", "invalid": "no"}, {"contains": "c2", "error": "gone"}, {"text": "fine"})
+        live = project.write(test_a=MARK + "def test_s(case, generation): pass\n", helper_check=self.CHECK).run_inline("--model", script)
+        rescored = again(project, live, "--tests", "helper_check.py")
+        assert {row["case_id"]: row["outcome"] for row in rescored.rows} == {"c0": "pass", "c1": "invalid", "c2": "error", "c3": "pass"}
+
+    def test_one_generation_of_several_is_refused(self, project: Project) -> None:
+        live = project.write(test_b=SAMPLES, helper_check="def test_x(case, generation): pass\n").run_inline("test_b.py")
+        code, output = rescore(project, str(live.run_dir), "--tests", "helper_check.py")
+        assert code != 0
+        assert "takes `generation`, but eval 'b' has 4 of each case; take `generations`" in output
+
+    def test_the_modules_own_cases_are_not_loaded(self, project: Project) -> None:
+        module = MARK.replace("cases=cases", "cases=lambda data: 1 / 0, aggregate=lambda rows: {'num': len(rows)}")
+        live = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline()
+        project.write(helper_check=module + "def test_x(case, generation): pass\n")
+        rescored = again(project, live, "--tests", "helper_check.py")
+        assert rescored.counts == {"pass": 4}, rescored.output
+        assert [(entry["test"], entry["value"]) for entry in rescored.facts["aggregates"]] == [("test_x[a]", 4.0)]
+
+    def test_what_they_made_is_not_scored_again(self, project: Project) -> None:
+        live = project.write(test_a=MARK + "def test_s(case, generation): pass\n", helper_check=self.CHECK).run_inline("--run-id", "live")
+        made = again(project, live, "--tests", "helper_check.py")
+        code, output = rescore(project, str(made.run_dir))
+        assert (code, "was made with --tests from run live; score that run again" in output) == (1, True)
+
+
+class TestRefused:
+    @pytest.fixture
+    def live(self, project: Project) -> Run:
+        return project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline("--run-id", "live")
+
+    def refused(self, project: Project, *arguments: str) -> str:
+        code, output = rescore(project, *arguments)
+        assert code == 1
+        assert output.startswith("evalharness: error: ")
+        return output
+
+    def test_a_folder_that_is_missing_or_no_run(self, project: Project) -> None:
+        assert "nowhere is no folder; give that of a run" in self.refused(project, "nowhere")
+        assert ". is no run directory" in self.refused(project, ".")
+
+    def test_a_run_without_journal(self, project: Project, live: Run) -> None:
+        shutil.rmtree(live.run_dir / "journal")
+        assert "has no journal, where the generations are in full" in self.refused(project, "reports/live")
+
+    def test_a_run_without_run_json(self, project: Project, live: Run) -> None:
+        (live.run_dir / "run.json").unlink()
+        assert "has no run.json, so nobody knows how its cases were asked" in self.refused(project, "reports/live")
+
+    def test_an_empty_journal(self, project: Project, live: Run) -> None:
+        (live.run_dir / "journal" / "main.jsonl").write_text("")
+        assert "holds no record of any case" in self.refused(project, "reports/live")
+
+    @pytest.mark.parametrize("line", ["[1, 2]", "3", '{"no": "kind"}', '{"kind":"row"}', '{"kind":"generation","generation":{}}'])
+    def test_a_journal_of_something_else(self, project: Project, live: Run, line: str) -> None:
+        (live.run_dir / "journal" / "main.jsonl").write_text(line + "\n")
+        assert "cannot be understood" in self.refused(project, "reports/live")
+
+    def test_a_run_of_a_newer_version(self, project: Project, live: Run) -> None:
+        (live.run_dir / "run.json").write_text(json.dumps({**live.facts, "schema_version": 99}))
+        assert "has schema_version 99; this evalharness reads up to" in self.refused(project, "reports/live")
+
+    @pytest.mark.parametrize("config", [None, 3, {"seed": {}}, {"seed": {"value": "x"}}])
+    def test_options_that_cannot_be_read(self, project: Project, live: Run, config: object) -> None:
+        (live.run_dir / "run.json").write_text(json.dumps({**live.facts, "config": config}))
+        assert "has no options that can be read" in self.refused(project, "reports/live")
+
+    def test_evals_that_are_all_gone(self, project: Project, live: Run) -> None:
+        (project.root / "test_a.py").unlink()
+        assert "the evals of run live are not here: test_a.py; run this in the project" in self.refused(project, "reports/live")
+
+    def test_a_name_that_is_taken_or_wrong(self, project: Project, live: Run) -> None:
+        assert "run 'live' exists already" in rescore(project, "reports/live", "--run-id", "live")[1]
+        assert "--run-id must be" in self.refused(project, "reports/live", "--run-id", "../x")
+
+    def test_tests_that_are_no_file(self, project: Project, live: Run) -> None:
+        assert "--tests nothing.py is no file" in self.refused(project, "reports/live", "--tests", "nothing.py")
+
+    def test_data_that_is_gone(self, project: Project, live: Run) -> None:
+        facts = live.facts
+        facts["config"]["data"] = {"value": "/nowhere", "origin": "command line"}
+        (live.run_dir / "run.json").write_text(json.dumps(facts))
+        assert "cases came from /nowhere, which is no folder; say with --data" in self.refused(project, "reports/live")
+        assert rescore(project, "reports/live", "--data", ".")[0] == 0
