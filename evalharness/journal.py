@@ -2,6 +2,7 @@
 
     journal/<worker>.jsonl   {"kind": "collected", …}    once per run: engines, node ids of all eval tests
                              {"kind": "eval", …}         once per eval module: name, path, tests, gates
+                             {"kind": "engine_start", …} an engine begins to open: its id
                              {"kind": "engine", …}       once per opened engine: settings, load time; once more, without it, when closed
                              {"kind": "unit_start", …}   one work unit begins
                              {"kind": "generation", …}   one finished generation of (engine, eval, case, sample), its key the last
@@ -10,9 +11,11 @@
                              {"kind": "step_failure", …} the same where there is none
                              {"kind": "unit", …}         one work unit: seconds from first request to last result
                              {"kind": "problem", …}      what the run could not do
+                             {"kind": "last_words", …}   why a worker ends itself: its engine is beyond repair
                              {"kind": "row", …}          one finished test
 Where a case was asked in steps, `steps` in its generation or failure says how many requests each step had; the latest step
-lines before it, that many, are its own. Readers ignore unknown kinds and keys, and a torn last line.
+lines before it, that many, are its own. `copied` marks what a worker took over from the journal of one that died.
+`journal/crashes.jsonl` has the units that workers left unfinished (`pytest_plugin/takeover.py`). Readers ignore unknown kinds and keys, and a torn last line.
 """
 
 from __future__ import annotations

@@ -149,7 +149,8 @@ def _recorded(records: RunRecords, worker: str, line: Line) -> Recorded:
     start = line.raw.index(_GENERATION) + len(_GENERATION)
     short = {name: made.get(name) for name in _KEPT}
     recorded = Recorded(short, line.path, line.offset + start, len(line.raw) - start - len(b"}\n"))
-    records.throughput.add_generation(worker, values["engine"], recorded)
+    if not values.get("copied"):  # else a worker that died has it too, and took the time for it
+        records.throughput.add_generation(worker, values["engine"], recorded)
     return recorded
 
 

@@ -86,6 +86,7 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
+        state.leave_if_engine_died()
         broken = next((failure for failure in failures if failure.kind == "error"), None)
         if broken is not None:
             record.broken = broken.problem

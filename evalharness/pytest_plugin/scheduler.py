@@ -2,9 +2,9 @@
 
 A worker that needs work gets, in this order: the longest unit of the engine that it has loaded; one of the engine with
 most work among those that no worker has loaded, those that are split for all to share last; a test that needs no engine;
-one of the engine where one more worker helps most. So nobody idles while there is a unit to start, and K engines on N workers are loaded at most
-about K + N - 1 times. Sessions without evals get xdist's own scheduler: which one it is shows only once the tests are
-collected, so this one waits for that.
+one of the engine where one more worker helps most. So nobody idles while there is a unit to start, and K engines on N
+workers are loaded at most about K + N - 1 times. Sessions without evals get xdist's own scheduler: which one it is shows
+only once the tests are collected, so this one waits for that.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from evalharness.journal import Journal
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, parametrize_eval, read_eval
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, open_engine
 from evalharness.pytest_plugin.outcomes import ItemRecord
+from evalharness.pytest_plugin.takeover import read_crashes, takeover_of
 from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.units import EvalNode, UnitKey, assign_units, parse_nodeid
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from evalharness.engine import Engine
 
 __all__ = ["NEW_SESSION", "STATE", "EvalSession", "utc_now"]
+
+EXIT_ENGINE_DIED = 70
+_MAX_ENGINE_DEATHS = 6
 
 
 def utc_now() -> str:
@@ -64,12 +68,18 @@ class EvalSession:
         self._journal: Journal | None = None
         self._units: dict[str, UnitKey] = {}
         self._unit_cases: dict[UnitKey, list[Case]] = {}
+        self._case_ids: dict[str, str] = {}
         self._tests_left: Counter[tuple[str, str, str]] = Counter()
         self._runner: tuple[UnitKey, UnitRunner] | None = None
         self._ended: set[str] = set()
         self._hanging: dict[str, str] = {}
         self._notices: list[str] = []
         self.progress = UnitProgress()
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether a controller has started this process, and will start another one should it die."""
+        return self.worker not in ("main", "controller")
 
     # Engines and evals, known at collection
 
@@ -133,6 +143,7 @@ class EvalSession:
                 raise ConfigError(
                     f"{nodeid} can be read as a case of several engines; rename the checkpoint of {engine_id} or the case {case.id!r}"
                 )
+            self._case_ids[nodeid] = case.id
             key = (unit.engine, unit.path, case.id)
             if not self._tests_left[key]:
                 self._unit_cases.setdefault(unit, []).append(case)
@@ -185,6 +196,7 @@ class EvalSession:
             # Before torch is imported; without it every worker's torch would use all cores.
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.num_workers)))
         started = time.monotonic()
+        self.journal.write("engine_start", {"id": spec.id})
         engine = open_engine(spec, self.run, self._note)
         facts = engine.describe()
         self.journal.write("engine", {"id": spec.id, "load_s": time.monotonic() - started, "settings": facts, "worker": self.worker})
@@ -212,10 +224,30 @@ class EvalSession:
             raise BackendError(self._hanging[unit.engine])
         module = self.modules[unit.path]
         cases = [case for case in self._unit_cases[unit] if self._tests_left[unit.engine, unit.path, case.id]]
+        more: dict[str, Any] = {}
+        takeover = takeover_of(self.run_dir, unit, module.name) if self.is_worker else None
+        if takeover is not None:
+            left = {self._case_ids[nodeid] for nodeid in takeover.nodeids}
+            cases = [case for case in cases if case.id in left]
+            more = {"recorded": takeover.recorded, "one_by_one": takeover.one_by_one}
         self.journal.write("unit_start", {"engine": unit.engine, "eval": module.name})
-        runner = UnitRunner(unit.engine, engine, module, cases, self.journal, self.progress)
+        runner = UnitRunner(unit.engine, engine, module, cases, self.journal, self.progress, **more)
         self._runner = (unit, runner)
         return runner
+
+    def leave_if_engine_died(self) -> None:
+        """End this worker if its engine can generate nothing more: a new one then goes on with the unit, from the journal.
+
+        Otherwise it would take unit after unit and make errors of them. An engine that breaks again and again stays, and does.
+        """
+        if self._runner is None or not self.is_worker:
+            return
+        unit, runner = self._runner
+        if runner.engine_failure is None:
+            return
+        if sum(note.gave_up and note.engine == unit.engine for note in read_crashes(self.run_dir)) < _MAX_ENGINE_DEATHS:
+            self.journal.write("last_words", {"problem": runner.engine_failure})
+            os._exit(EXIT_ENGINE_DIED)
 
     def stop_runner(self) -> None:
         """End the running unit, if any."""

@@ -10,18 +10,21 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult
 from evalharness.engine import Engine
-from evalharness.errors import EvalHarnessError, RecordError
+from evalharness.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.asking import CaseRequest, Next, Outcome, Request, Step, asks_in_steps, last_frame
 from evalharness.pytest_plugin.collection import EvalModule
+from evalharness.recorded import outcome_of
+from evalharness.run_merge import CaseRecords
 
 __all__ = ["UnitProgress", "UnitRunner"]
 
@@ -63,16 +66,28 @@ class _Asked(NamedTuple):
     position: int
     request: Request
     options: GenerationOptions
+    known: Outcome | None = None
+    """What a worker that died had recorded of it."""
 
 
 class UnitRunner:
     """Generates a unit's cases in a thread of its own; `outcomes` waits for one case.
 
-    Every finished generation is in the journal before a test can see it.
+    Every finished generation is in the journal before a test can see it. `recorded` gives what the run has of a case from
+    a worker that died: that is not generated again. `one_by_one`: a case is asked only once a test waits for it.
     """
 
     def __init__(
-        self, engine_id: str, engine: Engine, module: EvalModule, cases: Sequence[Case], journal: Journal, progress: UnitProgress
+        self,
+        engine_id: str,
+        engine: Engine,
+        module: EvalModule,
+        cases: Sequence[Case],
+        journal: Journal,
+        progress: UnitProgress,
+        *,
+        recorded: Callable[[str], CaseRecords | None] = lambda case_id: None,
+        one_by_one: bool = False,
     ) -> None:
         self._engine_id = engine_id
         self._engine = engine
@@ -80,6 +95,9 @@ class UnitRunner:
         self._cases = cases
         self._journal = journal
         self._progress = progress
+        self._recorded_before = recorded
+        self._one_by_one = one_by_one
+        self._wanted: str | None = None
         self._held = {case.id for case in cases}
         self._finished: dict[str, dict[int, Outcome]] = {}
         self._steps: dict[str, list[list[GenerationResult]]] = {}
@@ -89,12 +107,17 @@ class UnitRunner:
         self._broken: str | None = None
         self.fatal: RecordError | None = None
         """Set when the journal could not be written: going on would lose results."""
+        self.engine_failure: str | None = None
+        """What the engine broke of; it can generate nothing more."""
         self._thread = threading.Thread(target=self._run, name=f"unit-{module.name}", daemon=True)
         self._thread.start()
 
     def outcomes(self, case_id: str, while_waiting: Callable[[], None]) -> list[Outcome]:
         """Return the case's generations, one per variant, as soon as all are there; what was let go comes from the journal."""
         wanted = len(self._module.variants)
+        with self._changed:
+            self._wanted = case_id
+            self._changed.notify_all()
         if case_id not in self._held:
             recorded, _ = self._recorded(case_id)
             missing = GenerationFailure("error", "the engine gave no generation for this case")
@@ -148,6 +171,8 @@ class UnitRunner:
     def stop(self) -> bool:
         """End what still runs, wait for the thread, and return whether it has ended: it may hang in a library or a device."""
         self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
         self._thread.join(STOP_TIMEOUT_S)
         return not self._thread.is_alive()
 
@@ -160,6 +185,8 @@ class UnitRunner:
             self._broken = str(error)
         except EvalHarnessError as error:
             self._broken = str(error)
+            if isinstance(error, BackendError):
+                self.engine_failure = self._broken
         except BaseException as error:  # nothing may die unseen in a thread: every waiting case gets this as its error row
             self._broken = f"{type(error).__name__}: {error} (at {last_frame(error)})"
         else:
@@ -185,7 +212,11 @@ class UnitRunner:
             for case in cases:
                 self._go_on(case, case.request.begin())
             while self._waiting and not self._stop.is_set():
-                asked, self._waiting = self._waiting, []
+                asked = self._next_round()
+                for one in asked:
+                    if one.known is not None:
+                        self._take(one, one.known)
+                asked = [one for one in asked if one.known is None]
                 requests, options = [one.request for one in asked], [one.options for one in asked]
                 for number, outcome in self._engine.stream(requests, options, should_stop=self._stop.is_set):
                     self._take(asked[number], outcome)
@@ -193,23 +224,43 @@ class UnitRunner:
             for case in cases:
                 case.request.close()
 
+    def _next_round(self) -> list[_Asked]:
+        """Return what is asked together next: all that waits, or, one by one, what the case of the waiting test asks."""
+        asked, self._waiting = self._waiting, []
+        if not self._one_by_one:
+            return asked
+        with self._changed:
+            while not self._stop.is_set() and not any(one.open.case.id == self._wanted for one in asked):
+                self._changed.wait(_POLL_S)
+            self._waiting = [one for one in asked if one.open.case.id != self._wanted]
+            return [one for one in asked if one.open.case.id == self._wanted]
+
+    def _known(self, case: _Open, step: int | None, position: int) -> Outcome | None:
+        found = self._recorded_before(case.case.id)
+        if found is None:
+            return None
+        known = found.samples.get(position) if step is None else found.in_steps.get((step, position))
+        return None if known is None else outcome_of(known)
+
     def _go_on(self, case: _Open, asks: Next) -> None:
         if isinstance(asks, Step):
+            number = len(case.request.steps) - 1
             each = zip(asks.requests, asks.options, strict=True)
-            self._waiting += [_Asked(case, asks, position, *one) for position, one in enumerate(each)]
+            self._waiting += [_Asked(case, asks, place, *one, self._known(case, number, place)) for place, one in enumerate(each)]
             return
         for sample, options in enumerate(self._module.options_for(case.case)):
             if isinstance(asks, GenerationFailure):
                 self._finish(case, sample, asks)
             else:
-                self._waiting.append(_Asked(case, None, sample, asks, options))
+                self._waiting.append(_Asked(case, None, sample, asks, options, self._known(case, None, sample)))
 
     def _take(self, asked: _Asked, outcome: Outcome) -> None:
         case, step = asked.open, asked.step
+        copied = {"copied": True} if asked.known is not None else {}
         if step is None:
-            self._finish(case, asked.position, outcome)
+            self._finish(case, asked.position, outcome, copied)
             return
-        place = {"step": len(case.request.steps) - 1, "request": asked.position}
+        place = {"step": len(case.request.steps) - 1, "request": asked.position, **copied}
         self._journal_outcome("step", "step_failure", case.case.id, place, outcome)
         self._progress.num_step_generations += 1
         case.arrived[asked.position] = outcome
@@ -222,8 +273,8 @@ class UnitRunner:
                     self._steps.setdefault(case.case.id, []).append(results)
             self._go_on(case, case.request.go_on(outcomes))
 
-    def _finish(self, case: _Open, sample: int, outcome: Outcome) -> None:
-        place: dict[str, Any] = {"sample": sample}
+    def _finish(self, case: _Open, sample: int, outcome: Outcome, copied: Mapping[str, bool] = MappingProxyType({})) -> None:
+        place: dict[str, Any] = {"sample": sample, **copied}
         if case.request.in_steps:
             place["steps"] = [len(step.requests) for step in case.request.steps]
         self._journal_outcome("generation", "failure", case.case.id, place, outcome)
@@ -237,7 +288,8 @@ class UnitRunner:
         values = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
         if isinstance(outcome, GenerationResult):
             self._journal.write(kind, {**values, "generation": outcome.to_json()})
-            self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
+            if "copied" not in place:
+                self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
         else:
             self._journal.write(failure_kind, {**values, "failure": outcome.kind, "problem": outcome.problem})
 
