@@ -6,6 +6,6 @@ engine.generate_vlm_batch(requests, options, plugins=[DuplicateObjectBan()])
 
 from __future__ import annotations
 
-from evalharness.plugins.dense import BalancedJsonStop, DuplicateObjectBan, ObjectCap
+from evalharness.plugins.dense import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
 
-__all__ = ["BalancedJsonStop", "DuplicateObjectBan", "ObjectCap"]
+__all__ = ["BalancedJsonStop", "DuplicateObjectBan", "DuplicateObjectStop", "ObjectCap"]

@@ -1,4 +1,4 @@
-"""Plugins for dense JSON output: stop at its end, cap its objects, ban exact repeats. Each row is followed by itself.
+"""Plugins for dense JSON output: stop at its end, cap its objects, stop at or ban exact repeats. Each row is followed by itself.
 
 A row that was ended early has finish_reason `stop` and the plugin's name as stop_reason. Knows nothing about torch.
 """
@@ -14,7 +14,7 @@ from evalharness.errors import ContractValueError
 from evalharness.plugins.json_scanner import JsonScanner, TokenTexts, token_texts
 from evalharness.plugins.repeats import RepeatTrie, tokens_by_text
 
-__all__ = ["BalancedJsonStop", "DuplicateObjectBan", "ObjectCap"]
+__all__ = ["BalancedJsonStop", "DuplicateObjectBan", "DuplicateObjectStop", "ObjectCap"]
 
 
 def _check_roots(roots: str) -> None:
@@ -111,14 +111,71 @@ class _CapWatcher:
 
 
 @dataclass(frozen=True)
+class DuplicateObjectStop:
+    """Ends a row with the `num_repeats`-th object that repeats an earlier one character for character.
+
+    An object is a `{…}` directly in the root, without its key; blanks between values do not count. The text keeps what was
+    written; a parser counts the repeats.
+    """
+
+    num_repeats: int = 1
+    roots: str = "{"
+    name: ClassVar[str] = "duplicate-object-stop"
+    watches_tokens: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_integer("plugin num_repeats", self.num_repeats, minimum=1)
+        _check_roots(self.roots)
+
+    def watch(self, tokenizer: Any) -> _RepeatWatcher:
+        """Return the watcher of one row."""
+        return _RepeatWatcher(_Objects(self.roots), token_texts(tokenizer), self.num_repeats)
+
+
+class _Objects:
+    """The objects of a growing text: what counts of the open one, and each complete one."""
+
+    def __init__(self, roots: str) -> None:
+        self.scanner = JsonScanner(roots)
+        self._open: list[str] = []
+
+    def push(self, char: str) -> tuple[str, str | None]:
+        """Take one character in; return what it adds to an object, "" if nothing, and the object that it completes."""
+        num_before, was_open = self.scanner.num_objects, self.scanner.in_object
+        counted = self.scanner.push(char)
+        if not counted or not (was_open or self.scanner.in_object):
+            return "", None
+        if not was_open:
+            self._open = []
+        self._open.append(counted)
+        return counted, "".join(self._open) if self.scanner.num_objects > num_before else None
+
+
+class _RepeatWatcher:
+    def __init__(self, objects: _Objects, texts: TokenTexts, num_repeats: int) -> None:
+        self._objects = objects
+        self._texts = texts
+        self._num_left = num_repeats
+        self._seen: set[str] = set()
+
+    def push(self, token_id: int) -> bool:
+        for char in self._texts[token_id]:
+            _, complete = self._objects.push(char)
+            if complete is not None:
+                self._num_left -= complete in self._seen
+                self._seen.add(complete)
+        return self._num_left <= 0
+
+
+@dataclass(frozen=True)
 class DuplicateObjectBan:
     """Keeps a row from writing an object that it has written before, character for character; hf only.
 
-    An object is a `{…}` directly in the root, without its key; blanks between values do not count. All tokens that would
-    close the last value of a repeat are banned, so the repeat cannot be finished, whichever way it is split into tokens.
-    The model then says something else there (a longer number or text, or a shape that a parser drops); objects that
-    differ in one character are left alone. It prevents repeats and does not repair a model that loops: cap the objects
-    as well. Reads the whole vocabulary once (150,000 tokens: about two seconds).
+    An object is a `{…}` directly in the root, without its key; blanks between values do not count. Where an object agrees
+    with an earlier one up to the end of its last value, all tokens that would end it the same way are banned, whichever
+    way it is split into tokens: a text must become longer, a number must get another last digit (so 1000 counts as a
+    repeat of 100). The JSON stays well-formed. It prevents exact repeats and does not cure a model that loops, which then
+    says nearly the same: cap the objects as well, or use `DuplicateObjectStop`. Reads the whole vocabulary once.
     """
 
     roots: str = "{"
@@ -130,35 +187,30 @@ class DuplicateObjectBan:
 
     def ban(self, tokenizer: Any, vocab_size: int) -> _RepeatBan:
         """Return the ban of one row."""
-        return _RepeatBan(JsonScanner(self.roots), tokenizer, vocab_size)
+        return _RepeatBan(_Objects(self.roots), tokenizer, vocab_size)
 
 
 class _RepeatBan:
-    def __init__(self, scanner: JsonScanner, tokenizer: Any, vocab_size: int) -> None:
-        self._scanner = scanner
+    def __init__(self, objects: _Objects, tokenizer: Any, vocab_size: int) -> None:
+        self._objects = objects
         self._texts = token_texts(tokenizer)
         self._vocab = (tokenizer, vocab_size)
         self._seen = RepeatTrie()
-        self._object: list[str] = []  # the characters of the open object that count
 
     def push(self, token_id: int) -> None:
         for char in self._texts[token_id]:
-            num_before, was_open = self._scanner.num_objects, self._scanner.in_object
-            counted = self._scanner.push(char)
-            if not counted or not (was_open or self._scanner.in_object):
-                continue
-            if not was_open:
-                self._object = []
+            counted, complete = self._objects.push(char)
+            if complete is not None:
+                self._seen.add(complete, tokens_by_text(*self._vocab).longest)
                 self._seen.restart()
-            self._object.append(counted)
-            self._seen.follow(counted)
-            if self._scanner.num_objects > num_before:
-                self._seen.add("".join(self._object), tokens_by_text(*self._vocab).longest)
+            elif counted:
+                self._seen.follow(counted)
 
     def banned(self) -> Collection[int]:
-        endings = self._seen.endings() if self._scanner.in_object else ()
+        scanner = self._objects.scanner
+        endings = self._seen.endings() if scanner.in_object else ()
         if not endings:
             return ()
-        strings = self._scanner.strings
         table = tokens_by_text(*self._vocab)
+        strings = scanner.strings
         return {token_id for ending in endings for token_id in table.starting_with(ending, strings.in_string, strings.escaped)}

@@ -11,6 +11,8 @@ from evalharness.plugins.json_scanner import StringState, token_texts
 
 __all__ = ["RepeatTrie", "TokensByText", "tokens_by_text"]
 
+_LETTERS = "".join(sorted(set("truefalsenull")))
+
 
 class _Node:
     __slots__ = ("children", "endings")
@@ -41,24 +43,29 @@ class RepeatTrie:
 
     def add(self, text: str, longest: int) -> None:
         """Remember a complete object; `longest` is how many characters one token can add."""
-        closed = _end_of_last_value(text)
-        if closed <= 1:
-            return  # `{}` has no value that could be left open
+        sure = _where_a_repeat_is_sure(text)
         node = self._root
-        for position in range(closed):
-            if position >= closed - longest:
-                ending = text[position:closed]
+        for position in range(sure):
+            if position >= sure - longest:
+                ending = text[position:sure]
                 if ending not in node.endings:
                     node.endings.append(ending)
             node = node.children.setdefault(text[position], _Node())
 
 
-def _end_of_last_value(text: str) -> int:
-    """Return how many characters it takes until the object's last value is closed: the point where a repeat is sure."""
+def _where_a_repeat_is_sure(text: str) -> int:
+    """Return how many characters of an object make a repeat of it; 0 for one without a value, which may repeat.
+
+    The JSON must still be able to go on well-formed from the character before: a text ends with its quote and may become
+    longer, a number ends with its last digit, a word such as `null` is known by its first letter, an empty list or object
+    by its closing bracket.
+    """
     value = text.rstrip("}]")
-    if value.endswith('"'):
-        return len(value)  # with its closing quote
-    return min(len(value) + 1, len(text)) if value != "{" else 1
+    if value == "{":
+        return 0
+    if value[-1] in "[{":
+        return len(value) + 1
+    return len(value.rstrip(_LETTERS)) + 1 if value[-1] in _LETTERS else len(value)
 
 
 class TokensByText:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,20 @@ def test_bad_words_are_not_generated(vllm_vlm_backend: VllmBackend) -> None:
     assert 77 not in done.token_ids
 
 
+def test_its_own_detection_of_repetition_ends_a_row_and_is_named(vllm_vlm_backend: VllmBackend) -> None:
+    extra = (("logit_bias", {77: 100.0}), ("repetition_detection", {"max_pattern_size": 4, "min_count": 5}))
+    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), extra=extra))
+    assert done.token_ids == (77,) * 5
+    assert (done.stopped_by, done.stop_name) == ("plugin", "repetition_detected")
+
+
+def test_structured_outputs_let_through_only_what_fits(vllm_vlm_backend: VllmBackend) -> None:
+    tokenizer = vllm_vlm_backend.tokenizer
+    (done,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG), extra=(("structured_outputs", {"regex": "(yes|no){4}"}),)))
+    assert re.fullmatch("(yes|no){4}", tokenizer.decode(done.token_ids, skip_special_tokens=True))
+    assert done.stopped_by == "id"
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -194,8 +209,10 @@ def test_bad_words_are_not_generated(vllm_vlm_backend: VllmBackend) -> None:
         ({"temperature": 1.0, "extra": (("min_p", 4.0),)}, r"vLLM refuses these generation options: min_p must be in"),
         ({"extra": (("logit_bias", {5: 300.0}),)}, r"cannot be passed to vLLM: 300.0 is outside of -100.0 to 100.0"),
         ({"extra": (("logit_bias", 5),)}, r"option logit_bias=5 cannot be passed to vLLM"),
+        ({"extra": (("repetition_detection", {"max_pattern_size": 4}),)}, r"option repetition_detection=.* min_count must be >= 2"),
+        ({"extra": (("structured_outputs", {"jsn": {}}),)}, r"option structured_outputs=.* unexpected keyword argument 'jsn'"),
     ],
-    ids=["unknown", "ngram", "cache", "cold", "hot", "range", "bias", "type"],
+    ids=["unknown", "ngram", "cache", "cold", "hot", "range", "bias", "type", "repetition", "structure"],
 )
 def test_what_vllm_cannot_honour_is_refused(vllm_vlm_backend: VllmBackend, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UnsupportedOption, match=problem):

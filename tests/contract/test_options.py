@@ -274,6 +274,65 @@ def test_b21_a_plugin_without_attributes_is_accepted_everywhere(engine: Engine) 
     assert [outcomes[i].finish_reason for i in range(2)] == ["length", "length"]  # type: ignore[union-attr]
 
 
+class EndsAfter:
+    """Ends each row after its own number of new tokens."""
+
+    name = "ends-after"
+    watches_tokens = True
+
+    def __init__(self, num_new: int) -> None:
+        self._num_new = num_new
+
+    def watch(self, tokenizer: Any) -> Any:
+        shown: list[int] = []
+        return SimpleNamespace(push=lambda token_id: shown.append(token_id) or len(shown) == self._num_new)
+
+
+def test_a_plugin_that_watches_tokens_ends_each_row_by_itself(engine: Engine, free: list[GenerationResult]) -> None:
+    results = engine.generate_text_batch(ASKED, replace(FREE, logprobs=True), plugins=[EndsAfter(5)])
+    assert [result.token_ids for result in results] == [said.token_ids[:5] for said in free]
+    assert {(result.finish_reason, result.stop_reason, len(result.logprobs or ())) for result in results} == {("stop", "ends-after", 5)}
+
+
+def test_an_engine_is_free_for_the_next_call_after_a_plugin_has_ended_rows(engine: Engine, free: list[GenerationResult]) -> None:
+    engine.generate_text_batch(ASKED, FREE, plugins=[EndsAfter(2)])
+    assert generate(engine, ASKED, FREE) == free
+
+
+def test_a_watcher_that_never_wants_an_end_changes_nothing(engine: Engine) -> None:
+    options = [FREE, replace(FREE, stop=StopOptions(stop=("a",))), GenerationOptions(max_new_tokens=24, logprobs=True)]
+    for one in options:
+        assert engine.generate_text_batch(ASKED, one, plugins=[EndsAfter(1_000)]) == generate(engine, ASKED, one)
+
+
+def test_the_length_cap_is_no_plugins_doing(engine: Engine) -> None:
+    (result,) = engine.generate_text_batch(ASKED[:1], replace(FREE, max_new_tokens=4), plugins=[EndsAfter(5)])
+    assert (result.finish_reason, result.stop_reason) == ("length", None)
+    (result,) = engine.generate_text_batch(ASKED[:1], replace(FREE, max_new_tokens=5), plugins=[EndsAfter(5)])
+    assert (result.finish_reason, result.stop_reason) == ("stop", "ends-after")
+
+
+def test_banned_tokens_are_never_chosen_and_rows_do_not_share_bans(hf_engine: Engine, hf_free: list[GenerationResult]) -> None:
+    class NeverTwice:
+        bans_tokens = True
+
+        def ban(self, tokenizer: Any, vocab_size: int) -> Any:
+            said: set[int] = set()
+            return SimpleNamespace(push=said.add, banned=lambda: said)
+
+    results = hf_engine.generate_text_batch(ASKED, FREE, plugins=[NeverTwice()])
+    assert all(len(set(result.token_ids)) == len(result.token_ids) for result in results)
+    assert any(len(set(result.token_ids)) < len(result.token_ids) for result in hf_free), "they would repeat without it"
+    (alone,) = hf_engine.generate_text_batch(ASKED[3:4], FREE, plugins=[NeverTwice()])
+    assert alone == results[3]
+
+
+@pytest.mark.parametrize("name", ["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_a_plugin_that_bans_tokens_is_refused_before_the_model_is_called(backend_of: Any, name: str) -> None:
+    plugin = SimpleNamespace(name="ban", bans_tokens=True, ban=lambda tokenizer, vocab_size: None)
+    refused(backend_of(name), f"^plugin 'ban' bans tokens while a row is written, which backend '{name}' cannot do", plugin)
+
+
 # --- loading -----------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from evalharness import GenerationOptions, GenerationResult, TextGenerationReque
 from evalharness.backends.fake import FakeBackend, FakeTokenizer
 from evalharness.engine import Engine
 from evalharness.errors import CapabilityError, ContractTypeError, ContractValueError
-from evalharness.plugins import BalancedJsonStop, DuplicateObjectBan, ObjectCap
+from evalharness.plugins import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
 from evalharness.plugins.dense import _RepeatBan
 
 HEADER = "<DOMAIN=BBU>, <TASK=DETECTION>\n"
@@ -116,7 +116,28 @@ def test_unknown_roots_are_refused() -> None:
         BalancedJsonStop(roots="<")
 
 
-# --- exact repeats -------------------------------------------------------------------------------------------------------
+# --- exact repeats: stop -------------------------------------------------------------------------------------------------
+
+
+def repeating(*numbers: int) -> str:
+    """Return a dump whose objects are these, under ever new keys."""
+    objects = [{"desc": f"类别=标签,文本=N{number}", "bbox_2d": [number, 2, 30, 40]} for number in numbers]
+    return HEADER + json.dumps({f"object_{i}": value for i, value in enumerate(objects, start=1)}, ensure_ascii=False)
+
+
+def test_each_row_ends_with_its_first_repeat() -> None:
+    results = answers([repeating(1, 2, 1, 3), repeating(1, 2, 3, 4), repeating(5, 5, 5)], DuplicateObjectStop())
+    assert [result.text.count("bbox_2d") for result in results] == [3, 4, 2]
+    assert [result.stop_reason for result in results] == ["duplicate-object-stop", None, "duplicate-object-stop"]
+
+
+def test_repeats_may_be_few() -> None:
+    results = answers([repeating(1, 1, 1, 2), repeating(1, 2, 1, 2, 1)], DuplicateObjectStop(num_repeats=3))
+    assert [result.text.count("bbox_2d") for result in results] == [4, 5]
+    assert [result.stop_reason for result in results] == [None, "duplicate-object-stop"]
+
+
+# --- exact repeats: ban --------------------------------------------------------------------------------------------------
 
 
 class Words:
@@ -141,35 +162,34 @@ def banned_after(said: list[str], *more: str) -> set[str]:
     return {words.texts[token_id] for token_id in ban.banned()}
 
 
-FIRST = ['{"1": ', '{"desc": "a",', ' "box": [1,', " 2", "]}", ', "2": ']
-CLOSERS = ("]", "]}", " ]", "]}}", "]},", "0", ",", "}", "2")
+FIRST = ['{"1": ', '{"desc": "a",', ' "box": [1,', " 12", "]}", ', "2": ']
 
 
-def test_every_way_to_close_the_last_value_of_a_repeat_is_banned() -> None:
-    said = [*FIRST, '{"desc": "a",', ' "box": [1,', " 2"]
-    assert banned_after(said, *CLOSERS) == {"]", "]}", " ]", "]}}", "]},"}
+def test_every_token_that_would_end_the_last_number_of_a_repeat_is_banned() -> None:
+    said = [*FIRST, '{"desc": "a",', ' "box": [1,', " 1"]
+    assert banned_after(said, "2", "2]", "2]}", "2]},", " 2", "3", "]", "2, 3", "25") == {"2", "2]", "2]}", "2]},", " 2", "2, 3", "25"}
 
 
 def test_a_token_that_holds_the_rest_of_a_repeat_is_banned_before_it_begins() -> None:
     said = [*FIRST, '{"desc": "a",', ' "box": [1,']
-    assert banned_after(said, " 2]}", "2]", " 2", "2", "2, 3", "3]}") == {" 2]}", "2]"}
+    assert banned_after(said, " 12]}", "12]", " 1", "1", "13", "3]}") == {" 12", " 12]}", "12]"}
 
 
 def test_blanks_between_values_do_not_make_an_object_another() -> None:
-    said = [*FIRST, '{"desc":  "a" ,', '"box" :[ 1,', "2"]
-    assert banned_after(said, *CLOSERS) == {"]", "]}", " ]", "]}}", "]},"}
+    said = [*FIRST, '{"desc":  "a" ,', '"box" :[ 1,', "1"]
+    assert banned_after(said, "2", " 2", "3") == {"2", " 2"}
 
 
 @pytest.mark.parametrize(
     "second",
     [
-        pytest.param(['{"desc": "a",', ' "box": [1,', " 20"], id="a longer number"),
-        pytest.param(['{"desc": "a ",', ' "box": [1,', " 2"], id="a blank in a string"),
-        pytest.param(['{"box": [1,', " 2"], id="other keys"),
+        pytest.param(['{"desc": "a",', ' "box": [1,', " 2"], id="another number"),
+        pytest.param(['{"desc": "a ",', ' "box": [1,', " 1"], id="a blank in a string"),
+        pytest.param(['{"box": [1,', " 1"], id="other keys"),
     ],
 )
 def test_an_object_that_differs_is_left_alone(second: list[str]) -> None:
-    assert banned_after([*FIRST, *second], *CLOSERS) == set()
+    assert banned_after([*FIRST, *second], "2", "]", "]}") == set()
 
 
 def test_an_object_that_ends_with_a_text_cannot_close_it() -> None:
@@ -185,6 +205,10 @@ def test_an_empty_list_is_a_value() -> None:
     assert banned_after(['{"1": ', '{"a": [', "]}", ', "2": ', '{"a": ['], "1") == {"]}"}
 
 
+def test_a_word_is_known_by_its_first_letter() -> None:
+    assert banned_after(['{"1": ', '{"a": ', "true", "}", ', "2": ', '{"a": '], "false", "t", "1") == {"true", "t"}
+
+
 def test_nothing_is_banned_between_objects() -> None:
     assert banned_after(FIRST, "]", "]}") == set()
 
@@ -196,15 +220,18 @@ def test_whatever_a_row_wants_to_say_no_object_comes_twice(objects: list[tuple[s
     ban = DuplicateObjectBan().ban(tokenizer, 200)
     said = ""
     for char in wish:
-        while tokenizer.encode(char)[0] in ban.banned():
-            ban.push(tokenizer.encode("7")[0])
-            said += "7"
-        ban.push(tokenizer.encode(char)[0])
-        said += char
-    complete = re.findall(r"\{[^{}]*\}", said)
+        (token,) = tokenizer.encode(char)
+        while token in ban.banned():
+            other = next(digit for digit in "98765432" if tokenizer.encode(digit)[0] not in ban.banned())
+            ban.push(tokenizer.encode(other)[0])
+            said += other
+            if char.isdigit():
+                break
+        else:
+            ban.push(token)
+            said += char
+    complete = [json.dumps(value) for value in json.loads(said).values()]
     assert len(set(complete)) == len(complete)
-    if len({json.dumps(one) for one in objects}) == len(objects):
-        assert said == wish, "objects that differ are left alone"
 
 
 def test_a_ban_is_refused_where_tokens_cannot_be_banned() -> None:
