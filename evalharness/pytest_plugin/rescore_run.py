@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,13 @@ _MAX_RUN_ID_CHARS = 80
 
 
 def rescore_run(
-    run_dir: Path, *, tests: Path | None = None, data: Path | None = None, report_dir: Path | None = None, run_id: str | None = None
+    run_dir: Path,
+    *,
+    tests: Path | None = None,
+    data: Path | None = None,
+    report_dir: Path | None = None,
+    run_id: str | None = None,
+    spot: str | None = None,
 ) -> int:
     """Run the tests of a recorded run again on its generations and return pytest's exit code; the new run has its own folder.
 
@@ -35,7 +41,8 @@ def rescore_run(
     if (recorded.run.get("rescored") or {}).get("tests"):
         origin = recorded.run["rescored"].get("run_id")
         raise RecordError(f"{run_dir} was made with --tests from run {origin}; score that run again")
-    run = _config(recorded, data, report_dir or run_dir.absolute().parent, run_id)
+    given = {"data": data, "report_dir": report_dir or run_dir.absolute().parent, "run_id": run_id, "spot": spot}
+    run = _config(recorded, {name: value for name, value in given.items() if value is not None})
     session = RescoringSession if tests is None else StoredTestsSession
     if tests is None:
         root, paths = _modules(recorded)
@@ -48,19 +55,18 @@ def rescore_run(
     return int(pytest.main(where, plugins=[evalharness.pytest_plugin, plugin]))
 
 
-def _config(recorded: RecordedRun, data: Path | None, report_dir: Path, run_id: str | None) -> RunConfig:
+def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
+    """Return the run's options, but for those that are `given` now and for the name of the new run."""
     settings = dict(recorded.config.settings)
-    if run_id is not None:
-        kind = next(option.kind for option in OPTIONS if option.name == "run_id")
-        run_id = kind.read(run_id, label="--run-id", base=Path(), is_text=True)
     start = re.sub(r"-rescored-[0-9a-f]{6}$", "", recorded.run_id)[:_MAX_RUN_ID_CHARS]
-    settings["run_id"] = Setting(run_id or f"{start}-rescored-{os.urandom(3).hex()}", "command line" if run_id else "default")
-    settings["report_dir"] = replace(settings["report_dir"], value=report_dir.absolute())
+    settings["run_id"] = Setting(f"{start}-rescored-{os.urandom(3).hex()}", "default")
+    for option in OPTIONS:
+        if option.name in given:
+            value = option.kind.read(str(given[option.name]), label=option.flag, base=Path.cwd(), is_text=True)
+            settings[option.name] = Setting(value, "command line")
     baseline = recorded.run.get("baseline")
     if isinstance(baseline, dict) and baseline.get("path") and "baseline" in settings:  # "latest" may be another one now
         settings["baseline"] = replace(settings["baseline"], value=baseline["path"])
-    if data is not None:
-        settings["data"] = Setting(data.absolute(), "command line")
     return RunConfig(settings)
 
 

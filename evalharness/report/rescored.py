@@ -20,6 +20,9 @@ def rescored_remarks(run: Mapping[str, Any]) -> Iterator[str]:
     origin = mapping(run.get("rescored"))
     if not origin:
         return
+    if origin.get("dump"):
+        yield one_line(f"scored from the file {text_of(origin['dump'])}: no answer was made, no test was run and no gate asked", 300)
+        return
     tests = f" by the tests of {text_of(origin['tests'])}" if origin.get("tests") else ""
     when = f" of {text_of(origin['started_at'])}" if origin.get("started_at") else ""
     yield one_line(f"scored again{tests}: the generations are those of run {text_of(origin.get('run_id'))}{when}, none was made", 300)

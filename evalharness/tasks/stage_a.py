@@ -61,6 +61,7 @@ __all__ = [
     "Summary",
     "aggregate",
     "canonical_equal",
+    "case_of",
     "category_f1",
     "completeness",
     "details",
@@ -127,7 +128,7 @@ def load_cases(
         references[mission] = summaries_by_photo(rows, path)
         complete += with_named_photos([group for group in groups if group.mission == mission], rows, path)
     cases = [
-        _case(group, index, references[group.mission], (max_pixels or {}).get(group.domain))
+        case_of(group, index, references[group.mission], (max_pixels or {}).get(group.domain))
         for group in draw_groups(complete, max_pass=max_pass, max_fail=max_fail, seed=seed)
         for index in range(1, len(group.images) + 1)
     ]
@@ -141,7 +142,8 @@ def load_cases(
     return cases
 
 
-def _case(group: Group, index: int, references: Mapping[PhotoKey, str], max_pixels: int | None) -> StageACase:
+def case_of(group: Group, index: int, references: Mapping[PhotoKey, str], max_pixels: int | None) -> StageACase:
+    """Return the case of a group's photo, `index` from 1; `references` are summaries by group id, label and file name."""
     image = group.images[index - 1]
     reference = _reference(group, image, references)
     tags = {"mission": group.mission, "domain": group.domain, "label": group.label}
