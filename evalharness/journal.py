@@ -15,7 +15,8 @@
                              {"kind": "row", …}          one finished test
 Where a case was asked in steps, `steps` in its generation or failure says how many requests each step had; the latest step
 lines before it, that many, are its own. `copied` marks what a worker took over from the journal of one that died.
-`journal/crashes.jsonl` has the units that workers left unfinished (`pytest_plugin/takeover.py`). Readers ignore unknown kinds and keys, and a torn last line.
+`journal/crashes.jsonl` has the units that workers left unfinished (`pytest_plugin/takeover.py`). Readers ignore unknown
+kinds and keys, and a torn last line.
 """
 
 from __future__ import annotations

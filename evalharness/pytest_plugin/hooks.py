@@ -175,11 +175,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporting = config.stash[REPORTING]
     if reporting.progress is not None:
         reporting.progress.clear()
+    from evalharness.pytest_plugin.ci_files import add_to_junit_file
     from evalharness.pytest_plugin.finish import finish_run
 
     try:
-        run = finish_run(config, exit_code=int(exitstatus), interrupted=_interruption(session, exitstatus), crashes=reporting.crashes)
+        run = finish_run(
+            config,
+            exit_code=int(exitstatus),
+            interrupted=_interruption(session, exitstatus),
+            crashes={**reporting.put_back, **reporting.crashes},
+        )
         reporting.summary = _write_reports(config, state)
+        add_to_junit_file(config, run)
     except RecordError as error:
         reporting.problem = str(error)
     except Exception as error:  # whatever breaks here, the journal holds every result and must be named
@@ -192,11 +199,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _write_reports(config: pytest.Config, state: EvalSession) -> str:
+    from evalharness.pytest_plugin.ci_files import write_github_summary
     from evalharness.report.tables import load_tables  # pandas, only now
     from evalharness.report.writing import terminal_summary, write_reports
 
     tables = load_tables(state.run_dir)
     write_reports(tables)
+    write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
 

@@ -25,6 +25,8 @@ class Reporting:
     def __init__(self) -> None:
         self.misses: list[tuple[str, str, str]] = []
         self.crashes: dict[str, str] = {}
+        self.put_back: dict[str, str] = {}
+        """Tests that a worker died in and that are to run once more; those still here at the end never did."""
         self.progress: Progress | None = None
         self.run: dict[str, Any] | None = None
         self.problem: str | None = None
@@ -92,6 +94,8 @@ def pytest_runtest_logreport(report: Any) -> None:
     if config is None:
         return
     reporting = config.stash[REPORTING]
+    if report.when in ("teardown", "???"):
+        reporting.put_back.pop(report.nodeid, None)
     facts = getattr(report, "evalharness", None)
     if facts is None:
         if report.when == "???":  # xdist's report of a test whose worker died

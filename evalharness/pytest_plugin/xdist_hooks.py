@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from evalharness.errors import EvalHarnessError, RecordError
+from evalharness.pytest_plugin.crashes import Crashes
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.progress import Progress, announce
-from evalharness.pytest_plugin.reporting import REPORTING
+from evalharness.pytest_plugin.reporting import REPORTING, reporting_config
 from evalharness.pytest_plugin.scheduler import DeferredScheduler
 from evalharness.pytest_plugin.session import STATE
 from evalharness.pytest_plugin.units import UnitKey, assign_units
+
+CRASHES = pytest.StashKey[Crashes]()
 
 
 def pytest_configure_node(node: Any) -> None:
@@ -36,7 +39,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredSche
     def assign(nodeids: Sequence[str]) -> dict[str, UnitKey]:
         return assign_units(nodeids, [spec.id for spec in state.known_engines], state.num_workers)
 
-    return DeferredScheduler(config, log, state.num_workers, assign)
+    crashes = config.stash[CRASHES] = Crashes(config)
+    return DeferredScheduler(config, log, state.num_workers, assign, judge=crashes)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Note which test a worker runs: were it to die, whose fault it is depends on that."""
+    config = reporting_config()
+    if config is not None and CRASHES in config.stash and report.when == "setup" and report.passed:
+        config.stash[CRASHES].test_runs(report.node.gateway.id, report.nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
+    """Say what a worker died of, and how often the test was tried."""
+    config = report.node.config
+    if CRASHES in config.stash:
+        config.stash[CRASHES].explain(crashitem, report)
 
 
 @pytest.hookimpl

@@ -1,0 +1,211 @@
+"""Units of workers that died go on elsewhere: what was generated is kept, the culprit is found, and the run ends by itself."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.journal import Journal
+from evalharness.pytest_plugin.crashes import LastSigns, last_signs
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.pytest_plugin.takeover import CrashNote, note_crash, read_crashes, takeover_of
+from evalharness.pytest_plugin.units import UnitKey
+from tests.pytest_plugin.project import HEADER, Project, Run
+
+NUM_CASES = 24
+
+TESTS = (
+    HEADER
+    + f"""
+pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{{i:02}}") for i in range({NUM_CASES})], request=ask)
+
+@pytest.mark.gate("x >= 1")
+def test_s(case, generation, score):
+    score(x=1)
+"""
+)
+
+# Each generation leaves a line in a file, whoever makes it; DEADLY then says what happens to it.
+CONFTEST = """
+import os, pathlib, signal, time
+from evalharness.backends.fake import FakeBackend
+from evalharness.errors import BackendError
+here = pathlib.Path(__file__).parent
+complete, start = FakeBackend._complete, FakeBackend.__init__
+worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+def once(name):
+    try:
+        (here / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+def deadly(case): pass
+def opening(): pass
+
+DEADLY
+
+def logged(self, prompt, plugins):
+    case = prompt.text.partition("ask ")[2][:3]
+    with open(here / "generated.txt", "a") as file:
+        file.write(case + "\\n")
+    deadly(case)
+    return complete(self, prompt, plugins)
+
+def opened(self, config, preprocess):
+    opening()
+    start(self, config, preprocess)
+
+FakeBackend._complete, FakeBackend.__init__ = logged, opened
+"""
+
+
+def run_with(project: Project, deadly: str, *arguments: str, tests: str = TESTS) -> Run:
+    project.write(conftest=CONFTEST.replace("DEADLY", deadly), test_a=tests)
+    return project.run(*arguments, mode="n2")
+
+
+def generated(run: Run) -> Counter[str]:
+    """Return how often each case was generated."""
+    return Counter((run.root / "generated.txt").read_text().split())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of which one worker was killed while it generated c04."""
+    deadly = "def deadly(case):\n    if case == 'c04' and once('killed'): os.kill(os.getpid(), signal.SIGKILL)"
+    return run_with(Project(tmp_path_factory.mktemp("killed")), deadly)
+
+
+class TestKilledWhileGenerating:
+    def test_every_case_passes_as_if_nothing_had_happened(self, run: Run) -> None:
+        assert run.counts == {"pass": NUM_CASES}
+        assert all(row["generation"]["text"] == f"ask {row['case_id']}" for row in run.rows)
+        assert run.gate("x >= 1")["passed"]
+
+    def test_only_the_generation_in_flight_is_made_again(self, run: Run) -> None:
+        assert generated(run) == Counter({f"c{i:02}": 1 + (i == 4) for i in range(NUM_CASES)})
+
+    def test_the_run_says_so_and_does_not_exit_with_0(self, run: Run) -> None:
+        (problem,) = run.facts["problems"]
+        assert problem.endswith(" died while cases of test_a.py were generated with fake:echo; it is tried again")
+        assert run.exit_code == EXIT_BROKEN
+
+    def test_what_was_taken_over_counts_once(self, run: Run) -> None:
+        (entry,) = run.facts["throughput"]
+        assert entry["num_generations"] + entry["num_untimed_generations"] == NUM_CASES
+        copied = [line for line in run.journal if line.get("copied")]
+        assert all(line["kind"] == "generation" for line in copied)
+
+
+class TestCulprits:
+    def test_a_case_that_kills_every_worker_is_the_only_error(self, project: Project) -> None:
+        run = run_with(project, "def deadly(case):\n    if case == 'c15': os._exit(139)")
+        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
+        assert "died while test_a.py::test_s[fake:echo-c15] was generated alone; it was tried 2 times" in run.row("c15")["problem"]
+        assert generated(run)["c15"] == 4, "twice in company, twice alone"
+        assert sum(generated(run).values()) <= NUM_CASES + 3 + 2, "all but those in flight were kept"
+
+    def test_a_case_that_breaks_the_engine_is_the_only_error(self, project: Project) -> None:
+        run = run_with(project, "def deadly(case):\n    if case == 'c15': raise BackendError('the device failed')")
+        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
+        assert "ended itself (the device failed) while test_a.py::test_s[fake:echo-c15] was generated alone" in run.row("c15")["problem"]
+
+    def test_an_engine_that_broke_once_costs_nothing(self, project: Project) -> None:
+        run = run_with(project, "def deadly(case):\n    if case == 'c15' and once('broke'): raise BackendError('the device failed')")
+        assert run.counts == {"pass": NUM_CASES}
+        assert run.exit_code == EXIT_BROKEN
+
+    def test_an_engine_that_always_breaks_ends_in_errors_not_in_a_cut_run(self, project: Project) -> None:
+        run = run_with(project, "def deadly(case):\n    raise BackendError('no device at all')")
+        assert run.counts == {"error": NUM_CASES}
+        assert run.facts["interrupted"] is None
+
+    def test_an_engine_that_kills_who_opens_it_is_given_up(self, project: Project) -> None:
+        run = run_with(project, "def opening(): os._exit(9)")
+        assert run.counts == {"error": NUM_CASES}
+        assert run.rows[0]["problem"].startswith("engine fake:echo cannot be opened: ")
+        assert "workers died while they opened it" in run.rows[0]["problem"]
+        assert run.facts["interrupted"] is None
+
+    def test_an_engine_that_killed_one_worker_is_opened_by_another(self, project: Project) -> None:
+        run = run_with(project, "def opening():\n    if once('opened'): os._exit(9)")
+        assert run.counts == {"pass": NUM_CASES}
+
+
+class TestSteps:
+    TESTS = (
+        HEADER
+        + f"""
+def ask(case):
+    def user(text): return TextGenerationRequest([{{"role": "user", "content": f"ask {{case.id}} {{text}}"}}])
+    first = yield [user("a"), user("b")], GenerationOptions()
+    (second,) = yield [user(first[1].text)], GenerationOptions()
+    return user(second.text)
+
+pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{{i:02}}") for i in range({NUM_CASES})], request=ask)
+
+def test_s(case, generation, steps):
+    assert [len(step) for step in steps] == [2, 1]
+    assert generation.text == f"ask {{case.id}} ask {{case.id}} ask {{case.id}} b"
+"""
+    )
+
+    def test_steps_that_were_made_are_kept_too(self, project: Project) -> None:
+        deadly = "def deadly(case):\n    if case == 'c04' and once('first'): return\n    if case == 'c04' and once('killed'): os._exit(1)"
+        run = run_with(project, deadly, tests=self.TESTS)
+        assert run.counts == {"pass": NUM_CASES}
+        assert generated(run) == Counter({f"c{i:02}": 4 + (i == 4) for i in range(NUM_CASES)})
+        assert [len(step) for step in run.row("c04")["steps"]] == [2, 1]
+
+
+class TestNotes:
+    UNIT = UnitKey("fake:echo", "test_a.py", 1)
+    NOTE = CrashNote("gw0", "fake:echo", "test_a.py", 1, ("a", "b"), False, True)
+
+    def test_notes_are_read_as_they_were_written(self, tmp_path: Path) -> None:
+        assert read_crashes(tmp_path) == []
+        note_crash(tmp_path, self.NOTE)
+        note_crash(tmp_path, self.NOTE)
+        with (tmp_path / "journal" / "crashes.jsonl").open("a") as file:
+            file.write('{"kind":"crash","wor')
+        assert read_crashes(tmp_path) == [self.NOTE, self.NOTE]
+
+    def test_a_unit_that_nobody_began_is_not_taken_over(self, tmp_path: Path) -> None:
+        assert takeover_of(tmp_path, self.UNIT, "a") is None
+        note_crash(tmp_path, self.NOTE)
+        assert takeover_of(tmp_path, UnitKey("fake:echo", "test_a.py", 2), "a") is None
+
+    def test_a_unit_goes_on_with_what_any_worker_recorded(self, tmp_path: Path) -> None:
+        note_crash(tmp_path, self.NOTE)
+        journal = Journal(tmp_path, "gw0")
+        journal.write("failure", {"engine": "fake:echo", "eval": "a", "case_id": "x", "sample": 0, "failure": "invalid", "problem": "no"})
+        journal.close()
+        takeover = takeover_of(tmp_path, self.UNIT, "a")
+        assert takeover is not None
+        assert takeover.nodeids == {"a", "b"}
+        assert takeover.recorded("x").samples[0].problem == "no"
+        assert takeover.recorded("y") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], LastSigns(None, None)),
+        ([{"kind": "engine_start", "id": "x"}], LastSigns("x", None)),
+        ([{"kind": "engine_start", "id": "x"}, {"kind": "engine", "id": "x"}], LastSigns(None, None)),
+        ([{"kind": "engine_start", "id": "x"}, {"kind": "engine"}, {"kind": "engine_start", "id": "y"}], LastSigns("y", None)),
+        ([{"kind": "last_words", "problem": "p"}], LastSigns(None, "p")),
+    ],
+    ids=["none", "opening", "opened", "the-next", "words"],
+)
+def test_a_journal_says_how_its_worker_ended(tmp_path: Path, lines: list[dict[str, Any]], expected: LastSigns) -> None:
+    path = tmp_path / "gw0.jsonl"
+    if lines:
+        path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines) + '{"kind":"engine_st')
+    assert last_signs(path) == expected
