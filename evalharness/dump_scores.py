@@ -96,6 +96,8 @@ def _read(path: Path, run: RunConfig, coordinates: str) -> _Dump:
         from evalharness.tasks import dense
 
         rows = dense.score_dump(path, coordinates=coordinates)
+        if not rows:
+            raise RecordError(f"{path} holds no picture")
         return _Dump("dense_dump", "test_objects", rows, dense.aggregate, dense.tables, dense.outputs)
     from evalharness.tasks import stage_a
     from evalharness.tasks.stage_a_dump import score_summaries, unscored_photos
@@ -120,7 +122,7 @@ def _kind(path: Path) -> str:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} does not begin with a line of JSON ({error}); give {_LEGAL}") from error
     keys = set(first) if isinstance(first, Mapping) else set()
-    if ({"image_path"} <= keys and keys & {"pred", "gt", "gt_norm1000"}) or first == {} or keys == {"summary"}:
+    if ({"image_path"} <= keys and keys & {"pred", "gt", "gt_norm1000"}) or "summary" in keys:
         return "dense"
     if {"group_id", "per_image"} <= keys:
         return "stage_a"
