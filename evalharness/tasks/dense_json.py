@@ -44,6 +44,8 @@ _DOUBLE_MARK = re.compile(r'"(object_[0-9]{1,9})"\s{0,8}:')
 _SINGLE_MARK = re.compile(r"'(object_[0-9]{1,9})'\s{0,8}:")
 # Whole strings, or braces and brackets outside them. A string that never ends takes all the rest, so no place is looked at twice.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+MIN_OBJECT_CHARS = len('{"line":[1,2,3,4]}')
+"""Shorter braces hold nothing of use; so a megabyte of `{},` is no list of objects to be read one by one."""
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,\s{0,64}(?=[}\]])', re.DOTALL)
 
 
@@ -88,12 +90,16 @@ def _salvaged(body: str) -> Root:
     marks = list(_DOUBLE_MARK.finditer(body)) or list(_SINGLE_MARK.finditer(body))
     if not marks:
         spans, is_open = _flat_objects(body)
-        items = [_load_repaired(body[start:end]) for start, end in spans]
+        items = [_load_repaired(body[start:end]) for start, end in spans if end - start >= MIN_OBJECT_CHARS]
         found = is_open or bool(items)
         return Root(items, found and "{" in body, is_open, "cut off" if is_open else "broken JSON")
     entries, rest = [], body
     for place, mark in enumerate(marks):
         piece = body[mark.end() : marks[place + 1].start() if place + 1 < len(marks) else len(body)]
+        if "}" not in piece:
+            entries.append((mark[1], None))
+            rest = ""
+            continue
         spans, is_open = _flat_objects(piece, only_first=True)
         value = _load_repaired(piece[slice(*spans[0])]) if spans else None
         entries.append((mark[1], value))

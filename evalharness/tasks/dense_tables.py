@@ -18,11 +18,10 @@ from evalharness.tasks.dense_totals import (
     details_of,
     totals,
 )
+from evalharness.tasks.stage_a_totals import MIN_SUPPORT
 
-__all__ = ["MIN_SUPPORT", "aggregate", "tables"]
+__all__ = ["aggregate", "tables"]
 
-MIN_SUPPORT = 10
-"""True objects that a category needs before `lowest_category_f1` looks at it: one object more or less must not decide a gate."""
 SHARES = {
     "valid": "strictly valid",
     "tolerant_valid": "readable",
@@ -47,8 +46,9 @@ Table = list[dict[str, Cell]]
 def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     """Return micro precision, recall and F1 per mode at IoU 0.5, their mean F1 over 0.50–0.95, and what a mean score cannot say.
 
-    `category_macro_f1` is the mean and `lowest_category_f1` the lowest F1 of the categories, the latter of those with at
-    least 10 true objects. What has nothing to divide by is left out. Means of scores, made elsewhere, are macro: per picture.
+    `category_macro_f1` is the mean F1 of all true categories, `category_min_f1` the lowest of those with at least
+    `MIN_SUPPORT` true objects, in a run too small for that of the most frequent ones. What has nothing to divide by is left
+    out. Means of scores, made elsewhere, are macro: per picture.
     """
     found = details_of(rows)
     metrics: dict[str, float | None] = {}
@@ -59,8 +59,9 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
         metrics[f"{name}_mean_f1"] = counted.mean_f1(ALL)
     categories = totals(found, "category", by_category)
     f1s = {name: categories.at(PRIMARY_THRESHOLD, name).f1 or 0.0 for name, number in categories.true.items() if number}
+    enough = min(MIN_SUPPORT, max(categories.true.values(), default=0))
     metrics["category_macro_f1"] = sum(f1s.values()) / len(f1s) if f1s else None
-    metrics["lowest_category_f1"] = min((value for name, value in f1s.items() if categories.true[name] >= MIN_SUPPORT), default=None)
+    metrics["category_min_f1"] = min((value for name, value in f1s.items() if categories.true[name] >= enough), default=None)
     attributes = attribute_totals(found)
     metrics["attribute_micro_recall"] = attributes.recall
     metrics["text_micro_accuracy"] = attributes.accuracy(TEXT_KEY)
