@@ -95,17 +95,19 @@ def load_cases(data_dir: Path | str | None, *, coordinates: str = "norm1000") ->
 
 
 def _case(row: DumpRow, root: Path, coordinates: str) -> DenseCase:
-    image = root / row.image_path
+    if row.domain is None:
+        raise ConfigError(f'{root / DUMP_NAME}: the domain of {row.image_path} cannot be told; add "domain": "bbu" or "rru" to its row')
+    image, domain = root / row.image_path, row.domain
     case_id, tags = _place(row.image_path)
     return DenseCase(
         id=case_id,
         group=row.image_path.rpartition("/")[0] or None,
-        tags={**tags, "domain": row.domain},
+        tags={**tags, "domain": domain},
         reference=row.truth,
         invalid=why_unusable(image),
         image=image,
         image_path=row.image_path,
-        domain=row.domain,
+        domain=domain,
         size=row.size,
         pixels=row.pixels,
         coordinates=coordinates,
@@ -204,7 +206,7 @@ def _scored_row(row: DumpRow, coordinates: str) -> dict[str, Any]:
         scores["cap_hit"] = float(row.finish_reason == "length")
     return {
         "case_id": row.case_id or case_id,
-        "tags": {**tags, "domain": row.domain},
+        "tags": tags if row.domain is None else {**tags, "domain": row.domain},
         "outcome": "miss" if problem else "pass",
         "problem": problem or None,
         "scores": scores,

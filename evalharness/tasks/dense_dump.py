@@ -31,13 +31,14 @@ DUMP_NAME = "gt_vs_pred.jsonl"
 class DumpRow:
     """One picture of a dump. `truth` is on the grid; `pixels` are its points in pixels, object by object.
 
+    `domain` is None where nothing tells it: no mission's folder, no category of one domain only, nor the other rows.
     `predictions` are those of the file. `texts` are the model's answer, clean and raw; none where the file has only objects.
     `space` is the space of the texts' coordinates, None where the file does not say.
     """
 
     image_path: str
     size: tuple[int, int]
-    domain: Domain
+    domain: Domain | None
     truth: tuple[DenseObject, ...]
     pixels: tuple[tuple[int, ...], ...]
     predictions: tuple[DenseObject, ...]
@@ -102,8 +103,6 @@ def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predict
     image_path = row.get("image_path")
     if not isinstance(image_path, str) or not image_path:
         raise RecordError(f"{where}.image_path must be a path, got {image_path!r}")
-    if domain is None:
-        raise RecordError(f'{where}: whether {image_path} is of the bbu or rru domain cannot be told; add "domain" to the row')
     size = (_edge(row, "width", where), _edge(row, "height", where))
     truth, pixels = _truth(row, size, where)
     try:

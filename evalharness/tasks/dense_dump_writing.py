@@ -61,7 +61,7 @@ def _dump_row(row: Row) -> dict[str, Any]:
         "clean_text": generation.get("text") or "",
         "pred_pixels": [{**one, "points": to_pixels(one["points"], size)} for one in predictions],
         "case_id": row["case_id"],
-        "domain": row["tags"]["domain"],
+        **({"domain": row["tags"]["domain"]} if "domain" in row["tags"] else {}),
         **(_about_answer(details, generation.get("finish_reason")) if "form" in details else {}),
     }
 

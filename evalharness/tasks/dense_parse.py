@@ -17,7 +17,7 @@ from typing import Any
 from evalharness.tasks.dense_coordinates import NORM1000, Space
 from evalharness.tasks.dense_json import Pairs, Root, read_root
 from evalharness.tasks.dense_objects import TYPES, DenseObject, GeometryType
-from evalharness.tasks.stage_a_schema import check_domain
+from evalharness.tasks.stage_a_schema import DOMAINS, check_domain
 
 __all__ = ["TASK", "Dump", "object_of", "parse_dump", "render_dump"]
 
@@ -76,12 +76,16 @@ class Dump:
         return sum(one.out_of_range for one in self.objects)
 
 
-def parse_dump(text: str, domain: str, space: Space = NORM1000) -> Dump:
-    """Return what `text` says, its coordinates in `space`, strictly and tolerantly; never raises on any text, linear in its length."""
-    wanted = check_domain(domain)
+def parse_dump(text: str, domain: str | None, space: Space = NORM1000) -> Dump:
+    """Return what `text` says, its coordinates in `space`, strictly and tolerantly; never raises on any text, linear in its length.
+
+    `domain` None takes a header of either domain.
+    """
     text = text.strip()
     match = _HEADER.search(text)
     header = (match[1], match[2]) if match else None
+    named = header[0].lower() if header and header[0].lower() in DOMAINS else DOMAINS[0]
+    wanted = check_domain(domain) if domain is not None else named
     header_match = header is not None and header[0].lower() == wanted and header[1] == TASK
     root = read_root(text[match.end() :] if match and "{" not in text[: match.start()] else text)
     entries = list(_entries(root.value))

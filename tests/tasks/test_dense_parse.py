@@ -224,6 +224,12 @@ def test_an_unknown_domain_is_refused() -> None:
         parse_dump("", "x")
 
 
+@pytest.mark.parametrize("domain", ["BBU", "RRU"])
+def test_where_no_domain_is_known_a_header_of_either_is_right(domain: str) -> None:
+    assert parse_dump(EXAMPLE.replace("BBU", domain), None).valid
+    assert not parse_dump(EXAMPLE.replace("BBU", "XYZ"), None).valid
+
+
 def test_a_dump_is_shown_short() -> None:
     assert repr(parse_dump(THREE[:-1], "bbu")) == "Dump(3 objects, truncated)"
 
