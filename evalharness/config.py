@@ -19,6 +19,7 @@ from evalharness.backends import known_backends, unknown_backend
 from evalharness.config_kinds import Choice, Flag, Folder, Kind, NameList, Number, PathList, Text
 from evalharness.config_sources import ENV_PREFIX, SETTINGS_FILE, read_environment, read_settings_file, read_tool_table
 from evalharness.errors import ConfigError
+from evalharness.suggestions import did_you_mean
 
 __all__ = ["OPTIONS", "Option", "RunConfig", "Setting", "resolve"]
 
@@ -60,6 +61,13 @@ class Option:
 
 
 _RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def _unknown_dtype(name: str) -> str:
+    return f"must be one of {', '.join(DTYPES)}, got {name!r}{did_you_mean(name, DTYPES)}"
+
+
 _EVALS_OWN = "default: what the eval says"
 
 OPTIONS: tuple[Option, ...] = (
@@ -117,9 +125,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("min_pixels", Number(minimum=1), "Smallest area of an image after resizing, in pixels (default: the checkpoint's)", metavar="N"),
     Option(
         "dtype",
-        Choice(("float32", "float16", "bfloat16")),
-        "Type of the weights while running: float32, float16 or bfloat16 (default: bfloat16 on a GPU, float32 otherwise)",
-        metavar="TYPE",
+        NameList(lambda: DTYPES, _unknown_dtype),
+        "Type of the weights while running: float32, float16 or bfloat16; of several, comma-separated, each is an engine of its own "
+        "(default: bfloat16 on a GPU, float32 otherwise)",
+        metavar="TYPE[,TYPE…]",
     ),
     Option(
         "device",
@@ -163,6 +172,27 @@ OPTIONS: tuple[Option, ...] = (
         only_for=("vllm",),
     ),
     Option(
+        "devices",
+        Text(r"cpu|gpu:\d+(,gpu:\d+)*", legal="cpu or GPUs such as gpu:0 or gpu:0,gpu:2"),
+        "What the run may use: cpu, or GPUs, counted within CUDA_VISIBLE_DEVICES; with -n each worker gets GPUs of its own "
+        "(default: all that are visible)",
+        metavar="cpu|gpu:N[,gpu:M…]",
+    ),
+    Option(
+        "share_devices",
+        Flag(),
+        "Let several workers use a GPU where -n asks for more than there are GPUs for (default: off, it is refused)",
+        default=False,
+    ),
+    Option(
+        "hang_timeout",
+        Number(integer=False, minimum=0),
+        "Seconds without a sign of life after which a worker (-n) is killed and its work goes on elsewhere; six times as many where it "
+        "computes but no result comes; 0 waits for ever (default: 600)",
+        default=600.0,
+        metavar="S",
+    ),
+    Option(
         "fallback_backend",
         Choice(tuple(name for name in known_backends() if name != "fake")),
         "Backend for image requests that the chosen one cannot take; recorded in every affected row (default: none, it is an error)",
@@ -184,6 +214,13 @@ OPTIONS: tuple[Option, ...] = (
         metavar="ID",
     ),
     Option("report_dir", Folder(), "Folder that gets one folder per run (default: reports)", default=Path("reports"), metavar="FOLDER"),
+    Option(
+        "baseline",
+        Text(r"\S(.*\S)?", legal="the name of a baseline, a path, or latest"),
+        "What the gate no_regression compares with: baselines/NAME.json, a path of a baseline or run, or latest, the run in "
+        "--report-dir that ended last (default: none, the gate is not asked)",
+        metavar="NAME|PATH|latest",
+    ),
     Option("variant", Choice(("vlm", "text")), "Treat checkpoints as vlm or text (default: as their config says)", metavar="vlm|text"),
 )
 

@@ -159,10 +159,12 @@ class NameList(Kind):
         return tuple(items)
 
     def to_json(self, value: Any) -> Any:
-        return list(value)
+        return None if value is None else list(value)
 
     def from_json(self, value: Any) -> Any:
-        return tuple(value)
+        if value is None:
+            return None
+        return (value,) if isinstance(value, str) else tuple(value)  # older runs had one dtype
 
 
 def _absolute(text: str, base: Path) -> Path:

@@ -222,3 +222,10 @@ def test_every_default_is_a_legal_value(option: Any, tmp_path: Path) -> None:
     raw = str(option.default) if isinstance(option.default, Path) else option.default
     value = option.kind.read(raw if not isinstance(raw, tuple) else ",".join(raw) or "x", label="default", base=tmp_path, is_text=False)
     assert option.default in (value, ()) or isinstance(option.default, Path)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "dtypes"), [("float32", ("float32",)), (["float32", "bfloat16"], ("float32", "bfloat16")), (None, None)], ids=str
+)
+def test_dtypes_of_older_runs_are_understood(recorded: Any, dtypes: Any) -> None:
+    assert RunConfig.from_json({"dtype": {"value": recorded, "origin": "command line"}}).dtype == dtypes

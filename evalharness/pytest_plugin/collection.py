@@ -6,7 +6,7 @@ import hashlib
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,28 @@ from evalharness.cases import Case
 from evalharness.config import RunConfig
 from evalharness.contracts import GenerationOptions
 from evalharness.errors import ConfigError, EvalHarnessError
-from evalharness.gates import Gate, parse_gate
+from evalharness.gates import Gate, RegressionGate, parse_gate
 from evalharness.pytest_plugin.asking import CaseRequest, asks_in_steps, is_async
 from evalharness.suggestions import did_you_mean
 
-__all__ = ["EvalModule", "data_folder", "gates_of", "is_ours", "parametrize_eval", "read_eval", "refuse_idle_gates", "takes"]
+__all__ = [
+    "EvalModule",
+    "data_folder",
+    "gates_of",
+    "is_ours",
+    "parametrize_eval",
+    "plugin_names",
+    "read_eval",
+    "refuse_idle_gates",
+    "takes",
+]
 
-_KEYWORDS = ("cases", "request", "options", "num_samples", "aggregate", "tables", "outputs", "data")
-_LATE = ("aggregate", "tables", "outputs")
+_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", "aggregate", "across", "tables", "outputs", "data")
+_LATE = ("aggregate", "across", "tables", "outputs")
+_NOTHING_TO_COMPARE = (
+    "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
+    "give it several with --backend hf,vllm or --dtype float32,bfloat16"
+)
 _OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
 
 
@@ -33,7 +47,8 @@ class EvalModule:
     """What one eval module asks: its cases, how each becomes a request, and how it is decoded.
 
     `variants` are the decodings of every case: decode settings × samples. Their seed is the run's or the marker's. `seed` is
-    that of step requests whose options name none, or, where `seed_is_set` for the run, of all.
+    that of step requests whose options name none, or, where `seed_is_set` for the run, of all. `plugins` act on the
+    question itself, not on its steps. `compares_engines`: it has nothing to say about an engine that stands alone.
     """
 
     name: str
@@ -44,6 +59,8 @@ class EvalModule:
     num_samples: int
     seed: int = 0
     seed_is_set: bool = False
+    plugins: tuple[Any, ...] = ()
+    compares_engines: bool = False
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants as one case is decoded: where they sample, each with a seed of its own.
@@ -93,7 +110,8 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     cases = _load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
-    return EvalModule(name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"))
+    plugins, compares = _plugins(given, path), given.get("across") is not None
+    return EvalModule(name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"), plugins, compares)
 
 
 def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:
@@ -129,6 +147,21 @@ def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | 
     return cases[:limit]
 
 
+def _plugins(given: Mapping[str, Any], path: str) -> tuple[Any, ...]:
+    plugins = given.get("plugins", ())
+    if not isinstance(plugins, (list, tuple)):
+        raise ConfigError(f"{path}: plugins must be a list such as [ObjectCap(60)], got {reprlib.repr(plugins)}")
+    for plugin in plugins:
+        if isinstance(plugin, type):
+            raise ConfigError(f"{path}: plugins holds the class {plugin.__name__}; make one of it: {plugin.__name__}(…)")
+    return tuple(plugins)
+
+
+def plugin_names(plugins: Sequence[Any]) -> list[str]:
+    """Return what the records say of plugins: their values, where they are dataclasses, else their names."""
+    return [repr(plugin) if is_dataclass(plugin) else str(getattr(plugin, "name", type(plugin).__name__)) for plugin in plugins]
+
+
 def _num_samples(given: Mapping[str, Any], path: str, run: RunConfig) -> int:
     num_samples = run.num_samples if run.is_set("num_samples") else given.get("num_samples", 1)
     if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
@@ -154,7 +187,7 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
     return tuple(variants)
 
 
-def gates_of(node: pytest.Item | Any) -> tuple[Gate, ...]:
+def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
     """Return the gates of a test, those of its module last; `ConfigError` for an expression that is none."""
     markers = list(node.iter_markers("gate"))
     for marker in markers:
@@ -164,8 +197,16 @@ def gates_of(node: pytest.Item | Any) -> tuple[Gate, ...]:
 
 
 def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], module: EvalModule | None) -> None:
-    """Parametrise a test over engines and, in an eval module, over cases; ids read `engine-case`."""
+    """Parametrise a test over engines and, in an eval module, over cases; ids read `engine-case`.
+
+    Without engines (an eval that compares them, and none has a counterpart) there is one test, skipped with the reason.
+    """
     nodeid = metafunc.definition.nodeid
+    if not engine_ids and takes(metafunc, "case"):
+        names = [name for name in ("engine", "case") if takes(metafunc, name)]
+        nothing = pytest.param(*[None] * len(names), marks=pytest.mark.skip(reason=_NOTHING_TO_COMPARE), id="nothing-to-compare")
+        metafunc.parametrize(names, [nothing], indirect=[name for name in names if name == "engine"])
+        return
     if takes(metafunc, "engine"):
         metafunc.parametrize("engine", engine_ids, ids=engine_ids, indirect=True, scope="session")
     if not takes(metafunc, "case"):

@@ -1,10 +1,10 @@
-"""Which engines a run uses (checkpoint × backend), and how one is opened. Loads no torch until an engine is opened."""
+"""Which engines a run uses (checkpoint × backend × dtype), and how one is opened. Loads no torch until an engine is opened."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from evalharness.errors import CheckpointError
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["EngineSpec", "engine_specs", "open_engine"]
+__all__ = ["EngineSpec", "engine_specs", "engines_by_checkpoint", "open_engine"]
 
 _ECHO = "echo"
 _GIVE = "give 'echo' or a JSONL file of answers"
@@ -35,6 +35,8 @@ class EngineSpec:
     variant: str | None = None
     options_not_taken: tuple[str, ...] = ()
     """Options that were set for the run, but that mean nothing to this backend."""
+    dtype: str | None = None
+    """The type of the weights that was asked for, None for the default."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -47,8 +49,12 @@ class EngineSpec:
 
 
 def engine_specs(run: RunConfig, root: Path) -> list[EngineSpec]:
-    """Return one spec per checkpoint × backend, checkpoints outside; `CheckpointError` or `ConfigError` before anything is loaded."""
+    """Return one spec per checkpoint × backend × dtype, checkpoints outside.
+
+    `CheckpointError` or `ConfigError` before anything is loaded.
+    """
     specs: list[EngineSpec] = []
+    dtypes = run.dtype or (None,)
     real = [name for name in run.backend if name != "fake"]
     if real:
         paths = expand_models(run.model, root)
@@ -56,8 +62,18 @@ def engine_specs(run: RunConfig, root: Path) -> list[EngineSpec]:
             info = inspect_checkpoint(path, trust_remote_code=run.trust_remote_code, allow_pickle=run.allow_pickle)
             _check_chat_template(info)
             specs += [
-                EngineSpec(f"{backend}:{name}", backend, name, str(path), info.fingerprint, info.variant, _not_taken(backend, run))
+                EngineSpec(
+                    f"{backend}:{name}{f'@{dtype}' if len(dtypes) > 1 else ''}",
+                    backend,
+                    name,
+                    str(path),
+                    info.fingerprint,
+                    info.variant,
+                    _not_taken(backend, run),
+                    dtype,
+                )
                 for backend in real
+                for dtype in dtypes
             ]
     if "fake" in run.backend:
         scripts = _scripts(run)
@@ -67,6 +83,14 @@ def engine_specs(run: RunConfig, root: Path) -> list[EngineSpec]:
             EngineSpec(f"fake:{name}", "fake", name, script, None, None, not_taken) for script, name in zip(scripts, names, strict=True)
         ]
     return specs
+
+
+def engines_by_checkpoint(specs: Iterable[EngineSpec]) -> dict[str, list[EngineSpec]]:
+    """Return the engines that run the same checkpoint, and so should say the same; scripts of the fake backend count as one."""
+    groups: dict[str, list[EngineSpec]] = {}
+    for spec in specs:
+        groups.setdefault("fake" if spec.backend == "fake" else spec.fingerprint or spec.checkpoint_path, []).append(spec)
+    return groups
 
 
 def _check_chat_template(info: CheckpointInfo) -> None:
@@ -130,7 +154,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
         spec.backend,
         ModelLoadConfig(
             spec.checkpoint_path,
-            torch_dtype=run.dtype,
+            torch_dtype=spec.dtype,
             device=mine["device"],
             attn_implementation=mine["attn_implementation"],
             trust_remote_code=run.trust_remote_code,
@@ -142,7 +166,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             gpu_memory_utilization=mine["gpu_memory_utilization"],
             max_model_len=mine["max_model_len"],
             trust_remote_code=run.trust_remote_code,
-            dtype=run.dtype,
+            dtype=spec.dtype,
             enforce_eager=mine["enforce_eager"],
         ),
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),

@@ -1,4 +1,4 @@
-"""The functions of evals that are asked when a run is over: `aggregate`, `tables`, `outputs`; and how they are asked safely."""
+"""The functions of evals that are asked when a run is over: `aggregate`, `across`, `tables`, `outputs`; and how they are asked safely."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class EvalFunctions:
     path: str
     data_dir: Path | None
     aggregate: Callable[[Sequence[Row]], Mapping[str, float]] | None
+    across: Callable[[Mapping[str, Sequence[Row]], Mapping[str, Mapping[str, Any]]], Mapping[str, Mapping[str, float]]] | None
     tables: Callable[[Sequence[Row]], Mapping[str, Table]] | None
     outputs: Callable[[Sequence[Row], OutputTarget], object] | None
 
@@ -51,7 +52,7 @@ def load_functions(config: pytest.Config, evals: Mapping[str, Mapping[str, Any]]
         except ANY_FAILURE as error:
             problems.append(f"{path}: its functions for the end of the run cannot be loaded: {type(error).__name__}: {error}")
             continue
-        asked = {name: given.get(name) for name in ("aggregate", "tables", "outputs")}
+        asked = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
         loaded.append(EvalFunctions(entry["name"], path, data_folder(given.get("data"), state.run, state.root), **asked))
     return loaded
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evalharness.command_line import shown_command
-from evalharness.errors import RecordError
-from evalharness.pytest_plugin.aggregates import aggregate_rows
+from evalharness.errors import BaselineError, RecordError
+from evalharness.pytest_plugin.aggregates import across_rows, aggregate_rows
 from evalharness.pytest_plugin.eval_functions import load_functions
 from evalharness.pytest_plugin.eval_tables import table_entries
 from evalharness.pytest_plugin.output_files import write_outputs
 from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
+from evalharness.regression_gates import RegressionJudge, find_baseline
 from evalharness.run_file import environment_facts, write_run_file
 from evalharness.run_merge import known_nodeids, merge_rows, missing_row, note_crashes, read_records, write_samples
 from evalharness.run_totals import engine_entries, judge_gates
 
-__all__ = ["finish_run", "start_run"]
+__all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
+
+EXIT_BROKEN = 10
+"""Exit code of a run in which machine, network or code failed: cases ended as errors, or the run has problems."""
 
 
 def start_run(state: EvalSession) -> None:
@@ -41,6 +46,7 @@ def start_run(state: EvalSession) -> None:
         "started_at": state.started_at,
         "config": state.run.to_json(),
         "num_workers": state.num_workers,
+        "baseline": _baseline(state),
         **state.origin,
         **environment_facts(state.root),
     }
@@ -53,8 +59,8 @@ def start_run(state: EvalSession) -> None:
 def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]) -> dict[str, Any]:
     """Write samples.jsonl and run.json of a run that ended, however it ended; returns run.json's content.
 
-    `exit_code` is pytest's; a failed gate turns 0 into 1. `crashes` names tests whose worker died. What could not be
-    done is in `problems`.
+    `exit_code` is pytest's; see `_exit_code`. `crashes` names tests whose worker died. What could not be done is in
+    `problems`.
     """
     state = config.stash[STATE]
     records = read_records(state.run_dir)
@@ -65,27 +71,60 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     write_samples(state.run_dir, records, rows)
     problems = list(records.problems)
     functions = load_functions(config, records.evals, problems)
-    aggregates = aggregate_rows(functions, rows, problems)
+    entries = engine_entries(engines.values(), records.engine_lines)
+    aggregates = [*aggregate_rows(functions, rows, problems), *across_rows(functions, rows, entries, problems)]
     tables = table_entries(functions, rows, problems)
     outputs = write_outputs(functions, rows, state.run_dir, state.run, problems)
-    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted or state.why_not_run)
-    failed = bool(problems) or not all(gate["passed"] for gate in gates)
+    judge = _regression_judge({**state.asked, "engines": entries})
+    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted or state.why_not_run, no_regression=judge)
+    counts = Counter(row["outcome"] for row in rows)
     run = {
         **state.asked,
         **state.origin,  # what was found out meanwhile
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - state.started, 3),
         "interrupted": interrupted,
-        "exit_code": int(pytest.ExitCode.TESTS_FAILED) if failed and exit_code == pytest.ExitCode.OK else exit_code,
-        "engines": engine_entries(engines.values(), records.engine_lines),
+        "exit_code": _exit_code(exit_code, gates, is_broken=bool(problems or counts["error"])),
+        "engines": entries,
         "evals": [{name: value for name, value in entry.items() if name != "cases"} for entry in records.evals.values()],
         "gates": gates,
         "aggregates": aggregates,
         "tables": tables,
         "outputs": outputs,
-        "counts": dict(Counter(row["outcome"] for row in rows)),
+        "counts": dict(counts),
         "throughput": records.throughput.entries() if state.throughput is None else state.throughput,
         "problems": problems,
     }
     write_run_file(state.run_dir, run)
     return run
+
+
+def _exit_code(code: int, gates: Sequence[Mapping[str, Any]], *, is_broken: bool) -> int:
+    """Return the run's exit code: pytest's own, but 1 where a gate failed, and `EXIT_BROKEN` where something broke as well.
+
+    So 1 is a verdict on the checkpoint, and a machine that failed is told from it. What interrupts a session keeps its code.
+    """
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return code
+    if is_broken:
+        return EXIT_BROKEN
+    # A gate that was not asked has neither passed nor failed.
+    return int(pytest.ExitCode.TESTS_FAILED) if any(gate["passed"] is False for gate in gates) else code
+
+
+def _baseline(state: EvalSession) -> dict[str, Any] | None:
+    """Return where the baseline of the run lies; looked up at the start, when this run is not yet the latest."""
+    asked = state.run.baseline
+    if asked is None:
+        return None
+    try:
+        return {"asked": asked, "path": str(find_baseline(asked, state.root, Path(state.run.report_dir)).absolute()), "problem": None}
+    except BaselineError as error:
+        return {"asked": asked, "path": None, "problem": str(error)}
+
+
+def _regression_judge(run: Mapping[str, Any]) -> RegressionJudge | None:
+    baseline = run.get("baseline")
+    if baseline is None:
+        return None
+    return RegressionJudge(Path(baseline["path"]) if baseline["path"] else None, run, baseline["problem"])

@@ -19,8 +19,8 @@ from evalharness.config import RunConfig
 from evalharness.config_checks import check_combinations
 from evalharness.errors import BackendError, ConfigError
 from evalharness.journal import Journal
-from evalharness.pytest_plugin.collection import EvalModule, gates_of, parametrize_eval, read_eval
-from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, open_engine
+from evalharness.pytest_plugin.collection import EvalModule, gates_of, parametrize_eval, plugin_names, read_eval
+from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint, open_engine
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.takeover import read_crashes, takeover_of
 from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
@@ -124,7 +124,11 @@ class EvalSession:
     def parametrize(self, metafunc: pytest.Metafunc, marker: pytest.Mark | None) -> None:
         """Parametrise a test over engines and, in an eval module, over cases."""
         path = metafunc.definition.nodeid.partition("::")[0]
-        parametrize_eval(metafunc, [spec.id for spec in self.engines], self.module(marker, path) if marker is not None else None)
+        module = self.module(marker, path) if marker is not None else None
+        engines = self.engines
+        if module is not None and module.compares_engines:
+            engines = [spec for group in engines_by_checkpoint(engines).values() if len(group) > 1 for spec in group]
+        parametrize_eval(metafunc, [spec.id for spec in engines], module)
 
     # Units, known once the final collection is
 
@@ -300,7 +304,8 @@ class EvalSession:
         for path, gates in tests.items():
             module = self.modules[path]
             cases = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in module.cases}
-            self.journal.write("eval", {"name": module.name, "path": path, "num_cases": len(cases), "tests": gates, "cases": cases})
+            facts = {"name": module.name, "path": path, "num_cases": len(cases), "plugins": plugin_names(module.plugins)}
+            self.journal.write("eval", {**facts, "tests": gates, "cases": cases})
 
     def close(self) -> None:
         """End the running unit and close the journal."""

@@ -216,13 +216,20 @@ class UnitRunner:
                 for one in asked:
                     if one.known is not None:
                         self._take(one, one.known)
-                asked = [one for one in asked if one.known is None]
-                requests, options = [one.request for one in asked], [one.options for one in asked]
-                for number, outcome in self._engine.stream(requests, options, should_stop=self._stop.is_set):
-                    self._take(asked[number], outcome)
+                self._ask([one for one in asked if one.known is None])
         finally:
             for case in cases:
                 case.request.close()
+
+    def _ask(self, asked: Sequence[_Asked]) -> None:
+        plugins = self._module.plugins
+        # Plugins act on the eval's questions alone, so only with them does a round take two calls.
+        questions = [one for one in asked if one.step is None] if plugins else list(asked)
+        steps = [one for one in asked if one.step is not None] if plugins else []
+        for group, acting in ((steps, ()), (questions, plugins)):
+            requests, options = [one.request for one in group], [one.options for one in group]
+            for number, outcome in self._engine.stream(requests, options, plugins=acting, should_stop=self._stop.is_set):
+                self._take(group[number], outcome)
 
     def _next_round(self) -> list[_Asked]:
         """Return what is asked together next: all that waits, or, one by one, what the case of the waiting test asks."""

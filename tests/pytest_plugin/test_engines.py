@@ -13,7 +13,7 @@ from evalharness.config import RunConfig, resolve
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions
 from evalharness.engine import build_engine
 from evalharness.errors import CheckpointError
-from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, open_engine
+from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint, open_engine
 from tests.pytest_plugin.project import MARK, Project
 from tests.test_checkpoint import GOOD, write
 
@@ -161,3 +161,22 @@ class TestContext:
         assert closed == ["fake"]
         limited = build_engine("hf", ModelLoadConfig("m"), vllm_options=VllmEngineOptions(max_model_len=100))
         assert limited.describe()["max_model_len"] == 100
+
+
+class TestDtypes:
+    def test_several_give_engines_of_their_own_except_for_the_fake_backend(self, scripts: Path) -> None:
+        specs = engine_specs(config(scripts, "ckpt", backend=["hf,fake"], dtype=["float32,bfloat16"]), scripts)
+        assert [(spec.id, spec.dtype) for spec in specs] == [
+            ("hf:ckpt@float32", "float32"),
+            ("hf:ckpt@bfloat16", "bfloat16"),
+            ("fake:echo", None),
+        ]
+
+    def test_one_changes_no_name(self, scripts: Path) -> None:
+        (spec,) = engine_specs(config(scripts, "ckpt", backend=["hf"], dtype=["bfloat16"]), scripts)
+        assert (spec.id, spec.dtype) == ("hf:ckpt", "bfloat16")
+
+    def test_engines_of_one_checkpoint_belong_together(self, scripts: Path) -> None:
+        specs = engine_specs(config(scripts, "ckpt", backend=["hf,fake"], dtype=["float32,bfloat16"]), scripts)
+        groups = engines_by_checkpoint(specs)
+        assert [[spec.id for spec in group] for group in groups.values()] == [["hf:ckpt@float32", "hf:ckpt@bfloat16"], ["fake:echo"]]
