@@ -6,16 +6,17 @@ Exit codes: 0 done, 1 it could not be done (the message says why) or what it jud
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 import evalharness
-from evalharness.commands import compare, report, rescore
+from evalharness.commands import bless, compare, report, rescore, summary
 from evalharness.errors import EvalHarnessError
 
 __all__ = ["main"]
 
-_COMMANDS = (report, rescore, compare)
+_COMMANDS = (report, rescore, compare, bless, summary)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(options)
     except EvalHarnessError as error:
         print(f"evalharness: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # who reads, `head` perhaps, has seen enough; nothing may be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

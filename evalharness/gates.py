@@ -1,7 +1,7 @@
-"""Gates: "metric >= number" over the rows of one test and one engine. Knows nothing about pytest.
+"""Gates over the rows of one test and one engine: "metric >= number", or "no_regression" against a baseline.
 
 A metric is the mean of a score, a value that the eval's `aggregate` gave, or one of the rates that every test has.
-A gate that has nothing to judge does not pass.
+A gate that has nothing to judge does not pass. Knows nothing about pytest; `regression_gates.py` judges against baselines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from evalharness.errors import ConfigError
 
-__all__ = ["BUILT_IN_METRICS", "Gate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
+__all__ = ["BUILT_IN_METRICS", "Gate", "RegressionGate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -25,6 +25,8 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 }
 _EXPRESSION = re.compile(r"\s*([A-Za-z_][\w.@/-]*)\s*(>=|<=|==|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
+_NO_REGRESSION = re.compile(r"\s*no_regression\s*(?:\(([^()]*)\))?\s*")
+_METRIC = re.compile(r"[A-Za-z_][\w.@/-]*")
 
 Row: TypeAlias = "Mapping[str, Any]"
 
@@ -95,18 +97,39 @@ class Gate:
         return _OPERATORS[self.comparison](value, self.threshold)
 
 
+@dataclass(frozen=True)
+class RegressionGate:
+    """One parsed `no_regression`; without metrics it is about all of them, and about slices."""
+
+    expression: str
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def metric(self) -> str:
+        """What a verdict names as its metric."""
+        return "no_regression"
+
+
 def _too_few_judged(rows: Sequence[Mapping[str, Any]]) -> bool:
     # The few that were left say nothing about the rest. Milder limits are the eval's to set, with a gate on invalid_rate.
     asked = list(filter(_was_asked, rows))
     return 2 * sum(map(was_judged, asked)) < len(asked)
 
 
-def parse_gate(expression: object) -> Gate:
+def parse_gate(expression: object) -> Gate | RegressionGate:
     """Return the gate that an expression says; `ConfigError` with the grammar otherwise."""
-    match = _EXPRESSION.fullmatch(expression) if isinstance(expression, str) else None
-    if match is None:
-        raise ConfigError(f"gate {expression!r} is not understood; write 'metric >= number' with one of: {', '.join(_OPERATORS)}")
-    return Gate(str(expression).strip(), match[1], match[2], float(match[3]))
+    if isinstance(expression, str):
+        match = _EXPRESSION.fullmatch(expression)
+        if match is not None:
+            return Gate(expression.strip(), match[1], match[2], float(match[3]))
+        match = _NO_REGRESSION.fullmatch(expression)
+        metrics = () if match is None or match[1] is None else tuple(part.strip() for part in match[1].split(","))
+        if match is not None and all(map(_METRIC.fullmatch, metrics)):
+            return RegressionGate(expression.strip(), metrics)
+    raise ConfigError(
+        f"gate {expression!r} is not understood; write 'metric >= number' with one of: {', '.join(_OPERATORS)}; "
+        "or 'no_regression' or 'no_regression(metric, metric)'"
+    )
 
 
 def mean_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from evalharness.gates import evaluate_gate, parse_gate
+from evalharness.gates import Gate, RegressionGate, evaluate_gate, parse_gate
+from evalharness.regression_gates import not_asked, not_judged
 
 __all__ = ["Throughput", "engine_entries", "judge_gates"]
 
 Row: TypeAlias = "dict[str, Any]"
+JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], dict[str, Any]]"
 _COUNTS = ("num_generations", "num_prompt_tokens", "num_completion_tokens")
 
 
@@ -63,8 +65,12 @@ def judge_gates(
     *,
     interrupted: str | None,
     unfinished: str | None = None,
+    no_regression: JudgeRegression | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the verdict of every gate. None passes on a test with cases that were not run, or where the run is `unfinished`."""
+    """Return the verdict of every gate. None passes on a test with cases that were not run, or where the run is `unfinished`.
+
+    `no_regression` judges against a baseline; without it such a gate is not asked.
+    """
     by_test: dict[str, dict[str, dict[str, list[Row]]]] = {}
     for row in rows:
         by_test.setdefault(row["eval"], {}).setdefault(row["engine"], {}).setdefault(row["test"], []).append(row)
@@ -79,7 +85,13 @@ def judge_gates(
                 mine = tests.get(test, [])
                 incomplete = _not_run(mine, interrupted) or unfinished
                 for expression in expressions if mine else ():
-                    verdict = evaluate_gate(parse_gate(expression), mine, extras[name, engine, test], incomplete=incomplete)
+                    gate = parse_gate(expression)
+                    if isinstance(gate, Gate):
+                        verdict = evaluate_gate(gate, mine, extras[name, engine, test], incomplete=incomplete)
+                    elif no_regression is not None:
+                        verdict = no_regression(gate, engine, mine, incomplete)
+                    else:
+                        verdict = not_judged(gate, len(mine), unfinished) if unfinished else not_asked(gate, len(mine))
                     verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
     return verdicts
 

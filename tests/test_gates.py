@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from evalharness.errors import ConfigError
-from evalharness.gates import BUILT_IN_METRICS, evaluate_gate, mean_scores, parse_gate
+from evalharness.gates import BUILT_IN_METRICS, Gate, RegressionGate, evaluate_gate, mean_scores, parse_gate
 
 
 def row(outcome: str = "pass", generation: dict[str, Any] | None = None, **scores: float) -> dict[str, Any]:
@@ -38,12 +39,31 @@ class TestParsing:
     @pytest.mark.parametrize(
         "expression",
         ["", "valid", "valid >=", ">= 1", "valid => 1", "valid != 1", "valid >= x", "1 >= valid", "valid >= 1 2", "valid >= nan",
-         "valid >= inf", "a >= 1 and b >= 2", "valid >= 0,5", "valid >= 95%", None, 3, ["valid >= 1"], b"valid >= 1"],
+         "valid >= inf", "a >= 1 and b >= 2", "valid >= 0,5", "valid >= 95%", "no_regression()", "no_regression(f1",
+         "no_regression(f1,)", "no_regression(a b)", "no_regressions", None, 3, ["valid >= 1"], b"valid >= 1"],
         ids=repr,
     )  # fmt: skip
     def test_all_else_is_refused_with_the_grammar(self, expression: object) -> None:
-        with pytest.raises(ConfigError, match=r"^gate .* is not understood; write 'metric >= number' with one of: >=, <=, >, <, ==$"):
+        grammar = "write 'metric >= number' with one of: >=, <=, >, <, ==; or 'no_regression' or 'no_regression(metric, metric)'"
+        with pytest.raises(ConfigError, match=rf"^gate .* is not understood; {re.escape(grammar)}$"):
             parse_gate(expression)
+
+    @pytest.mark.parametrize(
+        ("expression", "metrics"),
+        [
+            ("no_regression", ()),
+            (" no_regression ", ()),
+            ("no_regression(f1)", ("f1",)),
+            ("no_regression( category_f1 ,valid )", ("category_f1", "valid")),
+        ],
+    )
+    def test_no_regression_may_name_metrics(self, expression: str, metrics: tuple[str, ...]) -> None:
+        gate = parse_gate(expression)
+        assert gate == RegressionGate(expression.strip(), metrics)
+        assert gate.metric == "no_regression"
+
+    def test_a_score_of_that_name_can_still_be_compared_with_a_number(self) -> None:
+        assert isinstance(parse_gate("no_regression >= 1"), Gate)
 
 
 class TestJudging:

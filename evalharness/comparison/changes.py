@@ -95,11 +95,18 @@ class Comparison:
 
 
 def compare(
-    base: Side, candidate: Side, *, anyway: bool = False, lower_is_better: Collection[str] = (), seed: int = DEFAULT_SEED
+    base: Side,
+    candidate: Side,
+    *,
+    anyway: bool = False,
+    lower_is_better: Collection[str] = (),
+    only: Collection[str] = (),
+    seed: int = DEFAULT_SEED,
 ) -> Comparison:
     """Return the comparison of two sides. Raises `ComparisonError` where they cannot be paired, or did not ask the same.
 
-    `anyway` makes warnings of the differences in what was asked; without a common case it is refused all the same.
+    `anyway` makes warnings of the differences in what was asked; without a common case it is refused all the same. `only`
+    these metrics are tested and corrected for, where any are named ("category": the marks by category).
     """
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
@@ -127,10 +134,11 @@ def compare(
             (base.sheets[key].cases[case_id], candidate.sheets[key].cases[case_id])
             for case_id in paired_cases(base.sheets[key], candidate.sheets[key])
         ]
-        of_test = {*lower_is_better, *(name for *where, name in down if tuple(where) == key), *_LOWER_IS_BETTER}
-        metrics += _changes(key, "", "", lines, of_test, seed)
-        slices += _slices(key, lines, of_test, seed)
-        cases += _cases(base.sheets[key], candidate.sheets[key], of_test)
+        falling = {*lower_is_better, *(name for *where, name in down if tuple(where) == key), *_LOWER_IS_BETTER}
+        asked = _Asked(*key, frozenset(falling), frozenset(only), seed)
+        metrics += _changes(asked, "", "", lines)
+        slices += _slices(asked, lines)
+        cases += _cases(base.sheets[key], candidate.sheets[key], falling)
     judged, num_tests = _judged(metrics)
     judged_slices, num_slice_tests = _judged(slices)
     cases.sort(key=_worst_first)
@@ -140,42 +148,46 @@ def compare(
 Pair = tuple[CaseLine, CaseLine]
 
 
-def _metric_names(lines: Sequence[Pair]) -> list[str]:
+class _Asked(NamedTuple):
+    """What is asked about one test."""
+
+    eval: str
+    test: str
+    lower_is_better: frozenset[str]
+    only: frozenset[str]
+    seed: int
+
+
+def _metric_names(lines: Sequence[Pair], only: Collection[str]) -> list[str]:
     """Return the scores that both sides have, counts left out: more of something is neither better nor worse."""
     names: dict[str, None] = {}
     for base, candidate in lines:
         names.update(dict.fromkeys(name for name in candidate.scores if name in base.scores and not name.startswith("num_")))
-    return list(names)
+    return [name for name in names if not only or name in only]
 
 
-def _changes(
-    key: tuple[str, str], slice_key: str, slice_value: str, lines: Sequence[Pair], lower_is_better: Collection[str], seed: int
-) -> Iterator[MetricChange]:
-    names = _metric_names(lines)
+def _changes(asked: _Asked, slice_key: str, slice_value: str, lines: Sequence[Pair]) -> Iterator[MetricChange]:
+    names = _metric_names(lines, asked.only)
     before, after = ([[pair[side].scores.get(name, math.nan) for name in names] for pair in lines] for side in (0, 1))
-    sides = before, after
-    yield from _of_columns(key, slice_key, slice_value, names, sides, [pair[1].group for pair in lines], lower_is_better, seed)
+    yield from _of_columns(asked, (slice_key, slice_value), names, (before, after), lines)
 
 
 def _of_columns(
-    key: tuple[str, str],
-    slice_key: str,
-    slice_value: str,
+    asked: _Asked,
+    where: tuple[str, str],
     names: Sequence[str],
     sides: tuple[list[list[float]], list[list[float]]],
-    groups: Sequence[str | None],
-    lower_is_better: Collection[str],
-    seed: int,
+    lines: Sequence[Pair],
 ) -> Iterator[MetricChange]:
     if not names:
         return
     bounded = [all(0 <= row[column] <= 1 or row[column] != row[column] for side in sides for row in side) for column in range(len(names))]
-    changes = paired_changes(sides[0], sides[1], groups, is_bounded=bounded, seed=seed)
+    changes = paired_changes(*sides, [pair[1].group for pair in lines], is_bounded=bounded, seed=asked.seed)
     for name, is_bounded, change in zip(names, bounded, changes, strict=True):
-        yield MetricChange(*key, name, slice_key, slice_value, change, name in lower_is_better, is_bounded)
+        yield MetricChange(asked.eval, asked.test, name, *where, change, name in asked.lower_is_better, is_bounded)
 
 
-def _slices(key: tuple[str, str], lines: Sequence[Pair], lower_is_better: Collection[str], seed: int) -> Iterator[MetricChange]:
+def _slices(asked: _Asked, lines: Sequence[Pair]) -> Iterator[MetricChange]:
     by_tag: dict[str, dict[str, list[Pair]]] = {}
     categories: dict[str, list[Pair]] = {}
     for pair in lines:
@@ -186,13 +198,13 @@ def _slices(key: tuple[str, str], lines: Sequence[Pair], lower_is_better: Collec
     for name, parts in by_tag.items():
         if 1 < len(parts) <= _MOST_VALUES:
             for value, part in parts.items():
-                yield from _changes(key, name, value, part, lower_is_better, seed)
+                yield from _changes(asked, name, value, part)
     have_marks = all(any(pair[side].marks for pair in lines) for side in (0, 1))  # an older run or baseline may have none
-    for category, part in categories.items() if have_marks and len(categories) <= _MOST_VALUES else ():
-        # Neither said nor true is right.
-        sides = [[pair[0].marks.get(category, 1.0)] for pair in part], [[pair[1].marks.get(category, 1.0)] for pair in part]
-        groups = [pair[1].group for pair in part]
-        yield from _of_columns(key, CATEGORY, category, [CATEGORY_METRIC], sides, groups, (), seed)
+    if have_marks and len(categories) <= _MOST_VALUES and (not asked.only or CATEGORY in asked.only):
+        for category, part in categories.items():
+            # Neither said nor true is right.
+            before, after = ([[pair[side].marks.get(category, 1.0)] for pair in part] for side in (0, 1))
+            yield from _of_columns(asked, (CATEGORY, category), [CATEGORY_METRIC], (before, after), part)
 
 
 def _judged(changes: Sequence[MetricChange]) -> tuple[list[MetricChange], int]:

@@ -21,6 +21,7 @@ TEXT_CHARS = 2000
 """What is kept of a text to be shown; samples.jsonl has all of it."""
 _DIGITS = 6  # scores are compared to so many decimals, as baselines keep them
 _SHORT_HASH = 8
+_NUM_COUNTS = 3
 _JUDGED = ("pass", "miss", "fail")
 
 
@@ -113,11 +114,11 @@ def _line(row: Row) -> CaseLine:
 
 
 def _marks(categories: object) -> dict[str, float]:
-    """Return a score by category: a number as it is, counts {hit, said, true} as F1."""
+    """Return a score by category: a number as it is, counts [hit, said, true] as F1."""
     found: dict[str, float] = {}
     for name, value in _mapping(categories).items():
-        if isinstance(value, Mapping):
-            hit, said, true = (_number(value.get(part)) for part in ("hit", "said", "true"))
+        if isinstance(value, list) and len(value) == _NUM_COUNTS:
+            hit, said, true = map(_number, value)
             mark = 2 * hit / (said + true) if hit is not None and said is not None and true is not None and said + true else None
         else:
             mark = _number(value)

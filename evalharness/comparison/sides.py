@@ -16,11 +16,11 @@ __all__ = ["read_side", "side_of_rows"]
 Json: TypeAlias = "Mapping[str, Any]"
 
 
-def read_side(text: str) -> Side:
+def read_side(text: str, prefer: str = "") -> Side:
     """Return the side that "RUN_DIR", "RUN_DIR:ENGINE" or "BASELINE.json" names.
 
-    ENGINE is an engine's id ("hf:final") or its checkpoint's name; needed where a run has several. Raises
-    `ComparisonError`, or `RecordError` where the run cannot be read.
+    ENGINE is an engine's id ("hf:final") or its checkpoint's name; needed where a run has several and none of them is the
+    one to `prefer`. Raises `ComparisonError`, or `RecordError` where the run cannot be read.
     """
     path, engine = _split(text)
     if path.is_file():
@@ -29,7 +29,8 @@ def read_side(text: str) -> Side:
         return read_baseline(path)
     notes: list[str] = []
     run = read_run(path, notes)
-    chosen = _choose(engine, _engines(run, path), path)
+    engines = _engines(run, path)
+    chosen = prefer if not engine and prefer in engines else _choose(engine, engines, path)
     # One row at a time: with their prompts and token ids, all rows of a large run take gigabytes.
     side = side_of_rows(run, chosen, (row for row in read_samples(path, notes) if str(row.get("engine")) == chosen))
     if not side.sheets:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +19,16 @@ _PIPE_EVERY_S = 30.0
 
 
 def announce(state: EvalSession, num_tests: int) -> str:
-    """Return the line that says what will run."""
+    """Return what will run, on a line, and on another whether the baseline is there: a typo should not show hours later."""
     run = state.run
     engines = ", ".join(spec.id for spec in state.known_engines)
     workers = f", {state.num_workers} workers" if state.num_workers > 1 else ""
-    return f"evalharness: {num_tests} eval tests on {engines}{workers}; run {run.run_id} -> {state.run_dir}"
+    line = f"evalharness: {num_tests} eval tests on {engines}{workers}; run {run.run_id} -> {state.run_dir}"
+    baseline = state.asked.get("baseline")
+    if baseline is None:
+        return line
+    problem = baseline["problem"] or (None if Path(baseline["path"]).exists() else f"{baseline['path']} is not there")
+    return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
 
 
 class Progress:

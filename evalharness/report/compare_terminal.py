@@ -19,14 +19,15 @@ from evalharness.report.compare_wording import (
     shown_slices,
     signed,
 )
-from evalharness.report.safe_text import terminal_text
+from evalharness.report.safe_text import display_width, terminal_text
 from evalharness.report.wording import number_text
 
 __all__ = ["comparison_lines"]
 
 MIN_COLUMNS = 40
 NUM_METRICS, NUM_SLICES, NUM_CASES, NUM_REMARKS = 40, 15, 5, 10
-_HEADERS = ["metric", "base", "candidate", "difference", "95 % interval", "p", "could show", "verdict"]
+_HEADERS = ["metric", "verdict", "base", "candidate", "difference", "p", "95 % interval", "could show"]
+_FEWEST_COLUMNS = 5
 
 
 def comparison_lines(comparisons: Sequence[Comparison], columns: int) -> Iterator[str]:
@@ -47,31 +48,34 @@ def _lines(comparison: Comparison, columns: int) -> Iterator[str]:
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(notes) > NUM_REMARKS:
         yield f"! {len(notes) - NUM_REMARKS} more remarks in compare.md"
-    for sentence in coverage_text(comparison):
+    for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
         yield ""
         yield from wrapped(terminal_text(sentence, 400), columns)
-        test = sentence.partition(": ")[0]
-        yield from _table([change for change in shown_metrics(comparison) if f"{change.eval}::{change.test}" == test])
+        changes = [change for change in shown_metrics(comparison) if (change.eval, change.test) == (part.eval, part.test)]
+        yield from _table(changes, part.num_paired, columns)
     yield from _slices(comparison, columns)
     yield from _cases(comparison, columns)
     yield ""
     yield from wrapped(terminal_text(conclusion(comparison), 600), columns)
 
 
-def _table(changes: Sequence[MetricChange]) -> Iterator[str]:
-    lines = [_HEADERS, *(_line(change) for change in changes[:NUM_METRICS])]
-    # The verdict stands last, so on a narrow terminal it would be cut: it comes second there.
-    yield from table_lines([[line[0], line[-1], *line[1:-1]] for line in lines], 2)
+def _table(changes: Sequence[MetricChange], num_paired: int, columns: int) -> Iterator[str]:
+    lines = [_HEADERS, *(_line(change, num_paired) for change in changes[:NUM_METRICS])]
+    # On a narrow terminal the last columns are left out whole; compare.md has them.
+    num_shown = len(_HEADERS)
+    while num_shown > _FEWEST_COLUMNS and max(map(display_width, table_lines([line[:num_shown] for line in lines], 2))) > columns:
+        num_shown -= 1
+    yield from table_lines([line[:num_shown] for line in lines], 2)
     if len(changes) > NUM_METRICS:
         yield f"{len(changes) - NUM_METRICS} more metrics in compare.csv"
 
 
-def _line(change: MetricChange) -> list[str]:
+def _line(change: MetricChange, num_paired: int) -> list[str]:
     own = change.change
-    name = terminal_text(change.metric, 40) + (f" (n={own.num_pairs})" if own.num_pairs else "")
-    numbers = [number_text(own.base), number_text(own.candidate), signed(own.difference), interval_text(change), p_text(change.p_corrected)]
-    detectable = number_text(change.detectable) if change.detectable == change.detectable else "-"
-    return [name, *numbers, detectable, change.verdict.upper() if change.verdict == REGRESSED else change.verdict]
+    name = terminal_text(change.metric, 40) + (f" (n={own.num_pairs})" if own.num_pairs != num_paired else "")
+    verdict = change.verdict.upper() if change.verdict == REGRESSED else change.verdict
+    numbers = [number_text(own.base), number_text(own.candidate), signed(own.difference), p_text(change.p_corrected), interval_text(change)]
+    return [name, verdict, *numbers, number_text(change.detectable) if change.detectable == change.detectable else "-"]
 
 
 def _slices(comparison: Comparison, columns: int) -> Iterator[str]:

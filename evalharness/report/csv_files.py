@@ -20,7 +20,7 @@ __all__ = ["REPORT_COLUMNS", "write_report_csv", "write_samples_csv"]
 
 REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "low", "high", "interval", "n"]
 """`kind`: score (mean of a score), count (of cases), aggregate, gate (`metric` is its expression, `value` what was
-measured), gate_passed (0 or 1), throughput.
+measured), gate_passed (0 or 1, empty where it was not asked), throughput.
 
 `group_key` and `group_value` are a tag, or empty for all cases. `stderr` is the standard error of a mean, cases of one group
 taken together, `low` and `high` its 95 % interval, `interval` the kind of it (wilson, bootstrap, none), `n` what it is over.
@@ -113,7 +113,8 @@ def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for gate in records(tables.run, "gates"):
         names = [gate.get(name) for name in ("eval", "test", "engine")]
         yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), *_NO_INTERVAL, gate.get("n")]
-        yield [*names, "", "", "gate_passed", gate.get("expression"), int(gate.get("passed") is True), *_NO_INTERVAL, gate.get("n")]
+        passed = "" if gate.get("asked") is False else int(gate.get("passed") is True)
+        yield [*names, "", "", "gate_passed", gate.get("expression"), passed, *_NO_INTERVAL, gate.get("n")]
 
 
 def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:

@@ -14,7 +14,7 @@ from evalharness.report.safe_text import one_line
 from evalharness.report.tables import RunTables, records
 from evalharness.report.wording import plural, share_text
 
-__all__ = ["findings", "verdict"]
+__all__ = ["asked_gates", "findings", "verdict"]
 
 MAX_FINDINGS = 30
 FEW_CASES = 10
@@ -28,10 +28,13 @@ NOTABLE_LENGTH_CAP = 0.05
 def verdict(tables: RunTables) -> tuple[str, str]:
     """Return one word for the run (PASSED, FAILED, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
     counts = tables.rows[list(OUTCOMES)].sum()
-    gates = records(tables.run, "gates")
+    gates = asked_gates(tables.run)
     num_failed = sum(gate.get("passed") is not True for gate in gates)
     which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
-    reasons = [f"{which} {'failed' if num_failed else 'passed'}" if gates else "no gates were set"]
+    num_idle = len(records(tables.run, "gates")) - len(gates)
+    reasons = [f"{which} {'failed' if num_failed else 'passed'}"] if gates else [] if num_idle else ["no gates were set"]
+    if num_idle:
+        reasons.append(f"{plural(num_idle, 'gate')} not asked, as no baseline was given")
     for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be asked or answered")):
         if counts[outcome]:
             reasons.append(f"{plural(int(counts[outcome]), 'sample')} {what}")
@@ -46,6 +49,11 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     if tables.rows.empty:
         return "EMPTY", f"no case was recorded; {sentence}"
     return ("FAILED" if broken else "PASSED" if gates else "FINISHED"), sentence
+
+
+def asked_gates(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the gates that were to be judged: not those on a baseline where none was given."""
+    return [gate for gate in records(run, "gates") if gate.get("asked") is not False]
 
 
 def _unfinished(tables: RunTables) -> bool:

@@ -18,7 +18,7 @@ from evalharness.report.settings import settings_sections
 from evalharness.report.tables import RunTables, records
 from evalharness.report.wording import number_text, plural
 
-__all__ = ["markdown_report"]
+__all__ = ["gate_blocks", "markdown_report", "summary_blocks"]
 
 NUM_PROBLEM_GROUPS = 20
 NUM_OUTPUT_FILES = 50
@@ -32,8 +32,8 @@ _FILES_NOTE = (
 def markdown_report(tables: RunTables) -> Iterator[str]:
     """Yield the blocks of report.md, to be set apart by empty lines."""
     yield f"# Run {markdown_cell(text_of(tables.run.get('run_id')) or tables.run_dir.name)}"
-    yield from _summary(tables)
-    yield from _gates(tables)
+    yield from summary_blocks(tables)
+    yield from gate_blocks(tables)
     yield from score_sections(tables)
     yield from _aggregates(tables)
     yield from table_sections(tables)
@@ -46,7 +46,8 @@ def markdown_report(tables: RunTables) -> Iterator[str]:
     yield from _rerun(tables)
 
 
-def _summary(tables: RunTables) -> Iterator[str]:
+def summary_blocks(tables: RunTables) -> Iterator[str]:
+    """Yield verdict, counts, and what to know before believing a number."""
     word, sentence = verdict(tables)
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
     codes = tables.collected
@@ -68,7 +69,8 @@ def _capital(sentence: str) -> str:
     return sentence[0].upper() + sentence[1:] if re.match(r"(all|the) ", sentence) else sentence
 
 
-def _gates(tables: RunTables) -> Iterator[str]:
+def gate_blocks(tables: RunTables) -> Iterator[str]:
+    """Yield the table of gates, if there are any."""
     gates = records(tables.run, "gates")
     if gates:
         yield "## Gates"
@@ -77,8 +79,9 @@ def _gates(tables: RunTables) -> Iterator[str]:
 
 
 def _gate_line(gate: dict[str, Any]) -> list[str]:
-    passed = "yes" if gate.get("passed") is True else "**NO**"
-    names = [markdown_cell(text_of(gate.get(name))) for name in ("eval", "test", "engine", "reason")]
+    passed = "not asked" if gate.get("asked") is False else "yes" if gate.get("passed") is True else "**NO**"
+    names = [markdown_cell(text_of(gate.get(name))) for name in ("eval", "test", "engine")]
+    names.append(markdown_cell(text_of(gate.get("reason")), 1000))
     numbers = [markdown_cell(number_text(gate.get("value")))]
     numbers += [markdown_cell(text_of(gate.get(name))) for name in ("threshold", "n")]
     return [markdown_cell(text_of(gate.get("expression"))), passed, *names, *numbers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from evalharness.report.collecting import text_of
 from evalharness.report.columns import fit, pad, wrapped
@@ -62,17 +63,30 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
 
 
 def _gates(tables: RunTables) -> Iterator[str]:
-    """Yield failed gates with their reason, then passed ones with their value; many are counted instead."""
+    """Yield failed gates with their reason, those not asked, then passed ones with their value; many are counted instead."""
     gates = records(tables.run, "gates")
-    for passed, most in ((False, NUM_LINES), (True, NUM_PASSED_GATES)):
-        chosen = [gate for gate in gates if (gate.get("passed") is True) is passed]
+    for mark, most in (("GATE FAILED", NUM_LINES), ("gate not asked", NUM_PASSED_GATES), ("gate passed", NUM_PASSED_GATES)):
+        chosen = [gate for gate in gates if _gate_mark(gate) == mark]
         for gate in chosen[:most]:
             where = f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))} on {text_of(gate.get('engine'))}"
-            reason = one_line(text_of(gate.get("reason")), 200) or f"it is {number_text(gate.get('value'))}"
-            mark = "gate passed" if passed else "GATE FAILED"
-            yield terminal_text(f"{mark}: {text_of(gate.get('expression'))} ({where}): {reason}", 400)
+            reason = one_line(text_of(gate.get("reason")), 400) or _what_it_is(gate)
+            yield terminal_text(f"{mark}: {text_of(gate.get('expression'))} ({where}): {reason}", 600)
         if len(chosen) > most:
-            yield f"{len(chosen) - most} more gates {'passed' if passed else 'FAILED'}"
+            yield f"{len(chosen) - most} more gates {mark.partition(' ')[2]}"
+
+
+def _gate_mark(gate: dict[str, Any]) -> str:
+    return "gate not asked" if gate.get("asked") is False else "gate passed" if gate.get("passed") is True else "GATE FAILED"
+
+
+def _what_it_is(gate: dict[str, Any]) -> str:
+    value, baseline = gate.get("value"), gate.get("baseline")
+    if baseline is None:
+        return f"it is {number_text(value)}"
+    changed = "" if value is None else f", it changed by {number_text(value)}"
+    unseen = gate.get("could_have_shown")
+    size = f"; a difference of {number_text(unseen)} could have gone unseen" if isinstance(unseen, float) else ""
+    return f"no regression shown against {one_line(text_of(baseline), 100)}{changed}{size}"
 
 
 def _table(tables: RunTables, columns: int) -> Iterator[str]:

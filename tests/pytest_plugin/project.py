@@ -204,7 +204,7 @@ def _own_modules() -> Iterator[None]:
 
 def unwanted(names: Mapping[str, str]) -> list[str]:
     """Return the variables that would steer a run from outside."""
-    return [name for name in names if name.startswith(("EVALHARNESS_", "PYTEST_", "OMP_NUM_"))]
+    return [name for name in names if name.startswith(("EVALHARNESS_", "PYTEST_", "OMP_NUM_", "GITHUB_STEP_SUMMARY"))]
 
 
 def environment(**more: str) -> dict[str, str]:

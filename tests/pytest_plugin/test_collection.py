@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, environment
 
 TEST = "def test_s(case, generation, score):\n    score(x=1)\n"
@@ -243,7 +244,7 @@ class TestWrongOptions:
 
     def test_a_script_with_a_broken_row_is_said_in_each_error_row(self, project: Project) -> None:
         run = project.write(test_a=MARK + TEST).run_inline("--model", project.script({"txt": "x"}))
-        assert run.exit_code == 1
+        assert run.exit_code == EXIT_BROKEN
         assert run.counts == {"error": 4}
         assert "answers.jsonl:1 is no script row" in run.rows[0]["problem"]
 

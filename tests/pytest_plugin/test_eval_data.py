@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.run_rebuild import rebuild_run
 from tests.pytest_plugin.project import HEADER, Project, Run
 
@@ -147,7 +148,7 @@ def with_marker(extra: str) -> str:
 def test_tables_that_fail_are_a_problem_and_the_report_is_there(project: Project, function: str, problem: str) -> None:
     run = project.write(test_a=with_marker(f"tables={function}")).run_inline()
     assert run.facts["problems"] == [f"test_a.py: tables for test_s on fake:echo {problem}"]
-    assert (run.exit_code, run.facts["tables"], (run.run_dir / "report.md").exists()) == (1, [], True)
+    assert (run.exit_code, run.facts["tables"], (run.run_dir / "report.md").exists()) == (EXIT_BROKEN, [], True)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_outputs_that_fail_are_a_problem_and_the_report_is_there(project: Projec
     run = project.write(test_a=with_marker(f"outputs={function}")).run_inline()
     (said,) = run.facts["problems"]
     assert said.startswith(f"test_a.py: outputs for fake:echo {problem}")
-    assert (run.exit_code, run.facts["outputs"], (run.run_dir / "outputs").exists()) == (1, [], False)
+    assert (run.exit_code, run.facts["outputs"], (run.run_dir / "outputs").exists()) == (EXIT_BROKEN, [], False)
     assert (run.run_dir / "report.md").exists()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from evalharness.gates import BUILT_IN_METRICS
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
 
 SCORES = (
@@ -145,7 +146,7 @@ class TestGenerations:
             test_a=HEADER + f"pytestmark = pytest.mark.eval(cases=cases, request=ask, {options})\ndef test_s(case, generation): pass\n"
         )
         run = project.run_inline()
-        assert run.exit_code == 1
+        assert run.exit_code == EXIT_BROKEN
         assert run.counts == {"error": 4}
         assert (
             "backend 'fake' cannot honour: num_beams=4. Leave them out, or allow it with --unsupported-options warn"
@@ -168,7 +169,7 @@ class TestGenerations:
             test_a=HEADER + f"pytestmark = pytest.mark.eval(cases=cases, request=ask, {options})\ndef test_s(case, generation): pass\n"
         )
         run = project.run_inline("--unsupported-options", "warn", "-W", "error::evalharness.engine.EngineWarning")
-        assert run.exit_code == 1
+        assert run.exit_code == EXIT_BROKEN
         assert list(run.outcomes.values()) == ["error", "pass", "pass", "pass"]
         assert "EngineWarning: backend 'fake' ignores: num_beams=4" in run.rows[0]["problem"]
 
@@ -331,7 +332,7 @@ def test_s(case, parsed): pass
 """
         run = project.write(test_a=MARK + test).run_inline()
         assert (run.row("c1")["outcome"], run.row("c1")["problem"][:17]) == ("error", "setup: not parsed")
-        assert run.exit_code == 1
+        assert run.exit_code == EXIT_BROKEN
 
     def test_the_engine_can_be_called_directly(self, project: Project) -> None:
         test = """
@@ -369,7 +370,7 @@ def test_s(case, generation):
         run = project.write(test_a=MARK + test).run("-p", "pytest_timeout", "--limit", "1", apart=True)
         assert run.counts == {"error": 1}
         assert "Timeout" in run.rows[0]["problem"]
-        assert run.exit_code == 1
+        assert run.exit_code == EXIT_BROKEN
 
     def test_expected_failures_are_skips(self, project: Project) -> None:
         test = "@pytest.mark.xfail(reason='known')\ndef test_s(case, generation): assert case.id == 'c0'\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evalharness.gates import BUILT_IN_METRICS
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
 
 GATED = """
@@ -53,7 +54,7 @@ class TestGates:
         project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
         run = project.run_inline("--model", project.script({"contains": "c1", "error": "lost"}, {"text": "x"}))
         assert run.gate("x >= 0")["passed"]
-        assert run.exit_code == 1
+        assert run.exit_code == run.facts["exit_code"] == EXIT_BROKEN
 
     def test_an_eval_without_gates_fails_by_its_failures(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generation): assert case.id != 'c3', 'no'\n").run_inline()
@@ -140,7 +141,7 @@ class TestNoVerdict:
         run = project.run_inline("--model", project.script({kind: "machine on fire"}))
         assert run.counts == {kind: 4}
         assert {row["problem"] for row in run.rows} == {"machine on fire"}
-        assert run.exit_code == 1
+        assert run.exit_code == (EXIT_BROKEN if kind == "error" else 1)
         assert not any(gate["passed"] for gate in run.facts["gates"])
 
 
@@ -179,7 +180,7 @@ class TestA:
     )
     def test_what_it_does_wrong_is_a_problem_of_the_run_and_costs_no_row(self, project: Project, body: str, problem: str) -> None:
         run = project.write(test_a=HEADER + AGGREGATE, helper_metrics=f"def metrics(rows): {body}\n").run_inline()
-        assert run.exit_code == 1
+        assert run.exit_code == EXIT_BROKEN
         assert run.counts == {"pass": 4}
         assert run.facts["problems"][0].startswith(problem)
         assert f"! {problem}" in run.output
@@ -190,7 +191,7 @@ class TestA:
         run = project.write(test_a=HEADER + once + AGGREGATE, helper_metrics=METRICS).run(mode="n2")
         assert run.counts == {"pass": 4}
         assert run.facts["problems"] == ["test_a.py: its functions for the end of the run cannot be loaded: RuntimeError: only in workers"]
-        assert run.exit_code == 1
+        assert run.exit_code == EXIT_BROKEN
 
     @pytest.mark.parametrize("name", sorted(BUILT_IN_METRICS))
     def test_it_cannot_replace_a_rate(self, project: Project, name: str) -> None:
@@ -201,7 +202,7 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: {
 def test_s(case, generation): pass
 """
         run = project.write(test_a=HEADER + test).run_inline()
-        assert run.exit_code == 1
+        assert run.exit_code == EXIT_BROKEN
         assert f"gave '{name}', the name of a rate that every test has" in run.facts["problems"][0]
         assert [entry["metric"] for entry in run.facts["aggregates"]] == ["n"]
         assert run.facts["gates"][0]["value"] != 0.75

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.hostile_text import TEXTS
 from tests.pytest_plugin.project import HEADER, Project, Run
 
@@ -160,8 +161,8 @@ class TestEveryOutcome:
         if mode != "n2":  # a replaced worker asks again
             assert len(made) == len(set(made))
 
-    def test_the_run_fails_because_some_tests_failed(self, every_outcome: Run) -> None:
-        assert every_outcome.exit_code == every_outcome.facts["exit_code"] == 1
+    def test_the_run_is_broken_because_some_cases_ended_in_errors(self, every_outcome: Run) -> None:
+        assert every_outcome.exit_code == every_outcome.facts["exit_code"] == EXIT_BROKEN
         assert every_outcome.facts["interrupted"] is None
 
     def test_misses_are_shown_in_a_line_or_two_and_without_traceback(self, every_outcome: Run) -> None:
@@ -263,7 +264,7 @@ class TestHostileText:
     def test_every_test_ends_as_meant(self, hostile: Run) -> None:
         each = {"pass": 1, "miss": 2, "fail": 2, "error": 1, "skip": 1}
         assert hostile.counts == {outcome: count * len(TEXTS) for outcome, count in each.items()}
-        assert hostile.exit_code == 1
+        assert hostile.exit_code == EXIT_BROKEN
 
     @pytest.mark.parametrize("name", TEXTS)
     def test_rows_keep_the_exact_text(self, hostile: Run, name: str) -> None:
@@ -280,7 +281,9 @@ class TestHostileText:
 
     def test_junit_is_well_formed(self, hostile: Run) -> None:
         cases = ElementTree.parse(hostile.root / "junit.xml").getroot().findall(".//testcase")
-        assert len(cases) == len(TEXTS) * NUM_TESTS
+        gates = [case for case in cases if case.get("classname") == "evalharness.gates"]
+        assert len(cases) == len(TEXTS) * NUM_TESTS + len(gates)
+        assert len(gates) == len(hostile.facts["gates"])
 
     def test_reports_exist_and_are_utf_8(self, hostile: Run) -> None:
         for name in ("report.md", "report.csv", "samples.csv", "run.json", "samples.jsonl"):

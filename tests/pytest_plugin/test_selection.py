@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project
 
 OUTCOMES = (
@@ -62,8 +63,8 @@ class TestStoppingEarly:
         assert {(row["outcome"], row["problem"]) for row in not_run} <= {("skip", "not run: stopping after 1 failures")}
         if mode != "n2":
             assert [row["case_id"] for row in not_run] == ["c4", "c5"]
-            assert run.exit_code == 1
-        assert run.exit_code in (1, 2)
+            assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code in (EXIT_BROKEN, 2)
         assert run.facts["interrupted"] == "stopping after 1 failures"
 
     def test_misses_do_not_stop_x(self, project: Project) -> None:

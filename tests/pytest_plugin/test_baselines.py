@@ -1,0 +1,230 @@
+"""`--baseline` and the gate `no_regression`, without xdist, with -n0 and with workers."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.cli import main
+from tests.pytest_plugin.project import HEADER, MODES, Project, Run
+
+EVAL = (
+    HEADER.replace("range(4)", "range(int(os.environ.get('NUM_CASES', '40')))").replace("i % 2}", "i // 2}")
+    + """
+pytestmark = pytest.mark.eval(cases=cases, request=ask)
+
+@pytest.mark.gate({gates})
+def test_s(case, generation, score):
+    right = "wrong" not in generation.text
+    score(right=right, other=1)
+    assert right
+"""
+)
+ALL_RIGHT = ({"text": "right"},)
+# c1, c11, c21, c31 and their like: 13 of 40 cases, in 13 groups of two.
+MANY_WRONG = ({"contains": "1", "text": "wrong"}, {"text": "right"})
+
+
+def write(project: Project, gates: str = "'no_regression'") -> Project:
+    return project.write(test_a=EVAL.replace("{gates}", gates))
+
+
+def run(project: Project, answers: tuple[dict[str, Any], ...], name: str, *options: str, mode: str = "no-xdist") -> Run:
+    script = project.script(*answers)
+    (project.root / script).rename(project.root / f"{name}.jsonl")
+    return project.run("--model", f"{name}.jsonl", "--run-id", name, *options, mode=mode)
+
+
+def bless(project: Project, name: str, baseline: str) -> Path:
+    folder = project.root / "baselines"
+    assert main(["bless", str(project.root / "reports" / name), baseline, "--to", str(folder)]) == 0
+    return folder / f"{baseline}.json"
+
+
+@pytest.fixture
+def blessed(project: Project) -> Project:
+    """A project whose baseline `good` has every case right."""
+    run(write(project), ALL_RIGHT, "good")
+    bless(project, "good", "good")
+    return project
+
+
+@pytest.mark.parametrize("mode", MODES)
+class TestModes:
+    def test_a_regression_fails_the_gate_and_says_what_fell(self, blessed: Project, mode: str) -> None:
+        worse = run(blessed, MANY_WRONG, "worse", "--baseline", "good", mode=mode)
+        gate = worse.gate("no_regression")
+        assert (worse.exit_code, gate["passed"], gate["n"]) == (1, False, 40)
+        assert gate["reason"].startswith("regressed against baseline good (fake:good): ")
+        assert "right 1.0000 to 0.6750" in gate["reason"]
+        assert "GATE FAILED: no_regression (a::test_s on fake:worse): regressed against baseline good" in worse.output
+        assert f"evalharness: baseline {blessed.root / 'baselines' / 'good.json'}" in worse.output
+
+    def test_the_same_answers_pass(self, blessed: Project, mode: str) -> None:
+        same = run(blessed, ALL_RIGHT, "same", "--baseline", "good", mode=mode)
+        assert (same.exit_code, same.gate("no_regression")["passed"]) == (0, True)
+        assert "gate passed: no_regression (a::test_s on fake:same): no regression shown against baseline good" in same.output
+        assert "could have gone unseen" in same.output
+
+    def test_without_a_baseline_it_is_not_asked(self, blessed: Project, mode: str) -> None:
+        quiet = run(blessed, MANY_WRONG, "quiet", mode=mode)
+        gate = quiet.gate("no_regression")
+        assert (quiet.exit_code, gate["passed"], gate["asked"]) == (0, None, False)
+        assert "gate not asked: no_regression (a::test_s on fake:quiet): not asked: give --baseline NAME" in quiet.output
+        assert "FINISHED: 1 gate not asked, as no baseline was given" in quiet.output
+        assert "| no_regression | not asked |" in (quiet.run_dir / "report.md").read_text("utf-8").replace("  ", " ")
+
+
+class TestWhatIsCompared:
+    def test_a_path_a_run_and_the_latest_run_are_baselines_too(self, blessed: Project) -> None:
+        for number, baseline in enumerate(("baselines/good.json", "reports/good", "latest")):
+            same = run(blessed, ALL_RIGHT, f"same{number}", "--baseline", baseline)
+            assert same.gate("no_regression")["passed"], same.gate("no_regression")
+        assert same.gate("no_regression")["baseline"] == "same1 (fake:same1)"
+        assert same.facts["baseline"] == {"asked": "latest", "path": str(blessed.root / "reports" / "same1"), "problem": None}
+
+    def test_a_metric_can_be_named(self, project: Project) -> None:
+        run(write(project, "'no_regression(right)', 'no_regression(other)', 'no_regression(f1)'"), ALL_RIGHT, "good")
+        worse = run(project, MANY_WRONG, "worse", "--baseline", "reports/good")
+        assert not worse.gate("no_regression(right)")["passed"]
+        assert worse.gate("no_regression(right)")["value"] == pytest.approx(-13 / 40)
+        assert worse.gate("no_regression(other)")["passed"]
+        assert worse.gate("no_regression(f1)")["reason"] == "no case has 'f1' on both sides"
+
+    def test_each_engine_is_judged_by_itself(self, blessed: Project) -> None:
+        for name, answers in (("one", ALL_RIGHT), ("two", MANY_WRONG)):
+            (blessed.root / blessed.script(*answers)).rename(blessed.root / f"{name}.jsonl")
+        both = blessed.run("--model", "one.jsonl", "--model", "two.jsonl", "--run-id", "both", "--baseline", "good")
+        assert [(gate["engine"], gate["passed"]) for gate in both.facts["gates"]] == [("fake:one", True), ("fake:two", False)]
+
+    def test_deselected_cases_are_not_missed(self, blessed: Project) -> None:
+        assert run(blessed, ALL_RIGHT, "some", "--limit", "30", "--baseline", "good").gate("no_regression")["passed"]
+
+    def test_errors_are_no_regression_and_no_pass_where_too_little_is_left(self, blessed: Project) -> None:
+        answers = ({"contains": "1", "error": "lost"}, {"contains": "2", "error": "lost"}, {"text": "right"})
+        broken = run(blessed, answers, "broken", "--baseline", "good")
+        assert broken.gate("no_regression")["reason"].startswith("not judged: only 1")
+        assert broken.exit_code == 10
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("baseline", "reason"),
+        [
+            ("nightly", "baselines/nightly.json is not there; make it with: evalharness bless RUN_DIR nightly"),
+            ("torn.json", "torn.json is not JSON"),
+            ("reports", "is no run directory"),
+        ],
+        ids=["absent", "unreadable", "no run"],
+    )
+    def test_a_baseline_that_cannot_be_used_fails_the_gate_and_is_announced(self, blessed: Project, baseline: str, reason: str) -> None:
+        (blessed.root / "torn.json").write_text("{")
+        same = run(blessed, ALL_RIGHT, "same", "--baseline", baseline if baseline != "reports" else str(blessed.root / "reports"))
+        gate = same.gate("no_regression")
+        assert (same.exit_code, gate["passed"]) == (1, False)
+        assert reason in gate["reason"]
+        assert ("cannot be used, gates on it will fail" in same.output) == (baseline == "nightly")
+
+    def test_there_is_no_latest_run_before_the_first(self, project: Project) -> None:
+        first = run(write(project), ALL_RIGHT, "first", "--baseline", "latest")
+        assert (first.exit_code, first.facts["baseline"]["path"]) == (1, None)
+        assert "has come to its end, so there is no latest one" in first.gate("no_regression")["reason"]
+
+    @pytest.mark.parametrize(
+        ("change", "options", "reason"),
+        [
+            ((), ("--max-new-tokens", "7"), "option max_new_tokens differs in a::test_s: 256 in the base, 7 in the candidate"),
+            (("ask {case.id}", "asked {case.id}"), (), "the prompts differ in a::test_s: 40 of 40 cases"),
+            (('id=f"c{i}"', 'id=f"d{i}"'), (), "no case is in both sides in a::test_s"),
+            (("def test_s", "def test_t"), (), "the two have no test in common: the base has a::test_s, the candidate a::test_t"),
+        ],
+        ids=["options", "prompts", "cases", "test"],
+    )
+    def test_a_baseline_of_another_kind_fails_the_gate(
+        self, blessed: Project, change: tuple[str, str] | tuple[()], options: tuple[str, ...], reason: str
+    ) -> None:
+        source = EVAL.replace("{gates}", "'no_regression'")
+        blessed.write(test_a=source.replace(*change) if change else source)
+        other = run(blessed, ALL_RIGHT, "other", "--baseline", "good", *options)
+        gate = other.gate("no_regression")
+        assert (other.exit_code, gate["passed"]) == (1, False)
+        assert reason in gate["reason"]
+
+    def test_too_few_cases_show_nothing_and_pass_nothing(self, project: Project) -> None:
+        run(write(project), ALL_RIGHT, "good", "--limit", "4")
+        few = run(project, ALL_RIGHT, "few", "--limit", "4", "--baseline", "reports/good")
+        assert few.gate("no_regression")["reason"].startswith("not judged: 2 cases or groups of cases are too few")
+        assert few.exit_code == 1
+
+    def test_an_interrupted_run_is_not_judged(self, project: Project) -> None:
+        run(write(project), ALL_RIGHT, "good")
+        source = EVAL.replace("{gates}", "'no_regression'") + "    if case.id == 'c9': pytest.exit('stop')\n"
+        cut = run(project.write(test_a=source), ALL_RIGHT, "cut", "--baseline", "reports/good")
+        assert cut.gate("no_regression")["reason"].startswith("not judged: ")
+
+
+class TestJunit:
+    @staticmethod
+    def gates(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the first suite's counts, and how each gate ended."""
+        suite = next(ET.parse(path).getroot().iter("testsuite"))
+        cases = [case for case in suite.iter("testcase") if case.get("classname") == "evalharness.gates"]
+        return dict(suite.attrib), {str(case.get("name")): next((child.tag for child in case), "passed") for case in cases}
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_gates_are_test_cases_of_the_junit_file(self, project: Project, mode: str) -> None:
+        write(project, "'right >= 0.9', 'other >= 1', 'no_regression'")
+        worse = run(project, MANY_WRONG, "worse", "--junitxml", "out/junit.xml", mode=mode)
+        counts, gates = self.gates(project.root / "out" / "junit.xml")
+        assert worse.exit_code == 1
+        where = "(a::test_s on fake:worse)"
+        assert gates == {f"right >= 0.9 {where}": "failure", f"other >= 1 {where}": "passed", f"no_regression {where}": "skipped"}
+        assert (counts["tests"], counts["failures"], counts["errors"], counts["skipped"]) == ("43", "1", "0", "1")
+
+    def test_problems_of_the_run_are_errors_in_it(self, project: Project) -> None:
+        broken = HEADER + "pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: 1 / 0)\n"
+        project.write(test_a=broken + "def test_s(case, generation): pass\n").run_inline("--junitxml", "junit.xml")
+        counts, gates = self.gates(project.root / "junit.xml")
+        assert gates == {"problem 1 of the run": "error"}
+        assert counts["errors"] == "1"
+
+    def test_hostile_names_are_legal_xml(self, project: Project) -> None:
+        source = HEADER + "pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=aggregate)\n"
+        source = source.replace("pytestmark", "def aggregate(rows): raise ValueError('\\x00\\x1b[31m \\ud800 <b> & \\uffff')\n\npytestmark")
+        project.write(test_a=source + "def test_s(case, generation): pass\n").run_inline("--junitxml", "junit.xml")
+        assert self.gates(project.root / "junit.xml")[1] == {"problem 1 of the run": "error"}
+
+
+class TestGithubSummary:
+    def test_it_is_appended_where_github_asks_for_it(self, project: Project) -> None:
+        path = project.root / "summary.md"
+        path.write_text("before\n")
+        script = write(project, "'right >= 0.9'").script(*MANY_WRONG)
+        project.run_inline("--model", script, "--run-id", "worse", env={"GITHUB_STEP_SUMMARY": str(path)})
+        written = path.read_text("utf-8")
+        assert written.startswith("before\n## Run worse\n\n**FAILED**: the gate failed")
+        assert "| right >= 0.9 " in written
+
+    def test_where_it_cannot_be_written_the_run_says_so(self, project: Project) -> None:
+        done = write(project).run_inline(env={"GITHUB_STEP_SUMMARY": str(project.root / "no" / "file")})
+        assert done.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert "(GITHUB_STEP_SUMMARY): No such file or directory" in done.output
+
+    def test_elsewhere_nothing_is_written(self, project: Project) -> None:
+        assert write(project).run_inline().exit_code == 0
+        assert not list(project.root.glob("**/summary*"))
+
+
+def test_a_killed_run_passes_no_gate_on_a_baseline(blessed: Project) -> None:
+    same = run(blessed, ALL_RIGHT, "same", "--baseline", "good")
+    facts = {**same.facts}
+    del facts["finished_at"]
+    (same.run_dir / "run.json").write_text(json.dumps(facts))
+    (same.run_dir / "samples.jsonl").unlink()
+    assert main(["report", str(same.run_dir)]) == 0
+    (gate,) = json.loads((same.run_dir / "run.json").read_bytes())["gates"]
+    assert gate["passed"] is False
