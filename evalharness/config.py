@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.backends import known_backends, unknown_backend
-from evalharness.config_kinds import Choice, Flag, Folder, Kind, NameList, Number, PathList, Text
+from evalharness.config_kinds import Choice, Flag, Folder, Kind, NameList, Number, PathList, PerCheckpoint, Text
 from evalharness.config_sources import ENV_PREFIX, SETTINGS_FILE, read_environment, read_settings_file, read_tool_table
 from evalharness.errors import ConfigError
 from evalharness.suggestions import did_you_mean
@@ -220,6 +220,13 @@ OPTIONS: tuple[Option, ...] = (
         "What the gate no_regression compares with: baselines/NAME.json, a path of a baseline or run, or latest, the run in "
         "--report-dir that ended last (default: none, the gate is not asked)",
         metavar="NAME|PATH|latest",
+    ),
+    Option(
+        "coordinates",
+        PerCheckpoint(Text(r"norm1000|unit|pixels|processed:[1-9]\d{0,3}", legal="norm1000, unit, pixels or processed:PATCH_SIZE")),
+        "Space of the coordinates that models write, per checkpoint where it differs: norm1000 (0 to 1000), unit (0 to 1), pixels, or "
+        "processed:14 (pixels as resized to patches of 14) (default: what the eval asks for)",
+        metavar="[PATTERN=]SPACE",
     ),
     Option("variant", Choice(("vlm", "text")), "Treat checkpoints as vlm or text (default: as their config says)", metavar="vlm|text"),
 )

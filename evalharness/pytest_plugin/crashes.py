@@ -108,6 +108,11 @@ class Crashes:
             return self.killed[worker]
         return "died" if signs.words is None else f"ended itself ({shorten(signs.words)})"
 
+    def died_without_work(self, worker: str) -> None:
+        """Note the death of a worker that had no test any more."""
+        how = self._how_it_died(worker, last_signs(self._state.run_dir / "journal" / f"{worker}.jsonl"))
+        self._state.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
+
     def is_given_up(self, engine: str) -> bool:
         """Return whether workers died again and again as they opened the engine."""
         return self._opening_deaths[engine] >= _MAX_DEATHS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "d
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; a worker takes the controller's."""
     add_markers(config)
-    given = getattr(config, "workerinput", {}).get("evalharness")
+    given = _given(config)
     new_session = config.stash.get(NEW_SESSION, None)
     if new_session is not None:
         state = new_session(config.rootpath)
@@ -50,6 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
             state.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
         except EvalHarnessError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _given(config: pytest.Config) -> Any:
+    """Return what the controller gave this worker, None in other processes."""
+    return getattr(config, "workerinput", {}).get("evalharness")
 
 
 def _num_workers(config: pytest.Config) -> int:
@@ -91,6 +97,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if state.worker == "main":
             _start(session.config, state)
             state.note_evals(session.items)
+        elif state.is_worker and _given(session.config)["heartbeat"] is not None:
+            state.start_heartbeat(Path(_given(session.config)["heartbeat"]))
     except EvalHarnessError as error:
         raise pytest.UsageError(str(error)) from error
 

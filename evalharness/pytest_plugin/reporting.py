@@ -42,6 +42,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     """Note each phase in the test's record; after the last one, write its row."""
     report = yield
     state = item.config.stash[STATE]
+    state.progress.num_signs += 1
     record = state.current
     if record is None or record.nodeid != item.nodeid:
         return report

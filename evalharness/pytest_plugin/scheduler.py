@@ -80,6 +80,14 @@ class UnitScheduler:
         """Whether any test has not run yet."""
         return bool(self._waiting) or any(self._pending.values())
 
+    def has_collected(self, node: Any) -> bool:
+        """Return whether a worker has said what it collected."""
+        return node in self._collections
+
+    def has_work(self, node: Any) -> bool:
+        """Return whether a worker has tests that have not run to their end."""
+        return bool(self._pending.get(node))
+
     def add_node(self, node: Any) -> None:
         """Add a worker."""
         self._pending[node] = deque()
@@ -251,6 +259,14 @@ class DeferredScheduler:
             for early in self._early_nodes:
                 self._chosen.add_node(early)
         self._chosen.add_node_collection(node, collection)
+
+    def has_collected(self, node: Any) -> bool:
+        """Return whether a worker has said what it collected."""
+        return isinstance(self._chosen, UnitScheduler) and self._chosen.has_collected(node)
+
+    def has_work(self, node: Any) -> bool:
+        """Return whether a worker has units to run."""
+        return isinstance(self._chosen, UnitScheduler) and self._chosen.has_work(node)
 
     @property
     def nodes(self) -> list[Any]:

@@ -21,6 +21,7 @@ from evalharness.errors import BackendError, ConfigError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, parametrize_eval, plugin_names, read_eval
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint, open_engine
+from evalharness.pytest_plugin.heartbeat import Heartbeat, beat_every_s
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.takeover import read_crashes, takeover_of
 from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
@@ -75,6 +76,9 @@ class EvalSession:
         self._hanging: dict[str, str] = {}
         self._notices: list[str] = []
         self.progress = UnitProgress()
+        self.cards: tuple[str, ...] = ()
+        """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; () for none, or for whatever is visible."""
+        self._heartbeat: Heartbeat | None = None
 
     @property
     def is_worker(self) -> bool:
@@ -239,6 +243,16 @@ class EvalSession:
         self._runner = (unit, runner)
         return runner
 
+    def start_heartbeat(self, path: Path) -> None:
+        """Begin to write this worker's signs of life for the controller."""
+        every_s = beat_every_s(self.run.hang_timeout)
+        self._heartbeat = Heartbeat(path, every_s, lambda: self.progress.num_signs, self._computing_counts)
+
+    def _computing_counts(self) -> bool:
+        # A process that waits for a GPU spins, whether the GPU works or not.
+        runner = self._runner
+        return not (self.cards and runner is not None and runner[1].is_generating)
+
     def leave_if_engine_died(self) -> None:
         """End this worker if its engine can generate nothing more: a new one then goes on with the unit, from the journal.
 
@@ -310,6 +324,9 @@ class EvalSession:
     def close(self) -> None:
         """End the running unit and close the journal."""
         self.stop_runner()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
         if self._journal is not None:
             self._journal.close()
             self._journal = None

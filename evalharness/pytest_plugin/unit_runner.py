@@ -40,6 +40,8 @@ class UnitProgress:
         self.num_generations = 0
         self.num_step_generations = 0
         self.num_completion_tokens = 0
+        self.num_signs = 0
+        """Grows with everything that shows that tests and engine go on: phases of tests, generations, decoding steps."""
         self._num_told = 0
 
     def take_new_tokens(self) -> int:
@@ -168,6 +170,11 @@ class UnitRunner:
             self._finished.pop(case_id, None)
             self._steps.pop(case_id, None)
 
+    @property
+    def is_generating(self) -> bool:
+        """Whether the engine is still at work on this unit."""
+        return self._thread.is_alive()
+
     def stop(self) -> bool:
         """End what still runs, wait for the thread, and return whether it has ended: it may hang in a library or a device."""
         self._stop.set()
@@ -228,8 +235,12 @@ class UnitRunner:
         steps = [one for one in asked if one.step is not None] if plugins else []
         for group, acting in ((steps, ()), (questions, plugins)):
             requests, options = [one.request for one in group], [one.options for one in group]
-            for number, outcome in self._engine.stream(requests, options, plugins=acting, should_stop=self._stop.is_set):
+            for number, outcome in self._engine.stream(requests, options, plugins=acting, should_stop=self._should_stop):
                 self._take(group[number], outcome)
+
+    def _should_stop(self) -> bool:
+        self._progress.num_signs += 1  # engines ask at least once per decoding step
+        return self._stop.is_set()
 
     def _next_round(self) -> list[_Asked]:
         """Return what is asked together next: all that waits, or, one by one, what the case of the waiting test asks."""
@@ -262,6 +273,7 @@ class UnitRunner:
                 self._waiting.append(_Asked(case, None, sample, asks, options, self._known(case, None, sample)))
 
     def _take(self, asked: _Asked, outcome: Outcome) -> None:
+        self._progress.num_signs += 1
         case, step = asked.open, asked.step
         copied = {"copied": True} if asked.known is not None else {}
         if step is None:

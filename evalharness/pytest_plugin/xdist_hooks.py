@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.pytest_plugin.crashes import Crashes
 from evalharness.pytest_plugin.finish import start_run
+from evalharness.pytest_plugin.heartbeat import Watch, WatchedWorker
 from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.reporting import REPORTING, reporting_config
 from evalharness.pytest_plugin.scheduler import DeferredScheduler
@@ -17,16 +20,34 @@ from evalharness.pytest_plugin.session import STATE
 from evalharness.pytest_plugin.units import UnitKey, assign_units
 
 CRASHES = pytest.StashKey[Crashes]()
+SCHEDULER = pytest.StashKey[DeferredScheduler]()
+WATCH = pytest.StashKey[Watch]()
+SIGNS = pytest.StashKey[TemporaryDirectory[str]]()
+"""Where workers write their signs of life: a folder on this machine, whatever file system has the reports."""
 
 
 def pytest_configure_node(node: Any) -> None:
     """Give each worker the resolved options and the engines, so that all of them run exactly the same."""
-    state = node.config.stash[STATE]
+    config = node.config
+    state = config.stash[STATE]
     try:
         engines = [spec.to_json() for spec in state.engines]
     except EvalHarnessError:
         engines = None  # perhaps no evals are run at all; a worker that collects one reports the error
-    node.workerinput["evalharness"] = {"run": state.run.to_json(), "engines": engines, "num_workers": state.num_workers}
+    watched = node.gateway.spec.popen and state.run.hang_timeout
+    node.workerinput["evalharness"] = {
+        "run": state.run.to_json(),
+        "engines": engines,
+        "num_workers": state.num_workers,
+        "heartbeat": str(_signs_of(node)) if watched else None,
+    }
+
+
+def _signs_of(node: Any) -> Path:
+    stash = node.config.stash
+    if SIGNS not in stash:
+        stash[SIGNS] = TemporaryDirectory(prefix="evalharness-signs-")
+    return Path(stash[SIGNS].name) / node.gateway.id
 
 
 @pytest.hookimpl
@@ -40,7 +61,42 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredSche
         return assign_units(nodeids, [spec.id for spec in state.known_engines], state.num_workers)
 
     crashes = config.stash[CRASHES] = Crashes(config)
-    return DeferredScheduler(config, log, state.num_workers, assign, judge=crashes)
+    scheduler = config.stash[SCHEDULER] = DeferredScheduler(config, log, state.num_workers, assign, judge=crashes)
+    if state.run.hang_timeout:
+        config.stash[WATCH] = Watch(state.run.hang_timeout, crashes.killed.__setitem__)
+    return scheduler
+
+
+def pytest_testnodeready(node: Any) -> None:
+    """Watch over a worker, a replacement too."""
+    stash = node.config.stash
+    if WATCH in stash and SIGNS in stash and node.gateway.spec.popen:
+        scheduler = stash[SCHEDULER]
+        worker = WatchedWorker(
+            pid=node.gateway._rinfo().pid,  # xdist has asked for it already, so this asks nobody
+            path=_signs_of(node),
+            is_busy=lambda: scheduler.has_work(node) or node.shutting_down or not scheduler.has_collected(node),
+            is_ready=lambda: scheduler.has_collected(node),
+        )
+        stash[WATCH].add(node.gateway.id, worker)
+
+
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Let a worker go; one that dies when its work is done is a problem of the run all the same."""
+    stash = node.config.stash
+    if WATCH in stash:
+        stash[WATCH].remove(node.gateway.id)
+    died = error is not None and not hasattr(node, "workeroutput")
+    if died and CRASHES in stash and stash[STATE].started_run and not stash[SCHEDULER].has_work(node):
+        stash[CRASHES].died_without_work(node.gateway.id)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the watch."""
+    if WATCH in config.stash:
+        config.stash[WATCH].stop()
+    if SIGNS in config.stash:
+        config.stash[SIGNS].cleanup()
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -75,6 +131,8 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     except RecordError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[REPORTING].progress = Progress(config, state)
+    if WATCH in config.stash:
+        config.stash[WATCH].start()
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         if reporter.isatty:

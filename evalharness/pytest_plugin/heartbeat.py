@@ -1,0 +1,186 @@
+"""Signs of life of a worker, and the watch over them in the controller.
+
+A worker's thread writes two counts into a small file, every few seconds and only if they have grown: one of results (phases
+of tests, generations, decoding steps), one of intervals in which its processes computed or read files. A loading engine, a
+long prefill or a slow test gives no results for a long while but computes; something that waits for ever does neither. A
+stopped or frozen process writes nothing. What computes for ever without a result is told by patience alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["BUSY_FACTOR", "Heartbeat", "Watch", "WatchedWorker", "beat_every_s"]
+
+BUSY_FACTOR = 6
+"""How many hang timeouts a worker has that computes without a result."""
+_MIN_CPU_SHARE = 0.1  # of one core; a process that only waits, and its threads that look now and then, takes a hundredth
+_MIN_READ_BYTES = 1 << 16
+
+
+def beat_every_s(hang_timeout_s: float) -> float:
+    """Return how often a worker gives its signs: often enough that no single one matters."""
+    return min(10.0, hang_timeout_s / 10)
+
+
+class Heartbeat:
+    """Writes this process's signs of life. `num_results()` grows with results; `computing_counts()` is False where a device spins."""
+
+    def __init__(self, path: Path, every_s: float, num_results: Callable[[], int], computing_counts: Callable[[], bool]) -> None:
+        self._path = path
+        self._every_s = every_s
+        self._num_results = num_results
+        self._computing_counts = computing_counts
+        self._num_busy = 0
+        self._last = _effort()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            now = _effort()
+            if self._computing_counts() and _is_busy(self._last, now):
+                self._num_busy += 1
+            self._last = now
+            # A folder that is gone, or a full disk: the run is over, or ends for that anyway.
+            with contextlib.suppress(OSError):
+                self._path.write_text(f"{self._num_results()} {self._num_busy}", "ascii")
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+
+@dataclass(frozen=True)
+class _Effort:
+    at_s: float
+    cpu_s: float
+    read_bytes: int
+
+
+def _is_busy(before: _Effort, now: _Effort) -> bool:
+    computed = now.cpu_s - before.cpu_s >= _MIN_CPU_SHARE * (now.at_s - before.at_s)
+    return computed or now.read_bytes - before.read_bytes >= _MIN_READ_BYTES
+
+
+def _effort() -> _Effort:
+    """Return what this process and all below it have computed and read so far."""
+    import psutil
+
+    cpu_s, read_bytes = 0.0, 0
+    own = psutil.Process()
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            if hasattr(process, "io_counters"):  # not on macOS
+                counters = process.io_counters()
+                read_bytes += counters.read_bytes + getattr(counters, "read_chars", 0)
+    return _Effort(time.monotonic(), cpu_s, read_bytes)
+
+
+@dataclass
+class WatchedWorker:
+    """One worker as the controller sees it."""
+
+    pid: int
+    path: Path
+    is_busy: Callable[[], bool]
+    """Whether it has anything to do; a worker without work may be as still as it likes."""
+    is_ready: Callable[[], bool]
+    """Whether it has collected; before that it gives no signs."""
+    seen: tuple[int, int] | None = None
+    result_at_s: float = 0.0
+    sign_at_s: float = 0.0
+
+
+class Watch:
+    """Kills workers that give no sign of life; `on_kill(worker, reason)` hears of it before it happens."""
+
+    def __init__(self, hang_timeout_s: float, on_kill: Callable[[str, str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_s = hang_timeout_s
+        self._on_kill = on_kill
+        self._clock = clock
+        self._every_s = min(2.0, hang_timeout_s / 10)
+        self._workers: dict[str, WatchedWorker] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._looked_at_s = clock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look, in a thread; may be called twice."""
+        if self._thread is None and not self._stop.is_set():
+            self._looked_at_s = self._clock()
+            self._thread = threading.Thread(target=self._run, name="watch-workers", daemon=True)
+            self._thread.start()
+
+    def add(self, name: str, worker: WatchedWorker) -> None:
+        """Watch one more worker."""
+        with self._lock:
+            worker.result_at_s = worker.sign_at_s = self._clock()
+            self._workers[name] = worker
+
+    def remove(self, name: str) -> None:
+        """Let a worker go that has ended."""
+        with self._lock:
+            self._workers.pop(name, None)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self.look()
+
+    def look(self) -> None:
+        """Look at every worker once; kill those whose time is over."""
+        now = self._clock()
+        # Where this process itself stood still (a suspended machine, Ctrl-Z), so did the workers.
+        lost_s = max(0.0, now - self._looked_at_s - 3 * self._every_s)
+        self._looked_at_s = now
+        with self._lock:
+            for name, worker in list(self._workers.items()):
+                worker.result_at_s += lost_s
+                worker.sign_at_s += lost_s
+                self._note_signs(worker, now)
+                reason = self._reason(worker, now)
+                if reason is not None:
+                    del self._workers[name]
+                    self._on_kill(name, reason)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker.pid, signal.SIGKILL)
+
+    def _note_signs(self, worker: WatchedWorker, now: float) -> None:
+        try:
+            results, busy = map(int, worker.path.read_text("ascii").split())
+        except (OSError, ValueError):  # not written yet, or just being written
+            results, busy = worker.seen or (0, 0)
+        before = worker.seen or (0, 0)
+        worker.seen = results, busy
+        idle = not worker.is_busy()
+        if results != before[0] or idle:
+            worker.result_at_s = now
+        if worker.seen != before or idle:
+            worker.sign_at_s = now
+
+    def _reason(self, worker: WatchedWorker, now: float) -> str | None:
+        patience_s = self._timeout_s if worker.is_ready() else self._timeout_s * BUSY_FACTOR
+        if now - worker.sign_at_s > patience_s:
+            return f"hung (no sign of life for {patience_s:g} s) and was killed"
+        if now - worker.result_at_s > self._timeout_s * BUSY_FACTOR:
+            return f"hung (busy, but no result for {self._timeout_s * BUSY_FACTOR:g} s) and was killed"
+        return None
