@@ -26,8 +26,9 @@ class OutputTarget:
 
 
 def folder_name(engine_id: str) -> str:
-    """Return the engine's id as a name that every file system takes; a hash keeps changed ones apart."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", engine_id).strip(".-")[:100]
-    return (
-        plain if plain == engine_id else f"{plain or 'engine'}-{hashlib.sha256(engine_id.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
-    )
+    """Return `backend-checkpoint` as a name that every file system takes; where more must change, a hash keeps engines apart."""
+    joined = engine_id.replace(":", "-", 1)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", joined).strip(".-")[:100]
+    if plain == joined:
+        return plain
+    return f"{plain or 'engine'}-{hashlib.sha256(engine_id.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from tabulate import tabulate
@@ -60,22 +60,35 @@ def _table(engines: Mapping[str, _Lines]) -> Iterator[str]:
         yield "No rows."
         return
     columns = list(dict.fromkeys(column for _, line in shown for column in line))
-    numeric = [all(_is_number(line.get(column)) for _, line in shown) for column in columns[:NUM_TABLE_COLUMNS]]
-    several = len(engines) > 1
-    cells = [
-        [
-            *([markdown_cell(engine, 80)] if several else []),
-            *(_cell(line.get(column)) for column in columns[:NUM_TABLE_COLUMNS]),
-        ]
-        for engine, line in shown
-    ]
-    headers = [*(["engine"] if several else []), *(markdown_cell(column, 60) for column in columns[:NUM_TABLE_COLUMNS])]
-    align = [*(["left"] if several else []), *("right" if right else "left" for right in numeric)]
+    named = columns[:NUM_TABLE_COLUMNS]
+    headers = [markdown_cell(column, 60) for column in named]
+    align = ["right" if all(_is_number(line.get(column)) for _, line in shown) else "left" for column in named]
+    place = None
+    if len(engines) > 1:
+        place = 1 if align[:1] == ["left"] and _names_lines(columns[0], shown) else 0
+        headers.insert(place, "engine")
+        align.insert(place, "left")
+    cells = []
+    for engine, line in _compared(columns[0], shown) if place else shown:
+        cells.append([_cell(line.get(column)) for column in named])
+        if place is not None:
+            cells[-1].insert(place, markdown_cell(engine, 80))
     yield tabulate(cells, headers=headers, tablefmt="pipe", disable_numparse=True, colalign=align)
     left_out = sum(len(lines) for lines in engines.values()) - len(shown)
     cut = [plural(count, f"more {noun}") for count, noun in ((left_out, "row"), (len(columns) - NUM_TABLE_COLUMNS, "column")) if count > 0]
     if cut:
         yield f"{' and '.join(cut)} left out here; tables.csv has them."
+
+
+def _names_lines(column: str, shown: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
+    """Return whether a column tells each engine's lines apart, so that lines of one name can stand together."""
+    return len({(engine, text_of(line.get(column))) for engine, line in shown}) == len(shown)
+
+
+def _compared(column: str, shown: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the lines by name, in the order of their first use, each engine's below the other's."""
+    order = {name: place for place, name in enumerate(dict.fromkeys(text_of(line.get(column)) for _, line in shown))}
+    return sorted(shown, key=lambda entry: order[text_of(entry[1].get(column))])
 
 
 def _is_number(value: object) -> bool:

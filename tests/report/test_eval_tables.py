@@ -57,6 +57,25 @@ def test_engines_stand_one_below_the_other_in_one_table(tmp_path: Path) -> None:
     ]
 
 
+def test_lines_of_one_name_stand_together(tmp_path: Path) -> None:
+    lines = {engine: [{"category": name, "f1": number} for name in ("光纤", "电线")] for number, engine in enumerate(("hf:a", "hf:b"))}
+    report = markdown_of(tmp_path, *(entry(mine, engine=engine) for engine, mine in lines.items()))
+    (found,) = tables_in(report).values()
+    assert list(found[0]) == ["category", "engine", "f1"]
+    assert [tuple(line.values()) for line in found] == [
+        ("光纤", "hf:a", "0"),
+        ("光纤", "hf:b", "1"),
+        ("电线", "hf:a", "0"),
+        ("电线", "hf:b", "1"),
+    ]
+
+
+def test_lines_that_no_name_tells_apart_stay_as_they_are(tmp_path: Path) -> None:
+    report = markdown_of(tmp_path, *(entry([{"word": "x"}, {"word": "x"}], engine=engine) for engine in ("hf:a", "hf:b")))
+    (found,) = tables_in(report).values()
+    assert [tuple(line.values()) for line in found] == [("hf:a", "x")] * 2 + [("hf:b", "x")] * 2
+
+
 def test_tests_and_titles_have_tables_of_their_own(tmp_path: Path) -> None:
     found = tables_in(markdown_of(tmp_path, entry([{"a": 1}]), entry([{"a": 2}], title="Other"), entry([{"a": 3}], test="test_b")))
     assert [lines[0]["a"] for lines in found.values()] == ["1", "2", "3"]

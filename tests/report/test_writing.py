@@ -55,7 +55,7 @@ def golden_run(run_dir: Path) -> Path:
                 ("vllm:tiny", [{"category": "=1+1", "f1": None}]),
             )
         ],
-        outputs=[{"eval": "stage_a", "engine": "hf:tiny", "path": "outputs/hf-tiny-a1b2c3/x_stage_a.jsonl", "num_bytes": 1234}],
+        outputs=[{"eval": "stage_a", "engine": "hf:tiny", "path": "outputs/hf-tiny/x_stage_a.jsonl", "num_bytes": 1234}],
         throughput=[{"engine": "hf:tiny", "generation_s": 2.0, "num_prompt_tokens": 80, "num_completion_tokens": 24, "num_generations": 4}],
     )
 
