@@ -8,6 +8,7 @@ A photo of a work order in, two lines out (or `无关图片` alone, if it shows 
 Photos lie in `<root>/<mission>/{审核通过|审核不通过}/<group>/`, references in `<root>/<mission>_stage_a.jsonl`; another
 root is given with --data. The rules of form and schema are in `evalharness/tasks/stage_a_schema.py`, the metrics in
 `stage_a_metrics.py` and `stage_a_totals.py`. Summaries go to `outputs/<engine>/<mission>_stage_a.jsonl`, for Stage-B.
+A full-size checkpoint wants larger photos bounded: `cases=partial(stage_a.load_cases, max_pixels=stage_a.PIXEL_BUDGETS)`.
 
 Gates: `valid`, nothing to forgive in form and schema; `category_f1`, what is in the photo, nothing missed or invented;
 `category_min_f1`, the same for the worst category, which an average hides; `runaway`, answers that never end; `invalid_rate`,
