@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from evalharness.errors import ConfigError
 from evalharness.suggestions import did_you_mean
 
-__all__ = ["Choice", "Flag", "Folder", "Kind", "NameList", "Number", "PathList", "Text"]
+__all__ = ["Choice", "Flag", "Folder", "Kind", "NameList", "Number", "PathList", "PerCheckpoint", "Text"]
 
 
 class Kind:
@@ -165,6 +166,43 @@ class NameList(Kind):
         if value is None:
             return None
         return (value,) if isinstance(value, str) else tuple(value)  # older runs had one dtype
+
+
+@dataclass(frozen=True)
+class PerCheckpoint(Kind):
+    """Texts, each for the checkpoints whose name a pattern before `=` fits, or for all; read as (pattern, text) pairs."""
+
+    text: Text
+    is_list = True
+
+    @property
+    def legal(self) -> str:
+        """Say what is accepted."""
+        return f"{self.text.legal}, for all checkpoints or as PATTERN=… for those whose name fits, comma-separated"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[tuple[str, str], ...]:
+        pairs: list[tuple[str, str]] = []
+        for item in _items(self, raw, label):
+            pattern, sign, text = item.rpartition("=")
+            if (sign and not pattern) or not re.fullmatch(self.text.pattern, text):
+                raise self.refuse(item, label)
+            if pattern in dict(pairs):
+                raise ConfigError(f"{label} says twice what counts for {pattern or 'all checkpoints'}; say it once")
+            pairs.append((pattern, text))
+        return tuple(pairs)
+
+    def to_json(self, value: Any) -> Any:
+        return None if value is None else [f"{pattern}={text}" if pattern else text for pattern, text in value]
+
+    def from_json(self, value: Any) -> Any:
+        return None if value is None else tuple((pattern, text) for pattern, _, text in (item.rpartition("=") for item in value))
+
+    @staticmethod
+    def of(value: tuple[tuple[str, str], ...] | None, checkpoint: str) -> str | None:
+        """Return the text for one checkpoint: of the first pattern that fits its name, else the one for all, else None."""
+        pairs = value or ()
+        fitting = [text for pattern, text in pairs if pattern and fnmatchcase(checkpoint, pattern)]
+        return fitting[0] if fitting else dict(pairs).get("")
 
 
 def _absolute(text: str, base: Path) -> Path:

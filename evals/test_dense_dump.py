@@ -7,8 +7,8 @@ A photo in, two lines out, coordinates on a grid of 0 to 1000, objects from top 
 
 Photos and true objects are those of `<root>/gt_vs_pred.jsonl`; another root is given with --data. The form is that of
 `evalharness/tasks/dense_parse.py`; IoU, matching and metrics are those of `dense_geometry.py`, `dense_matching.py` and
-`dense_metrics.py`. `--spot 12` draws twelve photos with truth and prediction. COORDINATES is the space in which the models
-answer: norm1000, unit, pixels, or processed:14 (pixels of the photo as resized to patches of 14).
+`dense_metrics.py`. `--spot 12` draws twelve photos with truth and prediction. Models that answer in another space are declared:
+`--coordinates unit`, or `pixels`, `processed:14` (pixels as resized to patches of 14), `'base-*=pixels'` for some checkpoints.
 
 Gates: `valid`, nothing to forgive in the form; `loc_micro_f1`, objects found where they are; `category_min_f1`, no
 category lost; `length_rate`, answers that never end; `invalid_rate`, photos that could not be asked.
@@ -16,17 +16,13 @@ category lost; `length_rate`, answers that never end; `invalid_rate`, photos tha
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from evalharness import GenerationOptions
 from evalharness.tasks import dense
 
-COORDINATES = "norm1000"
-
 pytestmark = pytest.mark.eval(
-    cases=partial(dense.load_cases, coordinates=COORDINATES),
+    cases=dense.load_cases,
     request=dense.request,
     options=GenerationOptions(max_new_tokens=2048),
     aggregate=dense.aggregate,
@@ -36,8 +32,8 @@ pytestmark = pytest.mark.eval(
 
 
 @pytest.mark.gate("valid >= 0.95", "loc_micro_f1 >= 0.90", "category_min_f1 >= 0.80", "length_rate <= 0.02", "invalid_rate <= 0.02")
-def test_objects(case, generation, score, details):
-    dump = dense.read(generation, case)
+def test_objects(case, generation, score, details, coordinates):
+    dump = dense.read(generation, case, coordinates)
     judged = dense.judge(dump, case, generation.finish_reason)
     score(**judged.scores)
     details(**judged.details)

@@ -10,6 +10,7 @@ import pytest
 
 from evalharness.config import OPTIONS, RunConfig, resolve
 from evalharness.config_checks import check_combinations
+from evalharness.config_kinds import PerCheckpoint
 from evalharness.errors import ConfigError
 
 
@@ -229,3 +230,25 @@ def test_every_default_is_a_legal_value(option: Any, tmp_path: Path) -> None:
 )
 def test_dtypes_of_older_runs_are_understood(recorded: Any, dtypes: Any) -> None:
     assert RunConfig.from_json({"dtype": {"value": recorded, "origin": "command line"}}).dtype == dtypes
+
+
+def test_a_space_of_coordinates_may_be_said_for_all_checkpoints_and_for_some(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "--coordinates", "base-*=processed:14,norm1000", "--coordinates", "old=pixels")
+    found = {name: PerCheckpoint.of(config.coordinates, name) for name in ("base-7b", "old", "step-9")}
+    assert found == {"base-7b": "processed:14", "old": "pixels", "step-9": "norm1000"}
+    assert PerCheckpoint.of(config_of(tmp_path).coordinates, "old") is None
+    assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("inches", "--coordinates must be norm1000, unit, pixels or processed:PATCH_SIZE, for all checkpoints or as PATTERN=… .*'inches'"),
+        ("=pixels", "--coordinates must be norm1000, .*, got '=pixels'"),
+        ("pixels,unit", "--coordinates says twice what counts for all checkpoints; say it once"),
+        ("a=pixels,a=unit", "--coordinates says twice what counts for a; say it once"),
+    ],
+)
+def test_a_wrong_space_of_coordinates_is_refused(tmp_path: Path, given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(tmp_path, "--coordinates", given)

@@ -4,7 +4,7 @@ Loaded by the entry point of an installed evalharness, or by a conftest.py with
 `pytest_plugins = ["evalharness.pytest_plugin"]`. Its hooks are in `hooks.py`; without evals in a session they do nothing.
 """
 
-from evalharness.pytest_plugin.fixtures import case, details, engine, generation, generations, score, steps
+from evalharness.pytest_plugin.fixtures import case, coordinates, details, engine, generation, generations, score, steps
 from evalharness.pytest_plugin.hooks import (
     pytest_collection_finish,
     pytest_configure,
@@ -27,6 +27,7 @@ from evalharness.pytest_plugin.reporting import (
 
 __all__ = [
     "case",
+    "coordinates",
     "details",
     "engine",
     "generation",

@@ -1,4 +1,4 @@
-"""The fixtures that evals use: engine, case, generation, generations, steps, score, details."""
+"""The fixtures that evals use: engine, case, generation, generations, steps, score, details, coordinates."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from _pytest.outcomes import Failed
 
 from evalharness.cases import Case
+from evalharness.config_kinds import PerCheckpoint
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.pytest_plugin.collection import is_ours
@@ -20,7 +21,7 @@ from evalharness.pytest_plugin.session import STATE
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["case", "details", "engine", "generation", "generations", "score", "steps"]
+__all__ = ["case", "coordinates", "details", "engine", "generation", "generations", "score", "steps"]
 
 _NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.mark.eval(...)"
 
@@ -121,6 +122,13 @@ def end_without_verdict(record: ItemRecord) -> None:
 def score(request: pytest.FixtureRequest, case: Case, engine: Engine) -> Score:
     """Records scores of this test's case."""
     return Score(_record(request.config.stash[STATE].current, "score"))
+
+
+@pytest.fixture
+def coordinates(request: pytest.FixtureRequest, case: Case, engine: Engine) -> str | None:
+    """The space in which this engine's checkpoint writes coordinates, as --coordinates says; None where it says nothing."""
+    state = request.config.stash[STATE]
+    return PerCheckpoint.of(state.run.coordinates, _record(state.current, "coordinates").engine.checkpoint)
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ COORDINATE_RULES: Mapping[str, str] = {
 class DenseCase(Case):
     """One photo. `reference` are its true objects on the grid, `pixels` their points in pixels of the upright photo.
 
-    `size` is (width, height) of the upright photo; `coordinates` the space in which the model answers, see `dense_coordinates`.
+    `size` is (width, height) of the upright photo; `coordinates` the space that is asked for, see `dense_coordinates`.
     """
 
     image: Path
@@ -83,7 +83,7 @@ def load_cases(data_dir: Path | str | None, *, coordinates: str = "norm1000") ->
     """Return one case per row of `<data_dir>/gt_vs_pred.jsonl`; its `image_path` is relative to the folder.
 
     Ids read `rru-install/fail/QC-DEMO-20300101-0000001/image_2` in folders of work orders, else the path. A photo that
-    cannot be opened is an `invalid` case. `coordinates` is the space in which the models answer.
+    cannot be opened is an `invalid` case. `coordinates` is the space that the request asks for.
     """
     patch_size(coordinates)
     if data_dir is None:
@@ -147,16 +147,18 @@ def messages(domain: str, image: Any = None, *, coordinates: str = "norm1000") -
 
 def request(case: DenseCase) -> VlmGenerationRequest:
     """Return the question about one photo."""
-    # Only a verified request tells the patch grid, and with it the size at which the model saw the photo.
-    verify = patch_size(case.coordinates) is not None
-    return VlmGenerationRequest(messages=messages(case.domain, str(case.image), coordinates=case.coordinates), verify=verify)
+    # Verified: only then the generation tells the patch grid, and with it the size at which the model saw the photo.
+    return VlmGenerationRequest(messages=messages(case.domain, str(case.image), coordinates=case.coordinates), verify=True)
 
 
-def read(generation: GenerationResult, case: DenseCase) -> Dump:
-    """Return what a generation says, its coordinates converted to the grid."""
+def read(generation: GenerationResult, case: DenseCase, coordinates: str | None = None) -> Dump:
+    """Return what a generation says, its coordinates converted to the grid: once, here.
+
+    `coordinates` is the space in which this model answers, None for the one that the case asked for.
+    """
     grid = generation.images[0].get("grid") if generation.images else None
     patches = (int(grid[2]), int(grid[1])) if grid else None
-    return parse_dump(generation.text, case.domain, space_of(case.coordinates, case.size, patches))
+    return parse_dump(generation.text, case.domain, space_of(coordinates or case.coordinates, case.size, patches))
 
 
 def judge(dump: Dump, case: DenseCase, finish_reason: str) -> Judgement:
@@ -206,6 +208,7 @@ def _scored_row(row: DumpRow, coordinates: str) -> dict[str, Any]:
         scores["cap_hit"] = float(row.finish_reason == "length")
     return {
         "case_id": row.case_id or case_id,
+        "group": row.image_path.rpartition("/")[0] or None,
         "tags": tags if row.domain is None else {**tags, "domain": row.domain},
         "outcome": "miss" if problem else "pass",
         "problem": problem or None,

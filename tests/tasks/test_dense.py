@@ -83,18 +83,18 @@ def test_the_request_shows_the_photo_and_asks_in_the_trained_words(cases: list[d
     assert image == {"type": "image", "image": str(cases[0].image)}
     assert text["text"].startswith("<DOMAIN=BBU>, <TASK=DETECTION> ")
     assert "坐标为0到1000的整数" in text["text"]
-    assert asked.verify is False
+    assert asked.verify  # only a verified request tells the patch grid
 
 
-@pytest.mark.parametrize(
-    ("coordinates", "words", "verify"),
-    [("unit", "0到1的小数", False), ("pixels", "图片的像素", False), ("processed:14", "图片的像素", True)],
-)
-def test_another_space_is_asked_for_in_its_own_words(coordinates: str, words: str, verify: bool) -> None:
-    case = dense.load_cases(SITE_PHOTOS, coordinates=coordinates)[0]
-    asked = dense.request(case)
+@pytest.mark.parametrize(("coordinates", "words"), [("unit", "0到1的小数"), ("pixels", "图片的像素"), ("processed:14", "图片的像素")])
+def test_another_space_is_asked_for_in_its_own_words(coordinates: str, words: str) -> None:
+    asked = dense.request(dense.load_cases(SITE_PHOTOS, coordinates=coordinates)[0])
     assert words in asked.messages[1]["content"][1]["text"]
-    assert asked.verify is verify  # only a verified request tells the patch grid
+
+
+def test_a_model_may_answer_in_another_space_than_was_asked_for(cases: list[dense.DenseCase]) -> None:
+    text = dumped(object_1=one_box(144, 176, 288, 352))  # of a photo of 288 × 352
+    assert dense.read(answered(text), cases[0], "pixels").objects[0].points == (500, 500, 1000, 1000)
 
 
 def test_an_unknown_space_is_refused_before_anything_is_asked() -> None:
