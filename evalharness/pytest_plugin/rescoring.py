@@ -76,7 +76,8 @@ class RescoringSession(EvalSession):
         self.recorded = recorded
         self.throughput = recorded.throughput
         self.why_not_run = recorded.why_incomplete
-        self._changes: dict[tuple[str, str], dict[str, str | None]] = {}
+        self._changes: dict[tuple[str, str], dict[str, Any]] = {}
+        self._named: set[tuple[str, str, str]] = set()
         self._journaled: dict[tuple[str, str, str], CaseRecords] = {}
         self.origin = {"rescored": {**recorded.facts(), "changes": []}}
         collected = [parse_nodeid(nodeid, [spec.id for spec in engines]) for nodeid in recorded.records.collected["nodeids"]]
@@ -111,7 +112,7 @@ class RescoringSession(EvalSession):
     def _compare_evals(self) -> None:
         for path, entry in self.recorded.records.evals.items():
             if path in self.modules:
-                self._compare_cases(entry["name"], entry["cases"], self.modules[path].cases)
+                self._compare_cases(entry["name"], entry.get("cases", {}), self.modules[path].cases)
             else:
                 self.journal.write("problem", {"problem": f"{path} is not there any more: its tests could not run again"})
 
@@ -127,11 +128,14 @@ class RescoringSession(EvalSession):
                 self._note_change(eval_name, "its group or tags are others now", case_id)
 
     def _note_change(self, eval_name: str, what: str, case_id: str, detail: str | None = None) -> None:
-        self._changes.setdefault((eval_name, what), {})[case_id] = detail
-        self.origin["rescored"]["changes"] = [
-            {"eval": name, "what": kind, "cases": list(cases), "first": next(iter(cases.values()))}
-            for (name, kind), cases in self._changes.items()
-        ]
+        """Add a case to run.json's list of changes; each engine asked it, and it is named once."""
+        entry = self._changes.get((eval_name, what))
+        if entry is None:
+            entry = self._changes[eval_name, what] = {"eval": eval_name, "what": what, "cases": [], "first": detail}
+            self.origin["rescored"]["changes"].append(entry)
+        if (eval_name, what, case_id) not in self._named:
+            self._named.add((eval_name, what, case_id))
+            entry["cases"].append(case_id)
 
     # What they get
 
@@ -185,6 +189,8 @@ class RescoringSession(EvalSession):
         case = dict(zip(("engine", "eval", "case_id"), key, strict=True))
         shape = {} if found.shape is None else {"steps": found.shape}
         for (step, request), outcome in found.in_steps.items():
+            if found.shape is not None and (step >= len(found.shape) or request >= found.shape[step]):
+                continue  # of an earlier time that the case was asked
             self._write("step", "step_failure", {**case, "step": step, "request": request}, outcome)
         for sample, outcome in found.samples.items():
             self._write("generation", "failure", {**case, "sample": sample, **shape}, outcome)
