@@ -56,8 +56,8 @@ __all__ = [
 
 SUFFIX = "_stage_a.jsonl"
 LAYOUT = f"<root>/<mission>{SUFFIX} and <root>/guidance.json"
-# Two lines need no more, and a rule-breaking ramble shows by its length; prompt and answer fit a context of 4096 tokens.
-_LIMITS = {"max_new_tokens": 512, "max_prompt_tokens": 3584}
+# Two lines need no more, and what does not end shows by its length; prompt and answer fit a context of 4096 tokens.
+_LIMITS = {"max_new_tokens": 320, "max_prompt_tokens": 3776}
 ONE_VOTE = decode_grid([{"temperature": 0.0, "top_p": 1.0, **_LIMITS}])
 THREE_VOTES = decode_grid(
     [{"temperature": heat, "top_p": 0.9, "repetition_penalty": 1.05, "seed": 43, **_LIMITS} for heat in (0.3, 0.5, 0.7)]
