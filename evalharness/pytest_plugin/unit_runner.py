@@ -7,12 +7,10 @@ on its own answers.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ from evalharness.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.asking import CaseRequest, Next, Outcome, Request, Step, asks_in_steps, last_frame
 from evalharness.pytest_plugin.collection import EvalModule
+from evalharness.pytest_plugin.own_record import OwnRecord, read_own_record
 from evalharness.recorded import outcome_of
 from evalharness.run_merge import CaseRecords
 
@@ -121,7 +120,7 @@ class UnitRunner:
             self._wanted = case_id
             self._changed.notify_all()
         if case_id not in self._held:
-            recorded, _ = self._recorded(case_id)
+            recorded = self._recorded(case_id).samples
             missing = GenerationFailure("error", "the engine gave no generation for this case")
             return [recorded.get(sample, missing) for sample in range(wanted)]
         while True:
@@ -142,26 +141,10 @@ class UnitRunner:
         with self._changed:
             if case_id in self._held:
                 return [list(step) for step in self._steps.get(case_id, ())]
-        return self._recorded(case_id)[1]
+        return self._recorded(case_id).steps
 
-    def _recorded(self, case_id: str) -> tuple[dict[int, Outcome], list[list[GenerationResult]]]:
-        """Return what this process has recorded for a case whose tests have all run, and one of which runs once more."""
-        key = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id}
-        found: dict[int, Outcome] = {}
-        made_in_steps: dict[tuple[int, int], GenerationResult] = {}
-        shape: list[int] = []
-        for line in _outcome_lines(self._journal.path):
-            if any(line[name] != value for name, value in key.items()):
-                continue
-            made = GenerationResult.from_json(line["generation"]) if "generation" in line else None
-            if line["kind"] == "step":
-                assert made is not None
-                made_in_steps[line["step"], line["request"]] = made
-            else:
-                found[line["sample"]] = made or GenerationFailure(line["failure"], line["problem"])
-                shape = line.get("steps", [])
-        every = [[(step, request) for request in range(size)] for step, size in enumerate(shape)]
-        return found, [[made_in_steps[key] for key in step if key in made_in_steps] for step in every]
+    def _recorded(self, case_id: str) -> OwnRecord:
+        return read_own_record(self._journal.path, self._engine_id, self._module.name, case_id)
 
     def release(self, case_id: str) -> None:
         """Let a case's generations go once no test needs them any more."""
@@ -311,11 +294,3 @@ class UnitRunner:
                 self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
         else:
             self._journal.write(failure_kind, {**values, "failure": outcome.kind, "problem": outcome.problem})
-
-
-def _outcome_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what a journal says of generations, which another thread may be adding to."""
-    with path.open("rb") as lines:
-        for line in lines:
-            if line.startswith((b'{"kind":"generation"', b'{"kind":"failure"', b'{"kind":"step"')) and line.endswith(b"\n"):
-                yield json.loads(line)
