@@ -174,13 +174,18 @@ def _with_image(judged: Judgement, path: str, size: tuple[int, int], pixels: Seq
 
 
 def outputs(rows: Sequence[Mapping[str, Any]], target: OutputTarget) -> None:
-    """Write `gt_vs_pred.jsonl`, `dense_report.json` and, with `target.spot`, that many pictures below `spot/`."""
+    """Write `gt_vs_pred.jsonl`, `dense_report.json` and, with `target.spot`, that many pictures below `spot/`.
+
+    Rows without details, those of cases that have no answer, are in none of them. `ConfigError` for pictures without photos.
+    """
     found = [row for row in rows if row.get("details")]
     if not found:
         return
     write_dump(target.folder / DUMP_NAME, dump_rows(found))
     write_json(target.folder / REPORT_NAME, offline_report(found, DUMP_NAME))
-    if target.spot and target.data_dir is not None:
+    if target.spot:
+        if target.data_dir is None:
+            raise ConfigError(f"--spot {target.spot} needs the photos; give their folder with --data")
         draw_rows(pick_rows(found, target.spot, target.seed), target.folder / "spot", target.data_dir)
 
 

@@ -19,7 +19,17 @@ from evalharness.tasks.dense_coordinates import to_pixels
 from evalharness.tasks.dense_geometry import LINE_TOLERANCE
 from evalharness.tasks.dense_matching import MODES, PRIMARY_THRESHOLD, THRESHOLDS
 from evalharness.tasks.dense_metrics import DISTANCE_KEY, NOTES_KEY, TEXT_KEY
-from evalharness.tasks.dense_totals import ALL, Counts, attribute_totals, by_category, by_type, details_of, totals
+from evalharness.tasks.dense_totals import (
+    ALL,
+    Counts,
+    attribute_totals,
+    by_category,
+    by_type,
+    counted_scores,
+    details_of,
+    mean_count_error,
+    totals,
+)
 
 __all__ = ["dump_rows", "offline_report", "write_dump", "write_json"]
 
@@ -131,12 +141,13 @@ def offline_report(rows: Sequence[Row], path: str) -> dict[str, Any]:
 
 
 def _count_diagnostics(rows: Sequence[Row]) -> dict[str, Any]:
-    scores = [row["scores"] for row in rows if "count_error" in row["scores"]]
-    means = {"mae": "count_error", "over_rate": "over", "under_rate": "under", "equal_rate": "equal"}
+    scores = counted_scores(rows)
+    shares = {"over_rate": "num_surplus", "under_rate": "num_lacking", "equal_rate": "equal"}
     return {
         "total_gt": int(sum(score["num_true"] for score in scores)),
         "total_pred": int(sum(score["num_said"] for score in scores)),
-        **{name: sum(score[key] for score in scores) / len(scores) if scores else 0.0 for name, key in means.items()},
+        "mae": mean_count_error(rows) or 0.0,
+        **{name: sum(score[key] > 0 for score in scores) / len(scores) if scores else 0.0 for name, key in shares.items()},
         "duplicates": int(sum(score.get("num_duplicates", 0) for score in scores)),
         "inverted": int(sum(score["num_inverted"] for score in scores)),
         "out_of_range": int(sum(score["num_out_of_range"] for score in scores)),

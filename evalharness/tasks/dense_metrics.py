@@ -2,16 +2,18 @@
 
 Modes: `localization` asks for the right place only, `phase` for the right kind of thing as well, `category` for the right
 category. F1 of a picture is at IoU 0.5; a picture with neither true nor predicted objects has none. Attributes are
-compared on the pairs of the category mode.
+compared on the pairs of the category mode. A score is better when higher, or a count (`num_…`), which is neither.
 """
 
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from evalharness.tasks.dense_geometry import Pair
 from evalharness.tasks.dense_matching import MODES, Mode, match
 from evalharness.tasks.dense_objects import CATEGORY_KEY, DenseObject, attributes_of
 from evalharness.tasks.dense_parse import Dump
@@ -62,7 +64,7 @@ def judge_dump(dump: Dump, truth: Sequence[DenseObject]) -> Judgement:
         "valid": float(dump.valid),
         "tolerant_valid": float(dump.readable),
         "header_match": float(dump.header_match),
-        "truncated": float(dump.truncated),
+        "complete": float(not dump.truncated),
         **judged.scores,
         "num_duplicates": dump.num_duplicates,
         "num_dropped": len(dump.dropped),
@@ -82,9 +84,11 @@ def judge_objects(predictions: Sequence[DenseObject], truth: Sequence[DenseObjec
     num_true, num_said = len(truth), len(predictions)
     scores: dict[str, float | None] = {
         **{f"{SHORT_NAMES[mode]}_f1": f1(len(pairs[mode]), num_said, num_true) for mode in MODES},
-        **_count_scores(num_said, num_true),
+        "equal": float(num_said == num_true) if num_said + num_true else None,
         "num_true": num_true,
         "num_said": num_said,
+        "num_surplus": max(0, num_said - num_true),
+        "num_lacking": max(0, num_true - num_said),
         "num_inverted": sum(one.inverted for one in predictions),
         "num_out_of_range": sum(one.out_of_range for one in predictions),
         **_attribute_scores([(truth[pair.truth], predictions[pair.prediction]) for pair in pairs["category"]]),
@@ -93,6 +97,7 @@ def judge_objects(predictions: Sequence[DenseObject], truth: Sequence[DenseObjec
         "truth": [one.to_json() for one in truth],
         "predictions": [one.to_json() for one in predictions],
         "pairs": {mode: [[*pair] for pair in pairs[mode]] for mode in MODES},
+        "categories": _by_category(predictions, truth, pairs["category"]),
     }
     return Judgement({name: value for name, value in scores.items() if value is not None}, details)
 
@@ -102,16 +107,10 @@ def f1(num_hit: int, num_said: int, num_true: int) -> float | None:
     return 2 * num_hit / (num_said + num_true) if num_said + num_true else None
 
 
-def _count_scores(num_said: int, num_true: int) -> dict[str, float | None]:
-    """Return how far the number of objects is off, in objects; None for a picture without any."""
-    if not num_said + num_true:
-        return dict.fromkeys(("count_error", "over", "under", "equal"))
-    return {
-        "count_error": abs(num_said - num_true),
-        "over": float(num_said > num_true),
-        "under": float(num_said < num_true),
-        "equal": float(num_said == num_true),
-    }
+def _by_category(predictions: Sequence[DenseObject], truth: Sequence[DenseObject], pairs: Sequence[Pair]) -> dict[str, list[int]]:
+    """Return {category: [hit, said, true]}, by which runs are compared category by category."""
+    counts = [Counter(one.category for one in objects) for objects in ([truth[pair.truth] for pair in pairs], predictions, truth)]
+    return {name: [count[name] for count in counts] for name in sorted({*counts[1], *counts[2]})}
 
 
 def attribute_hits(true_desc: str, said_desc: str) -> Iterator[AttributeHit]:

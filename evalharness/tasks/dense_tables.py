@@ -15,7 +15,9 @@ from evalharness.tasks.dense_totals import (
     attribute_totals,
     by_category,
     by_type,
+    counted_scores,
     details_of,
+    mean_count_error,
     totals,
 )
 from evalharness.tasks.stage_a_totals import MIN_SUPPORT
@@ -25,13 +27,13 @@ __all__ = ["aggregate", "tables"]
 SHARES = {
     "valid": "strictly valid",
     "tolerant_valid": "readable",
-    "truncated": "JSON cut off",
+    "complete": "JSON complete",
     "cap_hit": "hit the token cap",
-    "over": "too many objects",
-    "under": "too few objects",
     "equal": "as many objects as there are",
 }
 SUMS = {
+    "num_surplus": "objects too many",
+    "num_lacking": "objects too few",
     "num_duplicates": "repeated objects, left out",
     "num_dropped": "unusable objects, left out",
     "num_inverted": "inverted boxes",
@@ -138,10 +140,11 @@ def _form(rows: Sequence[Row]) -> Table:
         values = [row["scores"][name] for row in rows if name in row["scores"]]
         if values:
             made.append({"what": words, "pictures": int(sum(values)), "of": len(values), "value": sum(values) / len(values)})
-    errors = [row["scores"]["count_error"] for row in rows if "count_error" in row["scores"]]
-    if errors:
-        mean = sum(errors) / len(errors)
-        made.append({"what": "mean absolute error of the number of objects", "pictures": None, "of": len(errors), "value": mean})
+    error = mean_count_error(rows)
+    if error is not None:
+        made.append(
+            {"what": "mean absolute error of the number of objects", "pictures": None, "of": len(counted_scores(rows)), "value": error}
+        )
     for name, words in SUMS.items():
         values = [row["scores"][name] for row in rows if name in row["scores"]]
         if values:

@@ -16,7 +16,20 @@ from evalharness.tasks.dense_matching import THRESHOLDS, Mode
 from evalharness.tasks.dense_metrics import AttributeHit, attribute_hits
 from evalharness.tasks.dense_objects import category_of
 
-__all__ = ["ALL", "AttributeTotals", "Counts", "Totals", "attribute_totals", "by_category", "by_type", "details_of", "everything", "totals"]
+__all__ = [
+    "ALL",
+    "AttributeTotals",
+    "Counts",
+    "Totals",
+    "attribute_totals",
+    "by_category",
+    "by_type",
+    "counted_scores",
+    "details_of",
+    "everything",
+    "mean_count_error",
+    "totals",
+]
 
 ALL = ""
 """The kind of which `everything` makes all objects."""
@@ -84,6 +97,17 @@ class Totals:
 def details_of(rows: Sequence[Mapping[str, Any]]) -> list[Details]:
     """Return the details of the rows that have true or predicted objects; pictures with neither say nothing."""
     return [details for row in rows if (details := row.get("details")) and (details.get("truth") or details.get("predictions"))]
+
+
+def counted_scores(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, float]]:
+    """Return the scores of the rows whose number of objects can be right or wrong: those with any."""
+    return [row["scores"] for row in rows if "equal" in row["scores"]]
+
+
+def mean_count_error(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean absolute error of the number of objects, None without pictures that have any."""
+    scores = counted_scores(rows)
+    return sum(score["num_surplus"] + score["num_lacking"] for score in scores) / len(scores) if scores else None
 
 
 def everything(one: Mapping[str, Any]) -> str:

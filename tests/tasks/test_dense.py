@@ -181,6 +181,12 @@ def test_spot_pictures_are_written_with_an_index(cases: list[dense.DenseCase], t
     assert "| 光纤 | 1 | 1 |" in index
 
 
+def test_pictures_without_photos_are_refused_after_the_other_files_are_written(cases: list[dense.DenseCase], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--spot 1 needs the photos; give their folder with --data"):
+        dense.outputs([judged_row(cases[0], "")], OutputTarget(tmp_path, "hf:x", None, spot=1))
+    assert (tmp_path / "gt_vs_pred.jsonl").is_file()
+
+
 def test_a_photo_that_is_gone_leaves_a_picture_that_says_so(cases: list[dense.DenseCase], tmp_path: Path) -> None:
     row = judged_row(cases[0], dense.render_dump(cases[0].reference, cases[0].domain))
     dense.outputs([row], OutputTarget(tmp_path, "hf:x", tmp_path, spot=1))

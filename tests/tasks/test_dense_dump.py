@@ -86,7 +86,7 @@ def test_an_answer_that_cannot_be_read_is_flagged(tmp_path: Path) -> None:
 
 def test_without_a_text_nothing_is_said_about_its_form(tmp_path: Path) -> None:
     (row,) = dense.score_dump(write(tmp_path / "d.jsonl", ROW))
-    assert not {"valid", "tolerant_valid", "header_match", "truncated", "cap_hit"} & set(row["scores"])
+    assert not {"valid", "tolerant_valid", "header_match", "complete", "cap_hit"} & set(row["scores"])
     assert row["scores"]["category_f1"] == 1.0
 
 

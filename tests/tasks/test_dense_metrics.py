@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalharness.tasks.dense_dump_writing import offline_report
 from evalharness.tasks.dense_metrics import Judgement, attribute_hits, judge_dump, judge_objects
 from evalharness.tasks.dense_objects import DenseObject, attributes_of
 from evalharness.tasks.dense_parse import parse_dump
@@ -55,14 +56,16 @@ def test_71_a_near_repetition_and_a_wrong_class_cost_precision() -> None:
 
 def test_72_a_picture_without_any_objects_is_in_no_number() -> None:
     empty, hit = judge_objects([], []), judge_objects([box(0, 0, 9, 9)], [box(0, 0, 9, 9)])
-    assert not {"loc_f1", "category_f1", "over", "under", "equal", "count_error"} & set(empty.scores)
+    assert not {"loc_f1", "category_f1", "equal"} & set(empty.scores)
     assert aggregate([row(empty), row(hit, "b")]) == aggregate([row(hit, "b")])
     assert aggregate([row(empty)]) == {}
 
 
 def test_72_a_prediction_where_nothing_is_counts_as_too_many() -> None:
     judged = judge_objects([box(0, 0, 9, 9)], [])
-    assert (judged.scores["over"], judged.scores["under"], judged.scores["count_error"], judged.scores["loc_f1"]) == (1.0, 0.0, 1, 0.0)
+    assert (judged.scores["num_surplus"], judged.scores["num_lacking"], judged.scores["equal"], judged.scores["loc_f1"]) == (1, 0, 0.0, 0.0)
+    diagnostics = offline_report([row(judged)], "")["count_diagnostics"]
+    assert (diagnostics["over_rate"], diagnostics["under_rate"], diagnostics["equal_rate"], diagnostics["mae"]) == (1.0, 0.0, 0.0, 1.0)
     assert aggregate([row(judged)])["loc_micro_precision"] == 0.0
 
 
@@ -126,6 +129,11 @@ def test_a_lost_category_shows_in_the_lowest_f1_only() -> None:
 def test_a_rare_category_does_not_decide_the_lowest_f1() -> None:
     truth = [box(place * 20, 0, place * 20 + 10, 10, desc=f"类别={'甲' if place < 20 else '乙'}") for place in range(29)]
     assert aggregate([row(judge_objects(truth[:20], truth))])["category_min_f1"] == 1.0
+
+
+def test_runs_can_be_compared_category_by_category() -> None:
+    judged = judge_objects([box(0, 0, 9, 9), box(20, 20, 30, 30, desc=SCREW)], [box(0, 0, 9, 9), box(50, 50, 60, 60)])
+    assert judged.details["categories"] == {"BBU安装螺丝": [0, 1, 0], "标签": [1, 1, 2]}
 
 
 def test_micro_counts_objects_and_the_mean_score_pictures() -> None:
