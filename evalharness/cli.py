@@ -26,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(options)
     except EvalHarnessError as error:
-        print(f"evalharness: error: {error}", file=sys.stderr)
+        from evalharness.report.safe_text import one_line  # a message may quote what a model or a file name says
+
+        print(f"evalharness: error: {one_line(str(error), 2000)}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # who reads, `head` perhaps, has seen enough; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

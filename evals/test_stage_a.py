@@ -12,7 +12,8 @@ A full-size checkpoint wants larger photos bounded: `cases=partial(stage_a.load_
 
 Gates: `valid`, nothing to forgive in form and schema; `category_f1`, what is in the photo, nothing missed or invented;
 `category_min_f1`, the same for the worst category, which an average hides; `runaway`, answers that never end; `invalid_rate`,
-photos that could not be asked, which are in no other number.
+photos that could not be asked, which are in no other number; `no_regression`, nothing worse than in --baseline NAME, over
+all photos, by mission and by category.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.eval(
 
 
 @pytest.mark.gate("valid >= 0.95", "category_f1 >= 0.80", "category_min_f1 >= 0.80", "runaway <= 0.02", "invalid_rate <= 0.02")
+@pytest.mark.gate("no_regression")
 def test_summary(case, generation, score, details):
     summary = stage_a.parse_summary(generation.text, domain=case.domain)
     score(**stage_a.scores(summary, case, generation.num_completion_tokens))

@@ -57,6 +57,13 @@ class TestCompare:
         assert printed.err.startswith("evalharness: error: cannot compare: ")
         assert message in printed.err
 
+    def test_an_error_cannot_steer_the_terminal(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        engines = [{"id": "hf:\x1b[31mred"}, {"id": "hf:b"}]
+        run = run_dir(tmp_path / "run", [row("a", engine="hf:\x1b[31mred"), row("a", engine="hf:b")], engines=engines)
+        assert main(["compare", str(run), str(run)]) == 2
+        assert main(["bless", str(run), "x"]) == 1
+        assert "\x1b" not in capsys.readouterr().err
+
     def test_what_was_asked_otherwise_is_refused_unless_anyway(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         base, candidate = pair(tmp_path, cases([1.0] * 60), cases([1.0] * 60, options={"max_new_tokens": 9}))
         assert main(["compare", str(base), str(candidate)]) == 2
