@@ -22,7 +22,7 @@ _MARKS = {quote: re.compile(rf"\\.|[{quote}{{}}]", re.DOTALL) for quote in ('"',
 class Extracted:
     """The JSON object that an answer holds, None with the `problem` where there is none.
 
-    `source`: "fence" (a fenced block), "balanced" (the first balanced braces), "widest" (first brace to last).
+    `source`: "fence" (a fenced block), "balanced" (the first balanced braces).
     `in_thinking`: it stood inside think tags, which a reader should know.
     """
 
@@ -33,7 +33,11 @@ class Extracted:
 
 
 def extract_object(text: str) -> Extracted:
-    """Return the object in a text: of a fenced block, else of the first balanced braces, else between first and last brace."""
+    """Return the object in a text: of a fenced block, else of the first balanced braces.
+
+    The original then tries from the first brace to the last one. As braces in strings do not count here, whatever is JSON
+    from there on is what the first balanced braces hold.
+    """
     problem = "the answer holds no JSON object"
     for source, start, end in _spans(text):
         try:
@@ -61,9 +65,6 @@ def _spans(text: str) -> Iterator[tuple[str, int, int]]:
     balanced = _first_balanced(text)
     if balanced is not None:
         yield "balanced", *balanced
-    start, end = text.find("{"), text.rfind("}")
-    if -1 < start < end and (start, end + 1) != balanced:
-        yield "widest", start, end + 1
 
 
 def marks(text: str, position: int = 0, quote: str = '"') -> Iterator[tuple[int, int]]:
