@@ -85,6 +85,21 @@ OPTIONS: tuple[Option, ...] = (
         default=(),
         metavar="PATH",
     ),
+    Option(
+        "base_model",
+        Folder(),
+        "Base checkpoint of the LoRA adapters that --model names (default: the one that adapter_config.json names)",
+        metavar="FOLDER",
+        only_for=("hf", "vllm"),
+    ),
+    Option(
+        "wait",
+        Number(integer=False, minimum=0),
+        "Wait up to so many seconds, before anything runs, for checkpoints that are still being written (default: 0, skip them)",
+        default=0,
+        metavar="SECONDS",
+        only_for=("hf", "vllm"),
+    ),
     Option("data", Folder(), "Folder that the evals load their cases from (default: the eval's own)", metavar="FOLDER"),
     Option(
         "limit",
@@ -177,12 +192,14 @@ OPTIONS: tuple[Option, ...] = (
         "What the run may use: cpu, or GPUs, counted within CUDA_VISIBLE_DEVICES; with -n each worker gets GPUs of its own "
         "(default: all that are visible)",
         metavar="cpu|gpu:N[,gpu:M…]",
+        only_for=("hf", "vllm"),
     ),
     Option(
         "share_devices",
         Flag(),
         "Let several workers use a GPU where -n asks for more than there are GPUs for (default: off, it is refused)",
         default=False,
+        only_for=("hf", "vllm"),
     ),
     Option(
         "hang_timeout",

@@ -13,6 +13,7 @@ def check_combinations(config: RunConfig) -> None:
     """Raise `ConfigError` for options that contradict each other, for a missing model and for a data folder that is none."""
     _check_backend_options(config)
     _check_fallback(config)
+    _check_devices(config)
     _check_sampling(config)
     _check_pixels(config)
     _check_lengths(config)
@@ -45,6 +46,13 @@ def _check_fallback(config: RunConfig) -> None:
     fallback = config.fallback_backend
     if fallback is not None and set(config.backend) == {fallback}:
         raise ConfigError(f"{_named(config, 'fallback_backend')} is the only backend of the run already; leave it out or name another")
+
+
+def _check_devices(config: RunConfig) -> None:
+    if config.devices is None or config.device is None:
+        return
+    if (config.devices == "cpu") != (config.device == "cpu"):
+        raise ConfigError(f"{_named(config, 'devices')} contradicts {_named(config, 'device')}; give one of them")
 
 
 def _check_sampling(config: RunConfig) -> None:

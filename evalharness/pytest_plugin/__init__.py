@@ -4,6 +4,7 @@ Loaded by the entry point of an installed evalharness, or by a conftest.py with
 `pytest_plugins = ["evalharness.pytest_plugin"]`. Its hooks are in `hooks.py`; without evals in a session they do nothing.
 """
 
+from evalharness.pytest_plugin.card_slots import pytest_xdist_auto_num_workers
 from evalharness.pytest_plugin.fixtures import case, coordinates, details, engine, generation, generations, score, steps
 from evalharness.pytest_plugin.hooks import (
     pytest_collection_finish,
@@ -47,6 +48,7 @@ __all__ = [
     "pytest_sessionstart",
     "pytest_terminal_summary",
     "pytest_unconfigure",
+    "pytest_xdist_auto_num_workers",
     "score",
     "steps",
 ]

@@ -11,6 +11,7 @@ from _pytest.outcomes import Failed
 
 from evalharness.config import RunConfig
 from evalharness.errors import EvalHarnessError, RecordError
+from evalharness.pytest_plugin.card_slots import card_problem, plan_cards, return_mask, take_cards, taken_cards
 from evalharness.pytest_plugin.collection import as_collection_error, refuse_idle_gates, takes
 from evalharness.pytest_plugin.engines import EngineSpec
 from evalharness.pytest_plugin.fixtures import WAITING, end_without_verdict, fill_after_setup, fill_before_setup, stop_for
@@ -38,7 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         num_workers = _num_workers(config)
         state = EvalSession(resolve_run_config(config), config.rootpath, "controller" if num_workers else "main", num_workers)
+        plan_cards(config, state.run, num_workers)
+        if not num_workers:
+            take_cards(config)
     config.stash[STATE] = state
+    state.cards = taken_cards(config, given) if state.worker != "controller" else None
     config.stash[WAITING] = lambda: None
     config.stash[REPORTING] = Reporting()
     if state.worker == "controller":
@@ -94,6 +99,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         state.plan_units(session.items)
         if not state.eval_nodeids:
             return
+        state.card_problem = card_problem(state.cards, state.worker)
         if state.worker == "main":
             _start(session.config, state)
             state.note_evals(session.items)
@@ -258,6 +264,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close what a session that broke off has left open."""
     forget_config(config)
+    return_mask(config)
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()

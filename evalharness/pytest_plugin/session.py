@@ -76,8 +76,10 @@ class EvalSession:
         self._hanging: dict[str, str] = {}
         self._notices: list[str] = []
         self.progress = UnitProgress()
-        self.cards: tuple[str, ...] = ()
-        """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; () for none, or for whatever is visible."""
+        self.cards: tuple[str, ...] | None = None
+        """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; None for whatever is visible."""
+        self.card_problem: str | None = None
+        """Why no engine can be opened on them."""
         self._heartbeat: Heartbeat | None = None
 
     @property
@@ -204,6 +206,8 @@ class EvalSession:
             # Before torch is imported; without it every worker's torch would use all cores.
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.num_workers)))
         started = time.monotonic()
+        if self.card_problem is not None:
+            raise ConfigError(self.card_problem)
         self.journal.write("engine_start", {"id": spec.id})
         engine = open_engine(spec, self.run, self._note)
         facts = engine.describe()

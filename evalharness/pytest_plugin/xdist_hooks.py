@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from evalharness.devices import MASK
 from evalharness.errors import EvalHarnessError, RecordError
+from evalharness.pytest_plugin.card_slots import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.crashes import Crashes
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.heartbeat import Watch, WatchedWorker
@@ -26,6 +28,11 @@ SIGNS = pytest.StashKey[TemporaryDirectory[str]]()
 """Where workers write their signs of life: a folder on this machine, whatever file system has the reports."""
 
 
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Give each worker its GPUs."""
+    give_cards_to_workers(config, specs)
+
+
 def pytest_configure_node(node: Any) -> None:
     """Give each worker the resolved options and the engines, so that all of them run exactly the same."""
     config = node.config
@@ -39,8 +46,14 @@ def pytest_configure_node(node: Any) -> None:
         "run": state.run.to_json(),
         "engines": engines,
         "num_workers": state.num_workers,
+        "cards": _cards_of(node),
         "heartbeat": str(_signs_of(node)) if watched else None,
     }
+
+
+def _cards_of(node: Any) -> list[str] | None:
+    mask = node.gateway.spec.env.get(MASK)
+    return None if mask is None else [name for name in mask.split(",") if name]
 
 
 def _signs_of(node: Any) -> Path:
@@ -126,6 +139,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
         raise pytest.UsageError(
             f"--dist {config.getoption('dist')} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it"
         )
+    refuse_unplanned(config, state.run, state.num_workers)
     try:
         start_run(state)
     except RecordError as error:
