@@ -1,4 +1,4 @@
-"""Time and memory of `write_reports` on a made-up run: `python benchmarks/reports.py [--cases N] [--text-chars N]`."""
+"""Time and memory of `write_reports` and of a comparison on made-up runs: `python benchmarks/reports.py [--cases N] [--text-chars N]`."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ def sample_row(number: int, rng: random.Random, text_chars: int) -> dict[str, An
     }
 
 
-def make_run(run_dir: Path, num_cases: int, text_chars: int) -> None:
+def make_run(run_dir: Path, num_cases: int, text_chars: int, seed: int = 0) -> None:
     """Write run.json and samples.jsonl of a run with `num_cases` cases of one eval on one engine."""
-    rng = random.Random(0)
+    rng = random.Random(seed)
+    run_dir.mkdir(exist_ok=True)
     with (run_dir / "samples.jsonl").open("w", encoding="utf-8") as file:
         for number in range(num_cases):
             file.write(json.dumps(sample_row(number, rng, text_chars)) + "\n")
@@ -88,19 +89,24 @@ def main() -> None:
     asked = parser.parse_args()
 
     started = time.perf_counter()
+    from evalharness.comparison.changes import compare
+    from evalharness.comparison.sides import read_side
+    from evalharness.report.compare_files import write_comparison
     from evalharness.report.tables import load_tables
     from evalharness.report.writing import terminal_summary, write_reports
 
     import_s = time.perf_counter() - started
     with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder)
+        run_dir, other_dir = Path(folder) / "one", Path(folder) / "two"
         make_run(run_dir, asked.cases, asked.text_chars)
+        make_run(other_dir, asked.cases, asked.text_chars, seed=1)
         samples_bytes = (run_dir / "samples.jsonl").stat().st_size
         baseline_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         steps: dict[str, Callable[[], object]] = {
             "load_tables": lambda: load_tables(run_dir),
             "write_reports": lambda: write_reports(run_dir),
             "terminal_summary": lambda: terminal_summary(run_dir),
+            "compare": lambda: write_comparison([compare(read_side(str(run_dir)), read_side(str(other_dir)), anyway=True)], other_dir),
         }
         print(f"{asked.cases} cases, samples.jsonl {samples_bytes / 1e6:.1f} MB; importing pandas and tabulate {import_s:.2f} s")
         print("| step | best of | wall s | CPU s | CPU µs per case |\n|:--|--:|--:|--:|--:|")
