@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from evalharness.cli import main
+from tests.backends.hf_models import one_thread
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, _own_modules, environment, unwanted
 
 CLOCK = {"run_id", "started_at", "duration_s", "worker"}
@@ -175,11 +176,11 @@ def test_several_engines_and_modules_are_as_in_the_live_run(project: Project) ->
     assert_same(live, again(project, live))
 
 
-@pytest.mark.parametrize("mode", MODES[::2])
-def test_a_run_on_transformers_is_scored_again_without_loading_torch(project: Project, mode: str, tiny_vlm_checkpoint: Path) -> None:
+def test_a_run_on_transformers_is_scored_again_without_loading_torch(project: Project, tiny_vlm_checkpoint: Path) -> None:
     module = MARK + "@pytest.mark.gate('x >= 0')\ndef test_s(case, generation, score): score(x=len(generation.token_ids))\n"
     flags = [f"--model={tiny_vlm_checkpoint}", "--dtype=float32", "--max-new-tokens=4"]
-    live = project.write(test_a=module).run(*flags, mode=mode, backend="hf", apart=True)
+    with one_thread():
+        live = project.write(test_a=module).run_inline(*flags, backend="hf")
     assert live.exit_code == 0, live.output
     conftest = """
         import sys
