@@ -175,6 +175,7 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
     if not settings or not all(isinstance(options, GenerationOptions) for options in settings):
         raise ConfigError(f"{path}: options must be GenerationOptions or a list of them, got {marked!r}")
     overrides = {name: getattr(run, name) for name in _OVERRIDES if run.is_set(name) and getattr(run, name) is not None}
+    first_seed = min((options.seed for options in settings if options.seed is not None), default=0)
     variants: list[GenerationOptions] = []
     for options in settings:
         options = replace(options, **overrides)
@@ -182,7 +183,10 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
             raise ConfigError(f"{path}: --top-p {run.top_p} has no effect with greedy decoding; set a temperature above 0 or leave it out")
         if num_samples > 1 and not options.samples:
             raise ConfigError(f"{path}: num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0")
-        seed = run.seed if options.seed is None or run.is_set("seed") else options.seed
+        seed = run.seed if options.seed is None else options.seed
+        if options.seed is not None and run.is_set("seed"):
+            # Seeds that differ still do: several samples of one setting would otherwise draw the same.
+            seed = (run.seed + options.seed - first_seed) % 2**63
         variants += [replace(options, seed=seed)] * num_samples
     return tuple(variants)
 

@@ -62,8 +62,8 @@ def decode_grid(grid: Sequence[Mapping[str, Any]], samples_per_decode: int = 1) 
     """Return one options object per answer: every setting of the grid × samples; sample i of a setting has its seed + i.
 
     A setting needs temperature, top_p and max_new_tokens; repetition_penalty, no_repeat_ngram_size, seed, stop (strings)
-    and max_prompt_tokens are free. Answers are decoded with clean-up of spaces, as Stage-B always does. Greedy settings
-    give one answer each: more would be equal.
+    and max_prompt_tokens are free. Several samples of a setting without a seed count from 0; greedy settings give one
+    answer each, as more would be equal. Answers are decoded with clean-up of spaces, as Stage-B always does.
     """
     if isinstance(samples_per_decode, bool) or not isinstance(samples_per_decode, int) or samples_per_decode < 1:
         raise ConfigError(f"samples_per_decode must be an int of at least 1, got {samples_per_decode!r}")
@@ -74,8 +74,10 @@ def decode_grid(grid: Sequence[Mapping[str, Any]], samples_per_decode: int = 1) 
         options = _options(f"grid[{place}]", setting)
         if samples_per_decode > 1 and not options.samples:
             raise ConfigError(f"grid[{place}] is greedy: {samples_per_decode} samples would be equal; set a temperature above 0")
-        seeds = [None if options.seed is None else options.seed + number for number in range(samples_per_decode)]
-        answers += [replace(options, seed=seed) for seed in seeds]
+        if samples_per_decode == 1:
+            answers.append(options)
+        else:
+            answers += [replace(options, seed=(options.seed or 0) + number) for number in range(samples_per_decode)]
     return answers
 
 

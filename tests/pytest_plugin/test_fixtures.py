@@ -122,6 +122,11 @@ class TestGenerations:
             assert row["generation"] == row["generations"][0]
             assert [(options["max_new_tokens"], options["seed"]) for options in row["options"]] == [(256, 10)] * 3 + [(5, 20)] * 3
 
+    def test_settings_with_seeds_of_their_own_keep_them_apart_under_the_runs_seed(self, project: Project) -> None:
+        run = project.write(test_a=SEVERAL).run_inline("--seed", "5")
+        assert run.counts == {"pass": 16}
+        assert [options["seed"] for options in run.rows[0]["options"]] == [5] * 3 + [15] * 3
+
     def test_one_generation_is_no_list_in_the_row(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generations): assert len(generations) == 1\n").run_inline()
         assert all("generations" not in row and row["generation"]["text"] == f"ask {row['case_id']}" for row in run.rows)

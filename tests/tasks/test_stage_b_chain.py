@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ def walk(case: ChainCase, answer: Callable[[Any], str]) -> tuple[list[list[Gener
             return steps, end.value
 
 
+def answering(texts: Iterator[str]) -> Callable[[Any], str]:
+    """Return a model that says these texts one after the other."""
+    return lambda request: next(texts)
+
+
 def one_photo(root: Path, label: str = "pass", reference: str | None = SEEN) -> ChainCase:
     """Return the case of a work order with one photo, its reference in a file beside it."""
     photo = root / RRU / {"pass": "审核通过", "fail": "审核不通过"}[label] / "g" / "1.png"
@@ -70,7 +75,7 @@ def test_a_perfect_seer_is_asked_the_trained_question(cases: list[ChainCase]) ->
     for case in cases:
         texts = [f"<DOMAIN={photo.domain.upper()}>, <TASK=SUMMARY>\n{photo.reference.text}" for photo in case.photos if photo.reference]
         answers = iter([*texts, PASSES])
-        steps, question = walk(case, lambda request, answers=answers: next(answers))
+        steps, question = walk(case, answering(answers))
         ticket = tickets[case.id]
         assert isinstance(ticket, stage_b.StageBCase)
         assert question == stage_b.request(ticket)

@@ -67,6 +67,11 @@ def test_sample_i_of_a_setting_has_its_seed_plus_i() -> None:
     assert [(one.temperature, one.seed) for one in options] == [(0.7, 43), (0.7, 44), (0.7, 45), (0.3, 50), (0.3, 51), (0.3, 52)]
 
 
+def test_samples_of_a_setting_without_a_seed_differ_too() -> None:
+    assert [one.seed for one in decode_grid([SETTING], samples_per_decode=2)] == [0, 1]
+    assert [one.seed for one in decode_grid([SETTING])] == [None]
+
+
 def test_a_setting_is_what_it_says_and_spaces_are_cleaned_up() -> None:
     (options,) = decode_grid([{**SETTING, "stop": ["<|im_end|>"], "no_repeat_ngram_size": 4, "max_prompt_tokens": 100, "seed": None}])
     assert options == GenerationOptions(
