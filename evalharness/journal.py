@@ -9,7 +9,7 @@
                              {"kind": "failure", …}      the same where there is none
                              {"kind": "step", …}         one finished generation of (engine, eval, case, step, request), its key the last
                              {"kind": "step_failure", …} the same where there is none
-                             {"kind": "unit", …}         one work unit: seconds from first request to last result
+                             {"kind": "unit", …}         one work unit: seconds from first request to last result, and when that was
                              {"kind": "problem", …}      what the run could not do
                              {"kind": "last_words", …}   why a worker ends itself: its engine is beyond repair
                              {"kind": "row", …}          one finished test

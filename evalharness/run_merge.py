@@ -19,6 +19,7 @@ from evalharness.errors import RecordError
 from evalharness.journal import Line, encode, read_lines
 from evalharness.nodeids import parse_nodeid
 from evalharness.run_totals import Throughput
+from evalharness.run_workers import WorkerTimes
 
 __all__ = [
     "CaseKey",
@@ -106,6 +107,7 @@ class RunRecords:
     engine_lines: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     throughput: Throughput = field(default_factory=Throughput)
+    workers: WorkerTimes = field(default_factory=WorkerTimes)
     rows: dict[str, Row] = field(default_factory=dict)
     generations: dict[str, list[Recorded | None]] = field(default_factory=dict)
     """By node id: those that the row judged, None for a sample that failed."""
@@ -127,6 +129,7 @@ def read_records(run_dir: Path) -> RunRecords:
         elif kind == "row":
             _add_row(records, worker, values)
         elif kind == "engine":
+            records.workers.add_engine(worker, values)
             records.engine_lines.append({"worker": worker, **values})
         elif kind == "eval":
             records.evals[values["path"]] = values
@@ -136,8 +139,10 @@ def read_records(run_dir: Path) -> RunRecords:
             records.problems.append(values["problem"])
         elif kind == "unit_start":
             records.throughput.start_unit(worker)
+            records.workers.start_unit(worker)
         elif kind == "unit":
             records.throughput.end_unit(worker, values["engine"], values["generation_s"])
+            records.workers.end_unit(worker, values)
     return records
 
 
@@ -159,6 +164,8 @@ def _add_outcome(records: RunRecords, worker: str, values: Row, outcome: Recorde
     case = records.cases.setdefault((worker, values["engine"], values["eval"], values["case_id"]), CaseRecords())
     if "sample" in values:
         case.samples[values["sample"]] = outcome
+        if not values.get("copied"):
+            records.workers.add_outcome(worker)
         case.shape = values.get("steps")
     else:
         case.in_steps[values["step"], values["request"]] = outcome

@@ -49,6 +49,8 @@ def rebuild_run(run_dir: Path) -> bool:
         "problems": records.problems,
         "counts": dict(Counter(row["outcome"] for row in rows)),
         "throughput": records.throughput.entries(),
+        "workers": records.workers.entries(),
+        "durations": records.workers.durations(),
     }
     write_run_file(run_dir, {**run, **judged})
     return True

@@ -190,7 +190,8 @@ class UnitRunner:
 
     def _note_end(self, duration_s: float) -> None:
         try:
-            self._journal.write("unit", {"engine": self._engine_id, "eval": self._module.name, "generation_s": duration_s})
+            values = {"engine": self._engine_id, "eval": self._module.name, "generation_s": duration_s, "ended_s": time.time()}
+            self._journal.write("unit", values)
         except RecordError as error:
             self.fatal = error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from evalharness.devices import MASK
+from evalharness.durations import Durations
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.pytest_plugin.card_slots import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.crashes import Crashes
@@ -73,8 +75,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredSche
     def assign(nodeids: Sequence[str]) -> dict[str, UnitKey]:
         return assign_units(nodeids, [spec.id for spec in state.known_engines], state.num_workers)
 
+    known = functools.cache(lambda: Durations.read(Path(state.run.report_dir)))  # only where there are evals
+
+    def estimate(unit: UnitKey, nodeids: Sequence[str]) -> float:
+        cases = {state.eval_node(nodeid).case_id for nodeid in nodeids}
+        return len(cases) * known().case_s(unit.engine, Path(unit.path).stem.removeprefix("test_"))
+
     crashes = config.stash[CRASHES] = Crashes(config)
-    scheduler = config.stash[SCHEDULER] = DeferredScheduler(config, log, state.num_workers, assign, judge=crashes)
+    scheduler = config.stash[SCHEDULER] = DeferredScheduler(config, log, state.num_workers, assign, estimate, crashes)
     if state.run.hang_timeout:
         config.stash[WATCH] = Watch(state.run.hang_timeout, crashes.killed.__setitem__)
     return scheduler

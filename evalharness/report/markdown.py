@@ -17,6 +17,7 @@ from evalharness.report.score_tables import breakdown_sections, markdown_table, 
 from evalharness.report.settings import settings_sections
 from evalharness.report.tables import RunTables, records
 from evalharness.report.wording import number_text, plural
+from evalharness.report.workers import worker_sections
 
 __all__ = ["gate_blocks", "markdown_report", "summary_blocks"]
 
@@ -42,6 +43,7 @@ def markdown_report(tables: RunTables) -> Iterator[str]:
     yield from _problems(tables)
     yield from rescored_sections(tables.run)
     yield from _throughput(tables)
+    yield from worker_sections(tables.run)
     yield from settings_sections(tables.run)
     yield from _rerun(tables)
 

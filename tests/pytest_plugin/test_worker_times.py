@@ -1,0 +1,85 @@
+"""Real workers on scripted checkpoints that take time to load: how often they load, and what run.json and report.md say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from tests.pytest_plugin.project import HEADER, Project, Run
+
+NUM_CHECKPOINTS = 5
+NUM_CASES = 16
+LOAD_S = 0.4
+CONFTEST = f"""
+import time
+from evalharness.backends.fake import FakeBackend
+start = FakeBackend.__init__
+
+def slow(self, config, preprocess):
+    time.sleep({LOAD_S})
+    start(self, config, preprocess)
+
+FakeBackend.__init__ = slow
+"""
+EVAL = (
+    HEADER
+    + f"""
+pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{{i:02}}") for i in range({NUM_CASES})], request=ask)
+def test_s(case, generation): pass
+"""
+)
+
+
+def scripts(project: Project, delays: list[float]) -> list[str]:
+    """Write one file of answers per checkpoint, and return the --model options that name them."""
+    for number, delay_s in enumerate(delays):
+        (project.root / f"ckpt{number}.jsonl").write_text(json.dumps({"text": "x", "delay_s": delay_s}) + "\n")
+    return [f"--model=ckpt{number}.jsonl" for number in range(len(delays))]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Five equal checkpoints on two workers."""
+    project = Project(tmp_path_factory.mktemp("times")).write(conftest=CONFTEST, test_a=EVAL)
+    return project.run(*scripts(project, [0.05] * NUM_CHECKPOINTS), mode="n2")
+
+
+def test_checkpoints_are_loaded_as_rarely_as_the_balance_allows(run: Run) -> None:
+    assert run.counts == {"pass": NUM_CHECKPOINTS * NUM_CASES}
+    assert sum(entry["num_loads"] + entry["num_swaps"] for entry in run.facts["workers"]) == NUM_CHECKPOINTS + 1, "one is shared by both"
+
+
+def test_no_worker_idles_while_there_is_work(run: Run) -> None:
+    assert [entry["worker"] for entry in run.facts["workers"]] == ["gw0", "gw1"]
+    # A unit of eight cases takes 0.4 s, a load as long: more than that no one waits at the end, of about 4.4 s.
+    assert all(entry["idle_share"] <= 0.4 for entry in run.facts["workers"])
+
+
+def test_only_the_shared_checkpoint_is_generated_by_both(run: Run) -> None:
+    workers = Counter(len({row["worker"] for row in run.rows if row["checkpoint"] == f"ckpt{n}"}) for n in range(NUM_CHECKPOINTS))
+    assert workers == {1: NUM_CHECKPOINTS - 1, 2: 1}
+
+
+def test_the_report_has_a_line_for_each_worker(run: Run) -> None:
+    report = (run.run_dir / "report.md").read_text("utf-8")
+    section = report.partition("## Workers")[2]
+    assert re.search(r"\| gw0 +\|", section)
+    assert re.search(r"\| gw1 +\|", section)
+
+
+def test_the_next_run_begins_with_what_took_long_in_this_one(project: Project) -> None:
+    project.write(conftest=CONFTEST, test_a=EVAL)
+    models = scripts(project, [0.01, 0.01, 0.01, 0.15])
+    first = project.run(*models, "--run-id", "first", mode="n2")
+    slow = next(entry for entry in first.facts["durations"] if entry["engine"] == "fake:ckpt3")
+    assert slow["num_outcomes"] == NUM_CASES
+    assert slow["generation_s"] >= NUM_CASES * 0.15
+    second = project.run(*models, "--run-id", "second", mode="n2")
+    opened = {}
+    for path in (second.run_dir / "journal").glob("gw*.jsonl"):
+        lines = map(json.loads, path.read_text().splitlines())
+        opened[path.stem] = [line["id"] for line in lines if line["kind"] == "engine_start"]
+    assert "fake:ckpt3" in (opened["gw0"][0], opened["gw1"][0])
