@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from evalharness.pytest_plugin.aggregates import judged_by_test
-from evalharness.pytest_plugin.eval_functions import ANY_FAILURE, EvalFunctions, Row
+from evalharness.pytest_plugin.eval_functions import ANY_FAILURE, EvalFunctions, Row, Table
 from evalharness.pytest_plugin.outcomes import shorten
 
-__all__ = ["table_entries"]
+__all__ = ["checked_tables", "table_entries"]
 
 
 class _NoTable(Exception):
@@ -25,17 +26,20 @@ def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems:
     entries: list[dict[str, Any]] = []
     for functions in evals:
         for test, engine, mine in judged_by_test(rows, functions.name) if functions.tables else ():
-            for title, lines in _tables_of(functions, mine, f"{functions.path}: tables for {test} on {engine}", problems):
+            assert functions.tables is not None
+            for title, lines in checked_tables(
+                partial(functions.tables, mine), f"{functions.path}: tables for {test} on {engine}", problems
+            ):
                 entries.append({"eval": functions.name, "test": test, "engine": engine, "title": title, "rows": lines})
     return entries
 
 
-def _tables_of(
-    functions: EvalFunctions, rows: Sequence[Row], where: str, problems: list[str]
+def checked_tables(
+    tables: Callable[[], Mapping[str, Table]], where: str, problems: list[str]
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    assert functions.tables is not None
+    """Yield title and rows of each table that a function gives; what is wrong with them is added to `problems`."""
     try:
-        made = [(_title(title), [_line(title, line) for line in lines]) for title, lines in functions.tables(rows).items()]
+        made = [(_title(title), [_line(title, line) for line in lines]) for title, lines in tables().items()]
     except _NoTable as problem:
         problems.append(f"{where} gave no tables: {problem}")
         return

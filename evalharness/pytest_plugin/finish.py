@@ -13,7 +13,8 @@ import pytest
 
 from evalharness.command_line import shown_command
 from evalharness.errors import BaselineError, RecordError
-from evalharness.pytest_plugin.aggregates import across_rows, aggregate_rows
+from evalharness.pytest_plugin.across import across_engines
+from evalharness.pytest_plugin.aggregates import aggregate_rows
 from evalharness.pytest_plugin.eval_functions import load_functions
 from evalharness.pytest_plugin.eval_tables import table_entries
 from evalharness.pytest_plugin.output_files import write_outputs
@@ -47,6 +48,7 @@ def start_run(state: EvalSession) -> None:
         "config": state.run.to_json(),
         "num_workers": state.num_workers,
         "baseline": _baseline(state),
+        "notices": list(state.notices),
         **state.origin,
         **environment_facts(state.root),
     }
@@ -72,11 +74,13 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     problems = list(records.problems)
     functions = load_functions(config, records.evals, problems)
     entries = engine_entries(engines.values(), records.engine_lines)
-    aggregates = [*aggregate_rows(functions, rows, problems), *across_rows(functions, rows, entries, problems)]
-    tables = table_entries(functions, rows, problems)
+    across = across_engines(functions, rows, entries, problems)
+    aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
+    tables = [*table_entries(functions, rows, problems), *across.tables]
     outputs = write_outputs(functions, rows, state.run_dir, state.run, problems)
     judge = _regression_judge({**state.asked, "engines": entries})
     gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted or state.why_not_run, no_regression=judge)
+    across.remark(gates)
     counts = Counter(row["outcome"] for row in rows)
     run = {
         **state.asked,
@@ -93,6 +97,8 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         "outputs": outputs,
         "counts": dict(counts),
         "throughput": records.throughput.entries() if state.throughput is None else state.throughput,
+        "workers": records.workers.entries(),
+        "durations": records.workers.durations(),
         "problems": problems,
     }
     write_run_file(state.run_dir, run)

@@ -1,0 +1,34 @@
+"""Parity: do engines of one checkpoint, on other backends or in other dtypes, say the same?
+
+    pytest evals -k parity --backend hf,vllm --dtype float32
+    pytest evals -k parity --dtype float32,bfloat16
+
+A few cases of every task, greedy, with log-probabilities. Each engine is measured against the others of its checkpoint, see
+`evalharness/tasks/parity.py`; the report lists first differences and the settings in which the engines differ. In a run in
+which each engine stands alone there is nothing to compare: the eval is skipped and says so.
+
+Gates: `same_prompt`, nothing was asked otherwise; `prefix_gap_mean`, how far log-probabilities drift apart while the texts
+are the same; `split_gap_max`, where the texts part, both tokens were about equally likely. float32 passes with room to
+spare; bfloat16 against float32 is what the limits are for.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from evalharness import GenerationOptions
+from evalharness.tasks import drawn, parity
+
+pytestmark = pytest.mark.eval(
+    cases=partial(drawn.load_cases, num_per_task=8),
+    request=drawn.request,
+    options=GenerationOptions(max_new_tokens=512, logprobs=True),
+    across=parity.compare_engines,
+)
+
+
+@pytest.mark.gate("same_prompt >= 1", "prefix_gap_mean <= 0.02", "split_gap_max <= 0.5", "invalid_rate <= 0.02")
+def test_parity(case, generation, score):
+    score(mean_logprob=sum(generation.logprobs) / len(generation.logprobs) if generation.logprobs else None)
