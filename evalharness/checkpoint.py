@@ -5,23 +5,25 @@ A checkpoint that cannot be used is refused here, before an engine is started fo
 
 from __future__ import annotations
 
-import glob
+import hashlib
 import itertools
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evalharness.checkpoint_weights import find_weights, fingerprint_checkpoint
+from evalharness.checkpoint_adapter import Adapter, read_adapter
+from evalharness.checkpoint_adapter_settings import find_base, is_adapter
+from evalharness.checkpoint_weights import base_shapes, find_weights, fingerprint_checkpoint
 from evalharness.contracts import Variant
 from evalharness.errors import CheckpointError
 from evalharness.suggestions import did_you_mean, nearest_folder
 
-__all__ = ["CheckpointInfo", "expand_models", "inspect_checkpoint", "name_checkpoints"]
+__all__ = ["TOKENIZER_FILES", "CheckpointInfo", "check_folder", "inspect_checkpoint", "name_checkpoints", "natural_key"]
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -41,19 +43,35 @@ class CheckpointInfo:
     """A usable checkpoint.
 
     `fingerprint` (SHA-256, hex) tells two checkpoints apart whatever their folders are called; `fingerprint_checkpoint`
-    says what goes into it.
+    says what goes into it. Of an adapter it is made of its own and its base's; `variant` and template are the base's.
     """
 
     path: Path
     variant: Variant
     has_chat_template: bool
     fingerprint: str
+    base: CheckpointInfo | None = None
+    adapter: Adapter | None = None
 
 
-def inspect_checkpoint(path: Path | str, *, trust_remote_code: bool = False, allow_pickle: bool = False) -> CheckpointInfo:
-    """Return what the checkpoint holds. Raises `CheckpointError` when it is no checkpoint, is damaged or needs a permission."""
+def inspect_checkpoint(
+    path: Path | str,
+    *,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    base_model: Path | None = None,
+    root: Path | None = None,
+) -> CheckpointInfo:
+    """Return what the checkpoint holds. Raises `CheckpointError` when it is no checkpoint, is damaged or needs a permission.
+
+    A folder with adapter_config.json alone is a LoRA adapter: its base is `base_model`, or looked for, also below `root`
+    (default: the current folder), and both must fit.
+    """
     folder = Path(path)
-    _check_folder(folder)
+    check_folder(folder)
+    if is_adapter(folder):
+        base_path = find_base(folder, base_model, root or Path.cwd())
+        return _with_adapter(folder, inspect_checkpoint(base_path, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle))
     config = _read_config(folder)
     _check_remote_code(folder, trust_remote_code)
     weights = find_weights(folder, allow_pickle=allow_pickle)
@@ -66,27 +84,33 @@ def inspect_checkpoint(path: Path | str, *, trust_remote_code: bool = False, all
     )
 
 
-def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
-    """Return the folders that paths and glob patterns name, each once; what one pattern matches comes in natural order.
+def _with_adapter(folder: Path, base: CheckpointInfo) -> CheckpointInfo:
+    adapter = read_adapter(folder, base_shapes(base.path))
+    _check_same_tokenizer(folder, base.path)
+    both = hashlib.sha256(f"{base.fingerprint}+{adapter.fingerprint}".encode()).hexdigest()
+    return replace(base, path=folder, fingerprint=both, base=base, adapter=adapter)
 
-    Natural order takes numbers as numbers: checkpoint-200 before checkpoint-1000. Relative patterns are relative to `root`.
-    Raises `CheckpointError` for a path that is no folder and for a pattern that matches none.
-    """
-    found: dict[Path, Path] = {}
-    for pattern in patterns:
-        full = root / pattern
-        # A folder that is literally called "run[1]" is meant as such.
-        if full.exists() or not glob.has_magic(pattern):
-            _check_folder(full)
-            matches = [full]
-        else:
-            matches = [Path(match) for match in glob.glob(str(full), recursive=True) if os.path.isdir(match)]
-            if not matches:
-                nearest = nearest_folder(_before_wildcards(full))
-                raise CheckpointError(f"{pattern!r} matches no folder; the nearest folder that exists is {nearest}{_listing(nearest)}")
-        for match in sorted(matches, key=_natural_key):
-            found.setdefault(match.resolve(), match)
-    return list(found.values())
+
+def _check_same_tokenizer(folder: Path, base: Path) -> None:
+    """Raise where an adapter brings a tokenizer or a chat template that its base has not: the base's are used."""
+    ours, theirs = (_tokens_and_template(path) for path in (folder, base))
+    for what, mine in ours.items():
+        if mine is not None and mine != theirs[what]:
+            raise CheckpointError(
+                f"adapter {folder} brings another {what} than its base {base}, whose is used; "
+                "merge it into its base, together with its tokenizer files, and give that folder"
+            )
+
+
+def _tokens_and_template(folder: Path) -> dict[str, Any]:
+    tokenizer = _read_json(folder / "tokenizer.json") or {}
+    template = folder / "chat_template.jinja"
+    return {
+        "tokenizer": (tokenizer.get("model"), tokenizer.get("added_tokens")) if tokenizer else None,
+        "chat template": template.read_text(encoding="utf-8")
+        if template.is_file()
+        else (_read_json(folder / "tokenizer_config.json") or {}).get("chat_template"),
+    }
 
 
 def name_checkpoints(paths: Iterable[Path]) -> list[str]:
@@ -115,23 +139,12 @@ def _safe(part: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", part)
 
 
-def _natural_key(path: Path) -> list[list[str | int]]:
+def natural_key(path: Path) -> list[list[str | int]]:
+    """Return what sorts paths with the numbers in them taken as numbers."""
     return [[int(piece) if piece.isdecimal() else piece for piece in re.split(r"([0-9]+)", part)] for part in path.parts]
 
 
-def _before_wildcards(pattern: Path) -> Path:
-    """Return the part of a pattern that is a plain path."""
-    return next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
-
-
-def _listing(folder: Path, most: int = 5) -> str:
-    """Return " (it has a, b, c, …)" for the folders inside, "" without any."""
-    visible = (entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
-    names = sorted(visible, key=lambda name: _natural_key(Path(name)))
-    return f" (it has {', '.join(names[:most])}{', …' if len(names) > most else ''})" if names else ""
-
-
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     """Raise `CheckpointError` unless the path is a folder with something in it that may be a checkpoint."""
     if not folder.exists():
         parent = folder.parent
@@ -147,10 +160,8 @@ def _check_folder(folder: Path) -> None:
 def _read_config(folder: Path) -> dict[str, Any]:
     config = _read_json(folder / "config.json")
     if config is None:
-        if (folder / "adapter_config.json").exists():
-            raise CheckpointError(f"{folder} is an adapter without config.json; merge it into its base checkpoint and give that folder")
         inside = [entry.name for entry in folder.iterdir() if (entry / "config.json").is_file()]
-        hint = f"; did you mean a folder inside it, such as {min(inside, key=lambda n: _natural_key(Path(n)))}?" if inside else ""
+        hint = f"; did you mean a folder inside it, such as {min(inside, key=lambda n: natural_key(Path(n)))}?" if inside else ""
         raise CheckpointError(f"{folder} has no config.json, so it is no checkpoint{hint}")
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise CheckpointError(f"{folder / 'config.json'} names no model_type; it must be a transformers config")

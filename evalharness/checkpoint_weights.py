@@ -17,7 +17,17 @@ from typing import Any, BinaryIO
 
 from evalharness.errors import CheckpointError
 
-__all__ = ["Weights", "find_weights", "fingerprint_checkpoint"]
+__all__ = [
+    "FINGERPRINTED_SUFFIXES",
+    "NOT_FINGERPRINTED",
+    "PICKLED_SUFFIXES",
+    "Weights",
+    "base_shapes",
+    "find_weights",
+    "fingerprint_checkpoint",
+    "read_head",
+    "tensors_of",
+]
 
 MAX_HEAD_BYTES = 100_000_000  # the format's own limit
 WHOLE_FILE_BYTES = 16 * 1024 * 1024
@@ -65,8 +75,6 @@ def find_weights(folder: Path, *, allow_pickle: bool) -> Weights:
             "copy the index that was saved with it, or save the checkpoint again with save_pretrained"
         )
     if not pickles:
-        if "adapter_config.json" in names:
-            raise CheckpointError(f"{folder} holds an adapter but no weights of its base; merge it and give the merged folder")
         raise CheckpointError(f"{folder} has no weights; it must hold model.safetensors, or shards and their index")
     if not allow_pickle:
         raise CheckpointError(
@@ -110,7 +118,7 @@ def _read_index(folder: Path, name: str) -> dict[str, tuple[str, ...]]:
 def _check_safetensors(folder: Path, shards: Mapping[str, tuple[str, ...]]) -> Weights:
     heads = {}
     for name, expected in shards.items():
-        head = _read_head(folder / name)
+        head = read_head(folder / name)
         absent = [tensor for tensor in expected if tensor not in head]
         if absent:
             raise CheckpointError(
@@ -120,7 +128,7 @@ def _check_safetensors(folder: Path, shards: Mapping[str, tuple[str, ...]]) -> W
     return Weights(tuple(shards), heads)
 
 
-def _read_head(path: Path) -> dict[str, Any]:
+def read_head(path: Path) -> dict[str, Any]:
     """Return the JSON of a safetensors file's head, having compared the file's size with it."""
     size = path.stat().st_size
     if size == 0:
@@ -133,8 +141,8 @@ def _read_head(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} is {what}; copy it again")
         try:
             head = json.loads(file.read(length))
-            end = max((tensor["data_offsets"][1] for tensor in _tensors(head).values()), default=0)
-            shapes_ok = all(isinstance(t["dtype"], str) and all(isinstance(n, int) for n in t["shape"]) for t in _tensors(head).values())
+            end = max((tensor["data_offsets"][1] for tensor in tensors_of(head).values()), default=0)
+            shapes_ok = all(isinstance(t["dtype"], str) and all(isinstance(n, int) for n in t["shape"]) for t in tensors_of(head).values())
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise CheckpointError(f"the head of {path} is damaged ({type(error).__name__}); copy it again") from error
     if not shapes_ok:
@@ -144,7 +152,8 @@ def _read_head(path: Path) -> dict[str, Any]:
     return head
 
 
-def _tensors(head: Mapping[str, Any]) -> dict[str, Any]:
+def tensors_of(head: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {name: type, shape and place} of a head's tensors."""
     return {name: tensor for name, tensor in head.items() if name != "__metadata__"}
 
 
@@ -182,10 +191,18 @@ def _digest_blocks(digest: Any, file: BinaryIO, size: int, head: Mapping[str, An
     else:
         start = 8 + struct.unpack("<Q", file.read(8))[0]
         digest.update(file.read(start - 8))
-        offsets = sorted((tensor["data_offsets"][0], tensor["data_offsets"][1]) for tensor in _tensors(head).values())
+        offsets = sorted((tensor["data_offsets"][0], tensor["data_offsets"][1]) for tensor in tensors_of(head).values())
         step = max(1, math.ceil(len(offsets) / MAX_BLOCKS))
         spans = [(start + begin, start + end) for begin, end in offsets[::step]]
     for begin, end in spans:
         middle = max(begin, (begin + end - BLOCK_BYTES) // 2)
         file.seek(middle, os.SEEK_SET)
         digest.update(file.read(min(BLOCK_BYTES, end - middle)))
+
+
+def base_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return {tensor: shape} of a checkpoint. Raises `CheckpointError` for one whose weights are pickled: their heads say nothing."""
+    weights = find_weights(folder, allow_pickle=True)
+    if not weights.heads:
+        raise CheckpointError(f"{folder} has pickled weights only, so whether an adapter fits it cannot be told; save it as safetensors")
+    return {name: tuple(tensor["shape"]) for head in weights.heads.values() for name, tensor in tensors_of(head).items()}

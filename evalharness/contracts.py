@@ -132,7 +132,10 @@ class VlmPreprocessOptions:
 
 @dataclass(frozen=True)
 class ModelLoadConfig:
-    """Which checkpoint to load and how. `variant` None means: look at its config. Remote code and pickles are off."""
+    """Which checkpoint to load and how. `variant` None means: look at its config. Remote code and pickles are off.
+
+    `adapter_path`: the folder of a LoRA adapter of that checkpoint, which then is its base.
+    """
 
     model_name_or_path: str
     torch_dtype: str | None = None
@@ -142,12 +145,13 @@ class ModelLoadConfig:
     trust_remote_code: bool = False
     allow_pickle: bool = False
     variant: Variant | None = None
+    adapter_path: str | None = None
 
     def __post_init__(self) -> None:
         check_text("model.model_name_or_path", self.model_name_or_path)
         if not self.model_name_or_path.strip():
             raise ContractValueError("model.model_name_or_path is empty; give the path of a checkpoint directory")
-        for name in ("torch_dtype", "device", "attn_implementation", "variant"):
+        for name in ("torch_dtype", "device", "attn_implementation", "variant", "adapter_path"):
             check_text(f"model.{name}", getattr(self, name), optional=True)
         check_boolean("model.trust_remote_code", self.trust_remote_code)
         check_boolean("model.allow_pickle", self.allow_pickle)

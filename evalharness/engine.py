@@ -31,7 +31,7 @@ from evalharness.contracts import (
     VlmGenerationRequest,
     VlmPreprocessOptions,
 )
-from evalharness.errors import CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
+from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
 from evalharness.option_support import split_options
 from evalharness.prompts import PreparedRequest, PromptBuilder, Request
@@ -273,6 +273,20 @@ class Engine:
                 )
             self._notice(f"backend {backend.name!r} ignores: {listed}")
         return honoured, ignored
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why another checkpoint cannot take the place of the loaded one, None where `swap` will do."""
+        if self._fallback is not None:
+            return "there is a fallback backend, which would keep the old one"
+        return self._backend.why_not_swap(config)
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Take another checkpoint's weights in place of the loaded one's; the engine can only be closed after an error."""
+        with self._lock:
+            problem = self.why_not_swap(config)
+            if problem is not None:
+                raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
+            self._backend.swap(config)
 
     def _notice(self, message: str) -> None:
         if message not in self._noticed:

@@ -107,20 +107,23 @@ def engine_entries(specs: Iterable[Mapping[str, Any]], lines: Iterable[Row]) -> 
     Each worker has an engine of its own: what they counted (`num_batches_halved`) is summed.
     """
     described: defaultdict[str, list[Row]] = defaultdict(list)
-    loads: defaultdict[str, list[float]] = defaultdict(list)
+    openings: defaultdict[str, list[Row]] = defaultdict(list)
     still_open: dict[tuple[str, str], int] = {}
     for line in lines:
         engine, settings = line["id"], line["settings"]
         if "load_s" in line:
-            loads[engine].append(line["load_s"])
+            openings[engine].append(line)
             still_open[line["worker"], engine] = len(described[engine])
             described[engine].append(settings)
         else:
             described[engine][still_open[line["worker"], engine]] = settings
-    return [{**spec, **_loaded(described[spec["id"]], loads[spec["id"]])} for spec in specs]
+    return [{**spec, **_loaded(described[spec["id"]], openings[spec["id"]])} for spec in specs]
 
 
-def _loaded(described: Sequence[Row], loads: Sequence[float]) -> dict[str, Any]:
+def _loaded(described: Sequence[Row], openings: Sequence[Row]) -> dict[str, Any]:
+    """Return settings, and how often and in how many seconds (mean) the checkpoint was loaded, or swapped into a running engine."""
+    swaps = [line["load_s"] for line in openings if line.get("how") == "swap"]
+    loads = [line["load_s"] for line in openings if line.get("how") != "swap"]
     settings = dict(described[-1]) if described else {}
     if "num_batches_halved" in settings:
         settings["num_batches_halved"] = sum(one.get("num_batches_halved", 0) for one in described)
@@ -129,4 +132,7 @@ def _loaded(described: Sequence[Row], loads: Sequence[float]) -> dict[str, Any]:
         "settings": settings,
         "num_loads": len(loads),
         "load_s": round(sum(loads) / len(loads), 3) if loads else None,
+        "num_swaps": len(swaps),
+        "swap_s": round(sum(swaps) / len(swaps), 3) if swaps else None,
+        "cold_because": sorted({line["cold_because"] for line in openings if "cold_because" in line}),
     }

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.checkpoint import expand_models, inspect_checkpoint, name_checkpoints
+from evalharness.checkpoint import inspect_checkpoint, name_checkpoints
+from evalharness.checkpoint_discovery import expand_models
 from evalharness.checkpoint_weights import find_weights
 from evalharness.errors import CheckpointError
 
@@ -109,7 +110,7 @@ WHOLE = safetensors("a", "b")
         pytest.param({"config.json": b"\xff\xfe\x00"}, "config.json cannot be read", id="config-not-utf8"),
         pytest.param({"config.json": "[]"}, "must hold a JSON object, got list", id="config-no-object"),
         pytest.param({"config.json": {}}, "names no model_type", id="no-model-type"),
-        pytest.param({"config.json": None, "adapter_config.json": {}}, "is an adapter .* merge it", id="adapter"),
+        pytest.param({"config.json": None, "adapter_config.json": {}}, "is an adapter of peft_type None.*merge it", id="adapter"),
         pytest.param(
             {"config.json": None, "checkpoint-9/config.json": {}, "checkpoint-10/config.json": {}}, "such as checkpoint-9", id="parent"
         ),

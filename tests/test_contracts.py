@@ -81,6 +81,7 @@ FIELDS: dict[str, tuple[type, dict[str, Any], dict[str, str]]] = {
             "trust_remote_code": "bool",
             "allow_pickle": "bool",
             "variant": "str?",
+            "adapter_path": "str?",
         },
     ),
     "vllm": (

@@ -63,7 +63,16 @@ class TestEngines:
 
     def test_settings_are_those_of_the_closing_and_loads_are_counted_once(self) -> None:
         (entry,) = engine_entries([self.SPEC], [self.line("main", 0, load_s=2.0), self.line("main", 3)])
-        assert entry == {**self.SPEC, "template_sha256": "t", "settings": {"num_batches_halved": 3}, "num_loads": 1, "load_s": 2.0}
+        loaded = {"num_loads": 1, "load_s": 2.0, "num_swaps": 0, "swap_s": None, "cold_because": []}
+        assert entry == {**self.SPEC, "template_sha256": "t", "settings": {"num_batches_halved": 3}, **loaded}
+
+    def test_swaps_are_counted_apart_from_loads(self) -> None:
+        lines = [self.line("gw0", 0, load_s=2.0, how="load", cold_because="of another kind"), self.line("gw0", 3)]
+        lines += [self.line("gw0", 0, load_s=0.5, how="swap"), self.line("gw0", 1), self.line("gw0", 0, how="kept"), self.line("gw0", 2)]
+        (entry,) = engine_entries([self.SPEC], lines)
+        loaded = {name: entry[name] for name in ("num_loads", "load_s", "num_swaps", "swap_s", "cold_because")}
+        assert loaded == {"num_loads": 1, "load_s": 2.0, "num_swaps": 1, "swap_s": 0.5, "cold_because": ["of another kind"]}
+        assert entry["settings"]["num_batches_halved"] == 5
 
     def test_what_each_worker_and_each_loading_counted_is_summed(self) -> None:
         lines = [self.line("gw0", 0, load_s=2.0), self.line("gw0", 3), self.line("gw0", 0, load_s=1.0), self.line("gw0", 1)]

@@ -15,7 +15,7 @@ from evalharness.errors import PromptTooLong
 if TYPE_CHECKING:
     from PIL import Image
 
-    from evalharness.contracts import GenerationFailure
+    from evalharness.contracts import GenerationFailure, ModelLoadConfig
     from evalharness.generation_plugins import GenerationPlugin
 
 __all__ = ["Backend", "Capabilities", "Completion", "Prompt", "SamplingPlan"]
@@ -145,6 +145,21 @@ class Backend(Protocol):
         engine itself breaks. Closing the iterator early aborts what still runs; so does `should_stop()` turning True,
         which is asked at least once per decoding step (another thread may want the engine to end): nothing more is
         yielded then.
+        """
+        ...
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do.
+
+        Everything but checkpoint and adapter is as it was when the backend was made.
+        """
+        ...
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Take another checkpoint of the same architecture, or another adapter, in place of the loaded one.
+
+        Answers are then those of a new start, to the bit, and nothing remembered of the old weights is used. After an
+        error the backend can only be closed.
         """
         ...
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
-from evalharness.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
+from evalharness.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
 from evalharness.generation_plugins import GenerationPlugin, RowWatchers
 from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
 
@@ -205,6 +205,14 @@ class FakeBackend:
                     break
         logprobs = tuple(0.0 for _ in kept) if plan.logprobs else None
         return Completion(prompt.index, kept, len(prompt.token_ids), stopped_by, logprobs, stop_name=stop_name)  # type: ignore[arg-type]
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why another file of answers cannot take the place of this one: reading it anew is as quick."""
+        return "the fake backend has no weights"
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Refuse, see `why_not_swap`."""
+        raise BackendError("the fake backend has no weights to swap; make a new one")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain facts for run.json."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
+from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf_batching import groups_of_equal_plan, take_batch, windows
 from evalharness.backends.hf_decoding import BatchRunner, Row, StopRequested
 from evalharness.backends.hf_images import largest_image_tokens, row_with_images
-from evalharness.backends.hf_loading import load_checkpoint
+from evalharness.backends.hf_loading import LoadedCheckpoint, load_checkpoint, read_companions
 from evalharness.backends.hf_memory import (
     BatchCost,
     available_bytes,
@@ -29,8 +31,11 @@ from evalharness.backends.hf_memory import (
     row_cap,
 )
 from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
+from evalharness.backends.hf_swapping import HfAdapter, load_in_place, why_not_in_place
 from evalharness.backends.hf_transformers import transformers
 from evalharness.backends.stop_ids import check_stop_ids
+from evalharness.checkpoint_adapter import Adapter, adapter_of
+from evalharness.checkpoint_architecture import architecture_difference
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin
@@ -49,13 +54,19 @@ class HfBackend:
     name = "hf"
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
+        adapter = adapter_of(config)
         loaded = load_checkpoint(config, preprocess)
-        self._model = loaded.model
+        self._config, self._preprocess = config, preprocess
+        self._model: Any = loaded.model
         self._settings = loaded.settings
         self.tokenizer = loaded.tokenizer
         self.processor = loaded.processor
         self.eos_token_ids = loaded.eos_token_ids
         self.max_model_len = loaded.max_model_len
+        self._read_model(loaded)
+        self._put_on(adapter)
+
+    def _read_model(self, loaded: LoadedCheckpoint) -> None:
         self.capabilities = Capabilities(
             supports_vlm=loaded.variant == "vlm",
             supports_hf_hooks=True,
@@ -75,6 +86,10 @@ class HfBackend:
         self._known_limit: int | None = None  # bytes; set once memory was not enough
         self._broken: str | None = None
 
+    def _put_on(self, adapter: Adapter | None) -> None:
+        self._adapter = adapter
+        self._in_model = HfAdapter(self._model, adapter) if adapter is not None else None
+
     @property
     def supports_vlm(self) -> bool:
         """Whether prompts with images can run."""
@@ -90,7 +105,38 @@ class HfBackend:
             "eos_token_ids": list(self.eos_token_ids),
             "max_rows_per_batch": self._row_cap,
             "num_batches_halved": self._num_halvings,
+            "adapter": self._adapter.to_json() if self._adapter is not None else None,
         }
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
+        self._require_usable()
+        if config.model_name_or_path == self._config.model_name_or_path:
+            return None
+        own, other = Path(self._config.model_name_or_path), Path(config.model_name_or_path)
+        dtype_matters = (config.torch_dtype or "").lower() == "auto"
+        difference = architecture_difference(own, other, dtype_matters=dtype_matters)
+        if difference is not None or self._in_model is None:
+            return difference or why_not_in_place(self._model.state_dict(), other)
+        return why_not_in_place(self._in_model.base_state(), other)
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Copy another checkpoint's weights into the model; its tokenizer, processor and EOS ids are read anew."""
+        problem = self.why_not_swap(config)
+        if problem is not None:
+            raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
+        adapter = adapter_of(config)
+        if self._in_model is not None:
+            self._in_model.remove()
+            self._in_model = None
+        if config.model_name_or_path != self._config.model_name_or_path:
+            load_in_place(self._model, Path(config.model_name_or_path))
+            self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, self._preprocess)
+            budget = None if self.processor is None else pixel_budget(self.processor.image_processor)
+            self._settings = {**self._settings, "pixel_budget": budget}
+        self._config = config
+        self._put_on(adapter)
+        self._num_halvings = 0  # of this checkpoint
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
@@ -226,6 +272,7 @@ class HfBackend:
         if self._model is None:
             return
         self._model = None
+        self._in_model = None
         self.processor = None
         release_memory()
 

@@ -29,7 +29,7 @@ from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.errors import BackendError, CheckpointError, ConfigError
 
-__all__ = ["LoadedCheckpoint", "load_checkpoint", "resolve_attention", "resolve_device"]
+__all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_attention", "resolve_device"]
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
     is_vision = "vlm" in (config.variant, declared_variant(config.model_name_or_path))
     with checkpoint_errors(config, "config"):
         model_config = transformers.AutoConfig.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
-    tokenizer, processor = load_tokenizer_and_processor(config, preprocess)
-    eos_token_ids = end_of_sequence_ids(config.model_name_or_path, tokenizer)
+    tokenizer, processor, eos_token_ids = read_companions(config, preprocess)
     model = _load_model(config, model_config, is_vision, dtype, device)
     variant: Variant = "text" if processor is None else "vlm"
     return LoadedCheckpoint(
@@ -96,6 +95,12 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
             "pixel_budget": None if processor is None else pixel_budget(processor.image_processor),
         },
     )
+
+
+def read_companions(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> tuple[Any, Any | None, tuple[int, ...]]:
+    """Return what belongs to a checkpoint beside its model: tokenizer, processor (None for text), EOS ids."""
+    tokenizer, processor = load_tokenizer_and_processor(config, preprocess)
+    return tokenizer, processor, end_of_sequence_ids(config.model_name_or_path, tokenizer)
 
 
 def _plain(value: object) -> Any:

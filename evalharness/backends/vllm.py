@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
@@ -22,6 +23,8 @@ from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
 from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, WatchedTokens, completion_of, sampling_params
 from evalharness.backends.vllm_settings import ENVIRONMENT, engine_arguments, pixel_budget_arguments, set_environment_defaults
+from evalharness.checkpoint_adapter import Adapter, adapter_of
+from evalharness.checkpoint_architecture import architecture_difference, companion_difference
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, MissingDependency, PromptTooLong, RequestError
 from evalharness.generation_plugins import RowWatchers, preflight
@@ -53,8 +56,9 @@ class VllmBackend:
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: VllmEngineOptions) -> None:
         started = time.perf_counter()
-        self._config = config
+        self._config, self._preprocess = config, preprocess
         self._generating = False
+        self._adapter: Adapter | None = adapter_of(config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
             self._device_type = _device_type()
@@ -65,6 +69,8 @@ class VllmBackend:
             self._engine = VllmEngine(self._arguments)
             try:
                 self._read_engine()
+                if self._adapter is not None:  # vLLM starts on the base; the sums take its place
+                    self._engine.swap(config.model_name_or_path, config.adapter_path)
             except BaseException:
                 self.close()
                 raise
@@ -236,8 +242,34 @@ class VllmBackend:
             "max_model_len": self.max_model_len,
             "vlm_problem": self._vlm_problem,
             "pixel_budget_verified": self._images is not None and self._images.can_verify,
+            "adapter": {**self._adapter.to_json(), "merged_into": self._arguments["dtype"]} if self._adapter is not None else None,
             **self._facts,
         }
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
+        if self._engine.broken is not None:
+            return f"the engine is broken: {self._engine.broken}"
+        if self._generating:
+            return "the engine still generates"
+        own, other = Path(self._config.model_name_or_path), Path(config.model_name_or_path)
+        return architecture_difference(own, other, dtype_matters=False) or companion_difference(own, other)
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Load another checkpoint's weights into the running engine; chat template and EOS ids are read anew."""
+        problem = self.why_not_swap(config)
+        if problem is not None:
+            raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
+        adapter = adapter_of(config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as at the start
+            self.tokenizer, self.processor = load_tokenizer_and_processor(config, self._preprocess)
+            self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
+        self._engine.swap(config.model_name_or_path, config.adapter_path)
+        self._config, self._adapter = config, adapter
+        if self._images is not None:
+            self._images = ImagePrompts(self._engine, self.processor)
+            self._images.check_pixel_budget()
 
     def close(self) -> None:
         """Free the memory and end the engine core and all its processes, within half a minute; may be called twice."""

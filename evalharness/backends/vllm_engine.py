@@ -120,6 +120,22 @@ class VllmEngine:
         except Exception as error:  # Ctrl-C has ended the engine core as well
             self.failure(error)
 
+    def swap(self, path: str, adapter_path: str | None) -> None:
+        """Load another checkpoint of the same architecture into the running model, and forget all that the old one computed.
+
+        `CheckpointError` or `BackendError`, and the engine is broken, when that fails.
+        """
+        try:
+            self._llm.llm_engine.collective_rpc("evalharness_swap", args=(path, adapter_path))
+            # Without these the next request would read keys, values and pictures of the old weights, or end the engine.
+            self._llm.llm_engine.reset_mm_cache()
+            self._llm.llm_engine.reset_encoder_cache()
+            is_reset = self._llm.llm_engine.reset_prefix_cache()
+        except Exception as error:
+            raise self.failure(error) from error
+        if not is_reset:
+            raise self.failure(RuntimeError("the prefix cache could not be reset, for a request still uses it"))
+
     def failure(self, error: Exception) -> BackendError:
         """Mark the engine as broken and return the error to raise."""
         cause = self._log.root_cause()

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from evalharness.backends.checkpoint_reading import resolve_dtype_name
+from evalharness.backends.vllm_worker import WORKER_EXTENSION
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 
@@ -63,6 +64,7 @@ def engine_arguments(
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "logprobs_mode": "raw_logprobs",
+        "worker_extension_cls": WORKER_EXTENSION,
     }
     for name in ("gpu_memory_utilization", "max_model_len"):
         if getattr(options, name) is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalharness.checkpoint import CheckpointInfo, expand_models, inspect_checkpoint, name_checkpoints
+from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint, name_checkpoints
+from evalharness.checkpoint_discovery import find_models, training_facts
 from evalharness.config import OPTIONS, Option, RunConfig
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import CheckpointError
@@ -17,7 +19,7 @@ from evalharness.errors import CheckpointError
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["EngineSpec", "engine_specs", "engines_by_checkpoint", "open_engine"]
+__all__ = ["EngineSpec", "engine_specs", "engines_by_checkpoint", "load_config", "open_engine"]
 
 _ECHO = "echo"
 _GIVE = "give 'echo' or a JSONL file of answers"
@@ -37,6 +39,10 @@ class EngineSpec:
     """Options that were set for the run, but that mean nothing to this backend."""
     dtype: str | None = None
     """The type of the weights that was asked for, None for the default."""
+    base_path: str | None = None
+    """The folder of the base where `checkpoint_path` is an adapter's."""
+    training: Mapping[str, Any] | None = None
+    """Step, epoch and time of saving, where trainer_state.json tells."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -48,19 +54,29 @@ class EngineSpec:
         return cls(**{**values, "options_not_taken": tuple(values["options_not_taken"])})
 
 
-def engine_specs(run: RunConfig, root: Path) -> list[EngineSpec]:
+def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = warnings.warn) -> list[EngineSpec]:
     """Return one spec per checkpoint × backend × dtype, checkpoints outside.
 
-    `CheckpointError` or `ConfigError` before anything is loaded.
+    `CheckpointError` or `ConfigError` before anything is loaded. `on_notice` is told of checkpoints that are skipped, and of
+    what is odd about an adapter.
     """
     specs: list[EngineSpec] = []
     dtypes = run.dtype or (None,)
     real = [name for name in run.backend if name != "fake"]
     if real:
-        paths = expand_models(run.model, root)
-        for path, name in zip(paths, name_checkpoints(paths), strict=True):
-            info = inspect_checkpoint(path, trust_remote_code=run.trust_remote_code, allow_pickle=run.allow_pickle)
+        paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice)
+        for path, own_name in zip(paths, name_checkpoints(paths), strict=True):
+            info = inspect_checkpoint(
+                path,
+                trust_remote_code=run.trust_remote_code,
+                allow_pickle=run.allow_pickle,
+                base_model=run.base_model,
+                root=root,
+            )
             _check_chat_template(info)
+            name = own_name if info.base is None else f"{name_checkpoints([info.base.path])[0]}+{own_name}"
+            for notice in info.adapter.notices if info.adapter is not None else ():
+                on_notice(notice)
             specs += [
                 EngineSpec(
                     f"{backend}:{name}{f'@{dtype}' if len(dtypes) > 1 else ''}",
@@ -71,6 +87,8 @@ def engine_specs(run: RunConfig, root: Path) -> list[EngineSpec]:
                     info.variant,
                     _not_taken(backend, run),
                     dtype,
+                    str(info.base.path) if info.base is not None else None,
+                    training_facts(path),
                 )
                 for backend in real
                 for dtype in dtypes
@@ -152,15 +170,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
     mine = _options_for(spec.backend, run)
     return build_engine(
         spec.backend,
-        ModelLoadConfig(
-            spec.checkpoint_path,
-            torch_dtype=spec.dtype,
-            device=mine["device"],
-            attn_implementation=mine["attn_implementation"],
-            trust_remote_code=run.trust_remote_code,
-            allow_pickle=run.allow_pickle,
-            variant=run.variant,
-        ),
+        load_config(spec, run),
         vllm_options=VllmEngineOptions(
             tensor_parallel_size=mine["tensor_parallel_size"],
             gpu_memory_utilization=mine["gpu_memory_utilization"],
@@ -173,6 +183,21 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,
         unsupported_options=run.unsupported_options,
         on_notice=on_notice,
+    )
+
+
+def load_config(spec: EngineSpec, run: RunConfig) -> ModelLoadConfig:
+    """Return which weights an engine of the spec loads, and how."""
+    mine = _options_for(spec.backend, run)
+    return ModelLoadConfig(
+        spec.base_path or spec.checkpoint_path,
+        torch_dtype=spec.dtype,
+        device=mine["device"],
+        attn_implementation=mine["attn_implementation"],
+        trust_remote_code=run.trust_remote_code,
+        allow_pickle=run.allow_pickle,
+        variant=run.variant,
+        adapter_path=spec.checkpoint_path if spec.base_path is not None else None,
     )
 
 

@@ -19,11 +19,12 @@ _PIPE_EVERY_S = 30.0
 
 
 def announce(state: EvalSession, num_tests: int) -> str:
-    """Return what will run, on a line, and on another whether the baseline is there: a typo should not show hours later."""
+    """Return what will run, on a line; on more lines what is odd about checkpoints, and whether the baseline is there."""
     run = state.run
     engines = ", ".join(spec.id for spec in state.known_engines)
     workers = f", {state.num_workers} workers" if state.num_workers > 1 else ""
     line = f"evalharness: {num_tests} eval tests on {engines}{workers}; run {run.run_id} -> {state.run_dir}"
+    line = "\n".join([line, *(f"evalharness: {notice}" for notice in state.notices)])
     baseline = state.asked.get("baseline")
     if baseline is None:
         return line

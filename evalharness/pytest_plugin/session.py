@@ -20,7 +20,8 @@ from evalharness.config_checks import check_combinations
 from evalharness.errors import BackendError, ConfigError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, parametrize_eval, plugin_names, read_eval
-from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint, open_engine
+from evalharness.pytest_plugin.engine_pool import EnginePool
+from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
 from evalharness.pytest_plugin.heartbeat import Heartbeat, beat_every_s
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.takeover import read_crashes, takeover_of
@@ -75,6 +76,9 @@ class EvalSession:
         self._ended: set[str] = set()
         self._hanging: dict[str, str] = {}
         self._notices: list[str] = []
+        self.notices: list[str] = []
+        """What is odd about the checkpoints, and which were skipped; said before the run and in run.json."""
+        self._pool = EnginePool(run, self._note)
         self.progress = UnitProgress()
         self.cards: tuple[str, ...] | None = None
         """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; None for whatever is visible."""
@@ -94,7 +98,7 @@ class EvalSession:
         """The engines of the run; found, and their checkpoints looked at, on first use."""
         if self._engines is None:
             check_combinations(self.run)
-            self._engines = engine_specs(self.run, self.root)
+            self._engines = engine_specs(self.run, self.root, self.notices.append)
         return self._engines
 
     @property
@@ -205,13 +209,13 @@ class EvalSession:
         if self.num_workers:
             # Before torch is imported; without it every worker's torch would use all cores.
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.num_workers)))
-        started = time.monotonic()
         if self.card_problem is not None:
             raise ConfigError(self.card_problem)
         self.journal.write("engine_start", {"id": spec.id})
-        engine = open_engine(spec, self.run, self._note)
+        engine, opening = self._pool.open(spec)
         facts = engine.describe()
-        self.journal.write("engine", {"id": spec.id, "load_s": time.monotonic() - started, "settings": facts, "worker": self.worker})
+        where = {"worker": self.worker, "devices": None if self.cards is None else list(self.cards)}
+        self.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
         return engine
 
     def _note(self, message: str) -> None:
@@ -283,7 +287,7 @@ class EvalSession:
             self.journal.write("problem", {"problem": problem})
 
     def close_engine(self, spec: EngineSpec, engine: Engine) -> None:
-        """End the running unit and close the engine, unless its thread hangs: closing would pull the model from under it.
+        """End the running unit and keep the engine for the next checkpoint, unless its thread hangs.
 
         Its facts are noted again: some are counts of what happened since it was opened.
         """
@@ -291,7 +295,7 @@ class EvalSession:
         if spec.id in self._hanging:
             return
         facts = engine.describe()
-        engine.close()
+        self._pool.give_back(spec, engine)
         self.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self.worker})
 
     def test_ended(self, record: ItemRecord, duration_s: float) -> None:
@@ -326,8 +330,9 @@ class EvalSession:
             self.journal.write("eval", {**facts, "tests": gates, "cases": cases})
 
     def close(self) -> None:
-        """End the running unit and close the journal."""
+        """End the running unit, close the engine that was kept, and close the journal."""
         self.stop_runner()
+        self._pool.close()
         if self._heartbeat is not None:
             self._heartbeat.stop()
             self._heartbeat = None

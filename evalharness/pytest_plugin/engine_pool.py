@@ -1,0 +1,94 @@
+"""Keeps the engine that was used last open, so that the next checkpoint's weights are put into it instead of a new start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from evalharness.config import RunConfig
+from evalharness.errors import EvalHarnessError
+from evalharness.pytest_plugin.engines import EngineSpec, load_config, open_engine
+
+if TYPE_CHECKING:
+    from evalharness.engine import Engine
+
+__all__ = ["EnginePool", "Opening"]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How an engine came to its checkpoint: a new start, a swap into a running one, or it had it still.
+
+    `swapped_from`: the engine id before; `cold_because`: why there was no swap, where an engine was running.
+    """
+
+    how: Literal["load", "swap", "kept"]
+    seconds: float
+    swapped_from: str | None = None
+    cold_because: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts for the journal; something held all along took no seconds."""
+        facts: dict[str, Any] = {"how": self.how}
+        if self.how != "kept":
+            facts["load_s"] = self.seconds
+        for name in ("swapped_from", "cold_because"):
+            if getattr(self, name) is not None:
+                facts[name] = getattr(self, name)
+        return facts
+
+
+class EnginePool:
+    """At most one engine waits here: a second one beside it would need the memory of both."""
+
+    def __init__(self, run: RunConfig, on_notice: Callable[[str], None]) -> None:
+        self._run = run
+        self._on_notice = on_notice
+        self._waiting: tuple[EngineSpec, Engine] | None = None
+
+    def open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
+        """Return an engine with the spec's checkpoint loaded; the errors of a backend's start pass through."""
+        started = time.monotonic()
+        before, self._waiting = self._waiting, None
+        cold_because = None
+        if before is not None:
+            last, engine = before
+            try:
+                if last.id == spec.id:
+                    return engine, Opening("kept", 0.0)
+                cold_because = self._swap(engine, last, spec)
+                if cold_because is None:
+                    return engine, Opening("swap", time.monotonic() - started, swapped_from=last.id)
+            except BaseException:
+                engine.close()
+                raise
+            engine.close()
+            started = time.monotonic()
+        engine = open_engine(spec, self._run, self._on_notice)
+        return engine, Opening("load", time.monotonic() - started, cold_because=cold_because)
+
+    def _swap(self, engine: Engine, last: EngineSpec, spec: EngineSpec) -> str | None:
+        """Put the spec's checkpoint into the engine; return why that was not possible, None if it was."""
+        if (last.backend, last.dtype) != (spec.backend, spec.dtype):
+            return f"the engine before, {last.id}, is of another kind"
+        config = load_config(spec, self._run)
+        try:
+            problem = engine.why_not_swap(config)
+            if problem is None:
+                engine.swap(config)
+        except EvalHarnessError as error:  # a new start says what is wrong with the checkpoint, if it is the checkpoint
+            return f"the swap into {last.id} failed: {error}"
+        return f"{last.id} cannot take its weights: {problem}" if problem is not None else None
+
+    def give_back(self, spec: EngineSpec, engine: Engine) -> None:
+        """Keep an engine that no test uses any more."""
+        self.close()
+        self._waiting = (spec, engine)
+
+    def close(self) -> None:
+        """Close the engine that waits, if any."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting[1].close()
