@@ -7,6 +7,9 @@ judge          a ticket's answers → votes, scores, details
 aggregate      rows → rates that are no mean
 tables         rows → tables by mission and domain, and of what was wrong with answers
 write_outputs  rows → the files that the original's tools read
+
+Beside it: `stage_b_chain` judges a checkpoint's own summaries. For those who change rules: `stage_b_guidance` reads and
+writes them, `stage_b_proposals` and `stage_b_reflection` check what a model proposes, `stage_b_gate` says if it is better.
 """
 
 from __future__ import annotations

@@ -8,16 +8,18 @@ is the share of draws in which the RER reaches its threshold.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from evalharness.errors import ContractValueError
-from evalharness.tasks.stage_a_data import Label
+from evalharness.errors import ContractValueError, RecordError
+from evalharness.tasks.stage_a_data import LABELS, Label
 from evalharness.tasks.stage_b_metrics import confusion, rates
 
-__all__ = ["GateLimits", "GateResult", "Judged", "relative_error_reduction", "rule_gate"]
+__all__ = ["GateLimits", "GateResult", "Judged", "read_judged", "relative_error_reduction", "rule_gate"]
 
 WORST_RER = -1.0
 """Reported RERs go no lower: twice the errors or more. Without errors before, any error makes it this, none makes it 0."""
@@ -78,6 +80,33 @@ class GateResult:
             **{f"{side}_{short}": values[name] for side, values in sides.items() for short, name in names.items()},
             "reasons": list(self.reasons),
         }
+
+
+def read_judged(path: Path | str) -> dict[str, Judged]:
+    """Return the tickets of a `baseline_ticket_stats.jsonl`, ours or the original's, by key. `RecordError` names a bad line."""
+    found: dict[str, Judged] = {}
+    try:
+        lines = Path(path).read_text("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            key, judged = _judged(line, f"{path}:{number}")
+            if key in found:
+                raise RecordError(f"{path}:{number}: ticket {key} was there already")
+            found[key] = judged
+    return found
+
+
+def _judged(line: str, where: str) -> tuple[str, Judged]:
+    try:
+        row = json.loads(line)
+        key, label, prediction = row["ticket_key"], row["gt_label"], row["majority_pred"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RecordError(f"{where} is no row of ticket_key, gt_label and majority_pred: {error!r}") from error
+    if not isinstance(key, str) or label not in LABELS or prediction not in (*LABELS, None):
+        raise RecordError(f"{where}: gt_label must be pass or fail, and majority_pred too or null, got {label!r} and {prediction!r}")
+    return key, Judged(label, prediction)
 
 
 def relative_error_reduction(base_errors: int, candidate_errors: int) -> float:

@@ -63,7 +63,8 @@ def decode_grid(grid: Sequence[Mapping[str, Any]], samples_per_decode: int = 1) 
 
     A setting needs temperature, top_p and max_new_tokens; repetition_penalty, no_repeat_ngram_size, seed, stop (strings)
     and max_prompt_tokens are free. Several samples of a setting without a seed count from 0; greedy settings give one
-    answer each, as more would be equal. Answers are decoded with clean-up of spaces, as Stage-B always does.
+    answer each, as more would be equal. Of each seed the harness makes one for every case. Answers are decoded with
+    clean-up of spaces, as Stage-B always does.
     """
     if isinstance(samples_per_decode, bool) or not isinstance(samples_per_decode, int) or samples_per_decode < 1:
         raise ConfigError(f"samples_per_decode must be an int of at least 1, got {samples_per_decode!r}")

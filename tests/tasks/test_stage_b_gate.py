@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalharness.errors import ContractValueError
-from evalharness.tasks.stage_b_gate import GateLimits, GateResult, Judged, relative_error_reduction, rule_gate
+from evalharness.errors import ContractValueError, RecordError
+from evalharness.tasks.stage_b_gate import GateLimits, GateResult, Judged, read_judged, relative_error_reduction, rule_gate
 
 LOOSE = GateLimits(max_changed_fraction=1.0)
 
@@ -117,6 +118,37 @@ def test_wrong_arguments_are_refused() -> None:
         rule_gate(judged("pp"), judged("fp"))
     with pytest.raises(ContractValueError, match="num_draws must be at least 1, got 0"):
         GateLimits(num_draws=0)
+
+
+def test_ticket_stats_are_read_for_the_gate(tmp_path: Path) -> None:
+    path = tmp_path / "baseline_ticket_stats.jsonl"
+    rows = [{"ticket_key": f"{number}::pass", "gt_label": "pass", "majority_pred": said} for number, said in enumerate(["fail", None])]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    assert read_judged(path) == {"0::pass": Judged("pass", "fail"), "1::pass": Judged("pass", None)}
+
+
+BAD_STATS = {
+    "no JSON": ("{", "is no row of ticket_key"),
+    "list": ("[]", "is no row of ticket_key"),
+    "no label": ('{"ticket_key": "a", "majority_pred": null}', "is no row of ticket_key"),
+    "label": ('{"ticket_key": "a", "gt_label": "x", "majority_pred": null}', "got 'x' and None"),
+    "prediction": ('{"ticket_key": "a", "gt_label": "pass", "majority_pred": "maybe"}', "got 'pass' and 'maybe'"),
+    "twice": ('{"ticket_key": "first", "gt_label": "pass", "majority_pred": "pass"}', "ticket first was there already"),
+}
+
+
+@pytest.mark.parametrize("line, problem", BAD_STATS.values(), ids=BAD_STATS.keys())
+def test_a_line_that_is_no_ticket_stands_in_the_error(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "stats.jsonl"
+    path.write_text(f'{{"ticket_key": "first", "gt_label": "fail", "majority_pred": "fail"}}\n{line}\n')
+    with pytest.raises(RecordError, match=problem) as caught:
+        read_judged(path)
+    assert str(caught.value).startswith(f"{path}:2")
+
+
+def test_stats_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_judged(tmp_path / "absent.jsonl")
 
 
 PAIRS = st.lists(st.sampled_from(["pp", "pf", "p-", "fp", "ff", "f-"]), min_size=1, max_size=12)
