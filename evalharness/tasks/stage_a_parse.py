@@ -119,7 +119,7 @@ def _unreadable(body: str) -> str:
     if not body:
         return "the answer is empty"
     if "{" in body and body.count("{") > body.count("}"):
-        return "the JSON is cut off"
+        return "the JSON is not closed"
     return f"no JSON object with {STATS_KEY} in it"
 
 

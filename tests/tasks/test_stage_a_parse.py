@@ -63,7 +63,7 @@ def test_39_json_cut_anywhere_is_never_valid(cut: int) -> None:
     summary = parse_summary(GOOD[:cut], "bbu")
     assert (summary.valid, summary.tolerant_valid, summary.data) == (False, False, None)
     assert summary.text == GOOD[:cut].strip()
-    assert "the JSON is cut off" in summary.problem
+    assert "the JSON is not closed" in summary.problem
 
 
 def test_40_of_two_json_lines_the_last_wins() -> None:
