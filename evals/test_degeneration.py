@@ -1,0 +1,34 @@
+"""Degeneration: does the model loop, think aloud, echo its prompt, change language, say nothing, or never end?
+
+A few cases of every task, greedy. What is right does not matter here; the signs are in `evalharness/tasks/degeneration.py`.
+The test looks at the generation alone, so it judges any recorded run as well:
+
+    evalharness rescore reports/RUN --tests evals/test_degeneration.py
+
+Gates: `cap_hit`, answers that never end; `degenerate`, answers with any sign. SCRIPT says what answers are to be written in
+("han", "latin", …); None goes by the prompt.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from evalharness import GenerationOptions
+from evalharness.tasks import degeneration, drawn
+
+SCRIPT = None
+
+pytestmark = pytest.mark.eval(
+    cases=partial(drawn.load_cases, num_per_task=24),
+    request=drawn.request,
+    options=GenerationOptions(max_new_tokens=1024),
+)
+
+
+@pytest.mark.gate("degenerate <= 0.02", "cap_hit <= 0.02", "invalid_rate <= 0.02")
+def test_signs(case, generation, score):
+    signs = degeneration.find_signs(generation, SCRIPT)
+    score(**degeneration.scores(signs))
+    assert not signs, "; ".join(f"{sign}: {shown}" for sign, shown in signs.items())

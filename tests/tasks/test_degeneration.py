@@ -1,0 +1,156 @@
+"""Signs of degeneration. Run: pytest tests/tasks/test_degeneration.py"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalharness import GenerationResult
+from evalharness.tasks import degeneration
+from evalharness.tasks.degeneration import find_echo, find_repetition, find_signs, leftover_thinking
+
+PROMPT = "<|im_start|>system\n你是站点照片摘要助手。与站点无关的图片只输出：无关图片。<|im_end|>\n<|im_start|>user\n请写出摘要<|im_end|>\n"
+SOUND = GenerationResult(
+    text='<DOMAIN=RRU>, <TASK=SUMMARY>\n{"统计": [{"类别": "站点距离", "站点距离": {"7": 1}}]}',
+    raw_text="",
+    finish_reason="stop",
+    num_completion_tokens=31,
+    prompt_text=PROMPT,
+)
+
+
+def dump(boxes: list[tuple[int, ...]]) -> str:
+    objects = {f"object_{i}": {"desc": "类别=紧固件,安装状态=不合格", "bbox_2d": list(box)} for i, box in enumerate(boxes, start=1)}
+    return "<DOMAIN=RRU>, <TASK=DETECTION>\n" + json.dumps(objects, ensure_ascii=False)
+
+
+def test_a_sound_answer_shows_no_sign() -> None:
+    assert find_signs(SOUND) == {}
+    assert set(degeneration.scores({}).values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "sign"),
+    [
+        pytest.param("合格" * 200, "repetition", id="loop"),
+        pytest.param("<think>\n先看照片。\n</think>\n\n" + SOUND.text, "thinking", id="thoughts"),
+        pytest.param("你是站点照片摘要助手。与站点无关的图片只输出：无关图片。<|im_end|>\n" + SOUND.text, "echo", id="echo"),
+        pytest.param("The photo shows a radio unit with two fasteners in good order.", "drift", id="english"),
+        pytest.param("统计\ufffd\ufffd\x00合格", "garbled", id="broken characters"),
+        pytest.param(" \n", "empty", id="empty"),
+    ],
+)
+def test_each_sign_is_found_alone(text: str, sign: str) -> None:
+    signs = find_signs(replace(SOUND, text=text))
+    assert list(signs) == [sign]
+    assert degeneration.scores(signs) == {**dict.fromkeys(degeneration.SIGNS, 0.0), sign: 1.0, "degenerate": 1.0}
+
+
+def test_b74_an_answer_that_hit_the_cap_is_a_sign() -> None:
+    assert find_signs(replace(SOUND, finish_reason="length")) == {"cap_hit": "31 tokens"}
+
+
+# --- repetition ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("period", [1, 2, 7, 40, 61, 150])
+def test_the_period_of_a_loop_is_known(period: int) -> None:
+    piece = "".join(chr(0x4E00 + i) for i in range(period))
+    repetition = find_repetition("前言不同。" + piece * (600 // period + 5))
+    assert repetition is not None
+    assert repetition.period == period
+    assert repetition.start == 5
+    assert repetition.num_chars == period * (600 // period + 5)
+
+
+def test_a_loop_with_a_counter_in_it_is_found() -> None:
+    repetition = find_repetition(dump([(10, 890, 260, 980)] * 6))
+    assert repetition is not None
+    assert repetition.num_repeats == 6
+
+
+def test_many_objects_of_one_kind_are_no_repetition() -> None:
+    assert find_repetition(dump([(i * 13 % 900, i * 7 % 800, 900 + i, 990 - i) for i in range(60)])) is None
+
+
+def test_what_is_said_three_times_is_no_loop() -> None:
+    assert find_repetition(dump([(10, 890, 260, 980)] * 3)) is None
+
+
+def test_a_short_answer_is_a_loop_where_half_of_it_is() -> None:
+    assert find_repetition("的" * 100) is not None
+    assert find_repetition("的" * 40) is None
+
+
+@given(st.text())
+def test_any_text_can_be_looked_at(text: str) -> None:
+    find_signs(replace(SOUND, text=text, prompt_text=text))
+
+
+@pytest.mark.parametrize("text", ["{" * 1_000_000, '{"a": [1, 2]}, ' * 66_000, "".join(chr(0x4E00 + i % 20_000) for i in range(1_000_000))])
+def test_a_megabyte_takes_less_than_a_second(text: str) -> None:
+    def seconds() -> float:
+        started = time.process_time()
+        find_signs(replace(SOUND, text=text))
+        return time.process_time() - started
+
+    assert min(seconds() for _ in range(3)) < 1.0
+
+
+# --- the others ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("<think>a", "open"),
+        ("<think>a</think>b", "closed"),
+        ("a</think>b", "end only"),
+        ("<think>a</think>b<thinking>c", "open"),
+        ("<THINK></THINK>", "closed"),
+        ("I think", None),
+        ("<thinker>", None),
+    ],
+    ids=str,
+)
+def test_thoughts_are_open_or_closed(text: str, state: str | None) -> None:
+    assert leftover_thinking(text) == state
+
+
+def test_an_echo_takes_a_long_piece_of_the_prompt() -> None:
+    prompt = "".join(chr(0x4E00 + i) for i in range(300))
+    assert find_echo("答：" + prompt[50:110] + "。", prompt) == prompt[50:110]
+    assert find_echo("答：" + prompt[50:109] + "。", prompt) is None
+
+
+def test_another_turn_of_the_chat_is_an_echo() -> None:
+    assert find_echo("不通过\nassistant\n通过", "") == "assistant"
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "drifts"),
+    [
+        pytest.param("Der Befund ist in Ordnung und vollständig.", "latin", False, id="latin"),
+        pytest.param("Der Befund ist in Ordnung und vollständig.", "han", True, id="german for chinese"),
+        pytest.param("Кронштейн закреплён правильно", "han", True, id="russian for chinese"),
+        pytest.param("照片中的支架安装正确，标签清晰，没有发现任何问题。", "latin", True, id="chinese for english"),
+        pytest.param("ok", "han", False, id="too short to tell"),
+        pytest.param('{"object_1": {"desc": "类别=标签", "bbox_2d": [1]}}', "han", False, id="latin keys"),
+    ],
+)
+def test_drift_is_a_matter_of_scripts(text: str, script: str, drifts: bool) -> None:
+    assert ("drift" in find_signs(replace(SOUND, text=text), script)) is drifts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "script"),
+    [(PROMPT, "han"), ("<|im_start|>user\nWhich capital?", "latin"), ("", "latin")],
+    ids=["chinese", "english", "none"],
+)
+def test_the_prompt_says_what_script_to_expect(prompt: str, script: str) -> None:
+    assert degeneration.expected_script(prompt) == script
