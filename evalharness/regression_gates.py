@@ -27,16 +27,16 @@ BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
 
 
-def find_baseline(asked: str, root: Path, report_dir: Path) -> Path:
+def find_baseline(asked: str, *, root: Path, base: Path, report_dir: Path) -> Path:
     """Return the file or run directory that --baseline names; whether it is there is not asked, but for `latest`.
 
-    A name is that of `baselines/NAME.json` below `root`; what has a slash or ends in .json is a path. `latest` is the run in
-    `report_dir` that ended last. Raises `BaselineError` where no run has come to its end.
+    A name is that of `baselines/NAME.json` below `root`; what has a slash or ends in .json is a path, relative to `base`.
+    `latest` is the run in `report_dir` that ended last. Raises `BaselineError` where no run has come to its end.
     """
     if asked == LATEST:
         return _latest(report_dir)
     is_path = "/" in asked or "\\" in asked or asked.endswith(".json")
-    return Path(asked) if is_path else root / BASELINE_FOLDER / f"{asked}.json"
+    return base / asked if is_path else root / BASELINE_FOLDER / f"{asked}.json"
 
 
 def _latest(report_dir: Path) -> Path:

@@ -45,8 +45,15 @@ def add(commands: Any) -> None:
         "--lower-is-better", action="append", default=[], metavar="METRIC",
         help="A score that is better when lower; may be given several times (default: those that a gate holds down with < or <=)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="Seed of the bootstrap intervals (default: 0)")
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="Seed of the bootstrap intervals (default: 0)")
     parser.set_defaults(command=_run)
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if seed < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
+    return seed
 
 
 def _run(options: argparse.Namespace) -> int:

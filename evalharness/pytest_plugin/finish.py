@@ -123,8 +123,10 @@ def _baseline(state: EvalSession) -> dict[str, Any] | None:
     asked = state.run.baseline
     if asked is None:
         return None
+    base = state.root if state.run.origin("baseline").endswith(".toml") else Path.cwd()
     try:
-        return {"asked": asked, "path": str(find_baseline(asked, state.root, Path(state.run.report_dir)).absolute()), "problem": None}
+        path = find_baseline(asked, root=state.root, base=base, report_dir=Path(state.run.report_dir))
+        return {"asked": asked, "path": str(path.absolute()), "problem": None}
     except BaselineError as error:
         return {"asked": asked, "path": None, "problem": str(error)}
 

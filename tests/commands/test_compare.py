@@ -71,6 +71,12 @@ class TestCompare:
         assert main(["compare", str(base), str(candidate), "--anyway"]) == 0
         assert "! option max_new_tokens differs" in capsys.readouterr().out
 
+    @pytest.mark.parametrize("seed", ["-1", "x"])
+    def test_a_seed_that_is_none_is_a_wrong_command_line(self, seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            main(["compare", "a", "b", "--seed", seed])
+        assert "--seed" in capsys.readouterr().err
+
     def test_a_score_can_be_said_to_be_better_when_lower(self, tmp_path: Path) -> None:
         base, candidate = pair(tmp_path, cases(WORSE), cases([1.0] * 60))
         assert main(["compare", str(base), str(candidate)]) == 0

@@ -87,6 +87,12 @@ class TestWhatIsCompared:
         assert same.gate("no_regression")["baseline"] == "same1 (fake:same1)"
         assert same.facts["baseline"] == {"asked": "latest", "path": str(blessed.root / "reports" / "same1"), "problem": None}
 
+    def test_a_path_in_a_settings_file_is_relative_to_it(self, blessed: Project) -> None:
+        (blessed.root / "evalharness.toml").write_text('baseline = "baselines/good.json"\n')
+        same = run(blessed, ALL_RIGHT, "same")
+        assert same.facts["baseline"]["path"] == str(blessed.root / "baselines" / "good.json")
+        assert same.gate("no_regression")["passed"]
+
     def test_a_metric_can_be_named(self, project: Project) -> None:
         run(write(project, "'no_regression(right)', 'no_regression(other)', 'no_regression(f1)'"), ALL_RIGHT, "good")
         worse = run(project, MANY_WRONG, "worse", "--baseline", "reports/good")
