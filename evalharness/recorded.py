@@ -13,7 +13,7 @@ from evalharness.config import RunConfig
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.report.reading import read_run
-from evalharness.run_merge import CaseRecords, Failed, Recorded, RunRecords, read_records
+from evalharness.run_merge import CaseRecords, Failed, Recorded, RunRecords, generation_facts, read_records
 
 __all__ = ["Outcome", "RecordedRun", "outcome_of"]
 
@@ -73,9 +73,9 @@ class RecordedRun:
             raise RecordError(f"{self.run_dir / 'run.json'} has no options that can be read: {type(error).__name__}: {error}") from error
 
     @property
-    def throughput(self) -> list[dict[str, Any]]:
-        """Seconds and tokens by engine, as run.json has them, else as the journals do."""
-        return self.run.get("throughput") or self.records.throughput.entries()
+    def generation_facts(self) -> dict[str, list[dict[str, Any]]]:
+        """How the generations were made, as run.json has it, else as the journals do."""
+        return {name: self.run.get(name) or entries for name, entries in generation_facts(self.records).items()}
 
     def facts(self) -> dict[str, Any]:
         """Return what run.json says of the run that another one took its generations from."""

@@ -27,6 +27,7 @@ __all__ = [
     "Failed",
     "Recorded",
     "RunRecords",
+    "generation_facts",
     "known_nodeids",
     "merge_rows",
     "missing_row",
@@ -189,6 +190,12 @@ def _set_generations(records: RunRecords, row: Row, found: list[Recorded | None]
     if steps is not None:
         row["steps"] = records.steps[row["nodeid"]] = steps
     row["prompt_sha256"] = found[0].get("prompt_sha256") if found[0] is not None else None
+
+
+def generation_facts(records: RunRecords) -> dict[str, list[Row]]:
+    """Return what run.json says of how the generations were made: throughput, workers, durations."""
+    workers = records.workers
+    return {"throughput": records.throughput.entries(), "workers": workers.entries(), "durations": workers.durations()}
 
 
 def known_nodeids(nodeids: Iterable[str], evals: Mapping[str, Any]) -> list[str]:

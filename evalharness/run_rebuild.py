@@ -9,7 +9,7 @@ from typing import Any
 from evalharness.errors import RecordError
 from evalharness.report.reading import read_run
 from evalharness.run_file import write_run_file
-from evalharness.run_merge import known_nodeids, merge_rows, missing_row, read_records, write_samples
+from evalharness.run_merge import generation_facts, known_nodeids, merge_rows, missing_row, read_records, write_samples
 from evalharness.run_totals import engine_entries, judge_gates
 
 __all__ = ["rebuild_run"]
@@ -48,9 +48,7 @@ def rebuild_run(run_dir: Path) -> bool:
         "outputs": [],
         "problems": records.problems,
         "counts": dict(Counter(row["outcome"] for row in rows)),
-        "throughput": records.throughput.entries(),
-        "workers": records.workers.entries(),
-        "durations": records.workers.durations(),
+        **generation_facts(records),
     }
     write_run_file(run_dir, {**run, **judged})
     return True

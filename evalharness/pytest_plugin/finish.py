@@ -21,7 +21,7 @@ from evalharness.pytest_plugin.output_files import write_outputs
 from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
 from evalharness.regression_gates import RegressionJudge, find_baseline
 from evalharness.run_file import environment_facts, write_run_file
-from evalharness.run_merge import known_nodeids, merge_rows, missing_row, note_crashes, read_records, write_samples
+from evalharness.run_merge import generation_facts, known_nodeids, merge_rows, missing_row, note_crashes, read_records, write_samples
 from evalharness.run_totals import engine_entries, judge_gates
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
@@ -96,9 +96,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         "tables": tables,
         "outputs": outputs,
         "counts": dict(counts),
-        "throughput": records.throughput.entries() if state.throughput is None else state.throughput,
-        "workers": records.workers.entries(),
-        "durations": records.workers.durations(),
+        **(state.generation_facts or generation_facts(records)),
         "problems": problems,
     }
     write_run_file(state.run_dir, run)

@@ -74,7 +74,7 @@ class RescoringSession(EvalSession):
             raise RecordError(f"the engines of run {recorded.run_id} cannot be understood: {type(error).__name__}: {error}") from error
         super().__init__(run, root, "main", 0, engines)
         self.recorded = recorded
-        self.throughput = recorded.throughput
+        self.generation_facts = recorded.generation_facts
         self.why_not_run = recorded.why_incomplete
         self._changes: dict[tuple[str, str], dict[str, Any]] = {}
         self._named: set[tuple[str, str, str]] = set()

@@ -61,8 +61,8 @@ class EvalSession:
         """What run.json said at the start of the run."""
         self.origin: dict[str, Any] = {}
         """What run.json says of where the generations are from, if not from this run."""
-        self.throughput: list[dict[str, Any]] | None = None
-        """That of the run which generated, if not this one."""
+        self.generation_facts: dict[str, list[dict[str, Any]]] = {}
+        """Those of the run which generated, if not this one."""
         self.why_not_run: str | None = None
         """Why tests were not run, if not for what ended the session."""
         self._evals_noted = False

@@ -23,7 +23,19 @@ from tests.backends.hf_models import one_thread
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, _own_modules, environment, unwanted
 
 CLOCK = {"run_id", "started_at", "duration_s", "worker"}
-CLOCK_OF_RUN = {"run_id", "started_at", "finished_at", "duration_s", "command", "config", "num_workers", "rescored", "problems"}
+CLOCK_OF_RUN = {
+    "run_id",
+    "started_at",
+    "finished_at",
+    "duration_s",
+    "command",
+    "config",
+    "num_workers",
+    "rescored",
+    "problems",
+    "workers",
+    "durations",
+}
 
 
 def rescore(project: Project, *arguments: str) -> tuple[int, str]:
