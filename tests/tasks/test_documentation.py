@@ -12,10 +12,8 @@ ROWS = [
 ]
 
 
-def test_rows_come_in_order_and_name_tests_that_exist() -> None:
-    numbers = [number for number, _ in ROWS]
-    assert numbers == sorted(set(numbers))
-    assert set(numbers) <= set(range(36, 76))
+def test_every_behaviour_has_a_row_with_tests_that_exist() -> None:
+    assert [number for number, _ in ROWS] == list(range(36, 76))
     for number, cell in ROWS:
         tests = re.findall(r"`([^`\s]+\.py)::(test_\w+)`", cell)
         assert tests, number
@@ -25,7 +23,7 @@ def test_rows_come_in_order_and_name_tests_that_exist() -> None:
 
 def test_every_test_with_a_number_is_in_its_row() -> None:
     cells = dict(ROWS)
-    for path in (ROOT / "tests" / "tasks").rglob("test_*.py"):
-        for name, number in re.findall(r"^ *def (test_(\d\d)_\w+)", path.read_text("utf-8"), re.MULTILINE):
-            if int(number) in cells:
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for name, number in re.findall(r"^ *def (test_b?(\d\d)_\w+)", path.read_text("utf-8"), re.MULTILINE):
+            if int(number) in cells:  # lower numbers are the engine's
                 assert name in cells[int(number)], name
