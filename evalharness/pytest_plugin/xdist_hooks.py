@@ -15,11 +15,11 @@ from evalharness.durations import Durations
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.pytest_plugin.card_slots import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.crashes import Crashes
+from evalharness.pytest_plugin.deferred_scheduler import DeferredScheduler
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.heartbeat import Watch, WatchedWorker
 from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.reporting import REPORTING, reporting_config
-from evalharness.pytest_plugin.scheduler import DeferredScheduler
 from evalharness.pytest_plugin.session import STATE
 from evalharness.pytest_plugin.units import UnitKey, assign_units
 

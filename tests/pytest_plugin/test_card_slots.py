@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from xdist.plugin import pytest_xdist_auto_num_workers as xdist_count
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.pytest_plugin.foresight import holds_evals
@@ -147,12 +149,12 @@ def test_evals_that_nobody_foresaw_are_refused_on_several_cards(gpus: Project) -
     assert "say which to use: --devices gpu:0,gpu:1,gpu:2,gpu:3" in refused.output
 
 
-def test_other_peoples_tests_see_every_card_and_keep_xdists_count(gpus: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "3")
+def test_other_peoples_tests_see_every_card_and_keep_xdists_count(gpus: Project) -> None:
+    count = xdist_count(config=SimpleNamespace(option=SimpleNamespace(numprocesses="auto")))
     plain = "def test_p(): open('seen.json', 'w').write(json.dumps([os.environ.get(name) for name in NAMES]))\n"
     gpus.write(test_plain="import os, json\nNAMES = 'CUDA_VISIBLE_DEVICES', 'PYTEST_XDIST_WORKER_COUNT'\n" + plain)
     assert run(gpus, "-n", "auto", "test_plain.py", backend=None).exit_code == 0
-    assert json.loads((gpus.root / "seen.json").read_text()) == [None, "3"]
+    assert json.loads((gpus.root / "seen.json").read_text()) == [None, str(count)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.pytest_plugin.scheduler import DeferredScheduler, UnitScheduler
+from evalharness.pytest_plugin.deferred_scheduler import DeferredScheduler
+from evalharness.pytest_plugin.scheduler import UnitScheduler
 from evalharness.pytest_plugin.units import UnitKey, assign_units
 
 ENGINES = ["hf:x", "hf:y"]
