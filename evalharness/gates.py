@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from evalharness.errors import ConfigError
 
-__all__ = ["BUILT_IN_METRICS", "Gate", "RegressionGate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
+__all__ = ["BUILT_IN_METRICS", "DIRECTIONS", "Gate", "RegressionGate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -24,6 +24,9 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
 }
 _EXPRESSION = re.compile(r"\s*([A-Za-z_][\w.@/-]*)\s*(>=|<=|==|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+
+DIRECTIONS = ("higher", "lower", "none")
+"""Which way a score is better; "none": neither way, so that a change of it is no verdict."""
 
 _NO_REGRESSION = re.compile(r"\s*no_regression\s*(?:\(([^()]*)\))?\s*")
 _METRIC = re.compile(r"[A-Za-z_][\w.@/-]*")

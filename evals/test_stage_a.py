@@ -30,6 +30,7 @@ pytestmark = pytest.mark.eval(
     aggregate=stage_a.aggregate,
     tables=stage_a.tables,
     outputs=stage_a.outputs,
+    directions={"irrelevant": "none", "runaway": "lower"},
 )
 
 

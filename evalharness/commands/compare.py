@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--anyway", action="store_true", help="Compare also what was asked differently, with a warning (default: refuse)")
     parser.add_argument(
         "--lower-is-better", action="append", default=[], metavar="METRIC",
-        help="A score that is better when lower; may be given several times (default: those that a gate holds down with < or <=)",
+        help="A score that is better when lower; may be given several times (default: those of which the eval or a gate says so)",
     )  # fmt: skip
     parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="Seed of the bootstrap intervals (default: 0)")
     parser.set_defaults(command=_run)

@@ -1,7 +1,7 @@
 """Baselines: one side of a comparison as a small file that can be committed. Scores, identities and hashes; no texts, no paths.
 
     {"format": "evalharness baseline", "version": 1, "run_id", "engine", "checkpoint", "fingerprint", "asked",
-     "circumstances", "lower_is_better", "tests": [{"eval", "test", "options", "cases": [ids], "columns": {name: column}}]}
+     "circumstances", "directions", "tests": [{"eval", "test", "options", "cases": [ids], "columns": {name: column}}]}
 
 A column has one value per case: {"values": [...], "at": "0120…"} (one character per case) where few values occur, else a
 list. Ten thousand cases of twenty scores take about a megabyte, most of it their ids.
@@ -41,7 +41,7 @@ def write_baseline(side: Side, path: Path) -> None:
 def baseline_json(side: Side) -> str:
     """Return the file's text: a line per column, so that a difference between two versions can be read."""
     head = {"format": FORMAT, "version": VERSION, **{name: getattr(side, name) for name in _FACTS}}
-    head["lower_is_better"] = sorted(list(entry) for entry in side.lower_is_better)
+    head["directions"] = sorted([*key, way] for key, way in side.directions.items())
     lines = [f"{_dumps(name)}:{_dumps(value)}" for name, value in head.items()]
     return "{" + ",\n".join(lines) + ',\n"tests":[' + ",\n".join(map(_test_json, side.sheets.values())) + "]}\n"
 
@@ -95,7 +95,7 @@ def read_baseline(path: Path) -> Side:
             label=f"baseline {path.stem} ({values['engine']})",
             **{name: values[name] for name in _FACTS},
             sheets={(sheet.eval, sheet.test): sheet for sheet in sheets},
-            lower_is_better=frozenset((str(one), str(two), str(three)) for one, two, three in values["lower_is_better"]),
+            directions={(name, test, metric): way for name, test, metric, way in values["directions"]},
             source=str(path),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

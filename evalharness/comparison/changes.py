@@ -15,10 +15,11 @@ from evalharness.statistics.intervals import DEFAULT_SEED
 from evalharness.statistics.paired import PairedChange, detectable_difference, paired_changes, smallest_p
 
 __all__ = [
-    "IMPROVED", "NOT_ENOUGH", "REGRESSED", "SAME", "WORTH_SHOWING", "CaseChange", "Comparison", "MetricChange", "compare",
+    "CHANGED", "IMPROVED", "NOT_ENOUGH", "REGRESSED", "SAME", "WORTH_SHOWING", "CaseChange", "Comparison", "MetricChange", "compare",
 ]  # fmt: skip
 
-REGRESSED, IMPROVED, SAME, NOT_ENOUGH = "regressed", "improved", "no difference shown", "not enough data"
+REGRESSED, IMPROVED, CHANGED = "regressed", "improved", "changed"
+SAME, NOT_ENOUGH = "no difference shown", "not enough data"
 WORTH_SHOWING = 0.1
 """A score of 0…1 that could not have shown a difference of this size has not enough data to say that there is none."""
 CATEGORY = "category"
@@ -38,7 +39,8 @@ class MetricChange:
     slice_key: str
     slice_value: str
     change: PairedChange
-    lower_is_better: bool
+    direction: str
+    """"higher" or "lower" is better, or "none": then a change is neither."""
     is_bounded: bool
     p_corrected: float = 1.0
     detectable: float = math.nan
@@ -89,9 +91,9 @@ class Comparison:
     def verdict(self) -> str:
         """The verdict of the whole: a regression anywhere outweighs all else."""
         found = {change.verdict for change in (*self.metrics, *self.slices)}
-        if not found & {REGRESSED, IMPROVED} and all(change.verdict == NOT_ENOUGH for change in self.metrics):
+        if not found & {REGRESSED, IMPROVED, CHANGED} and all(change.verdict == NOT_ENOUGH for change in self.metrics):
             return NOT_ENOUGH
-        return next((verdict for verdict in (REGRESSED, IMPROVED) if verdict in found), SAME)
+        return next((verdict for verdict in (REGRESSED, IMPROVED, CHANGED) if verdict in found), SAME)
 
 
 def compare(
@@ -125,7 +127,7 @@ def compare(
     coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
     if not any(part.num_paired for part in coverage):
         raise ComparisonError("no case was judged on both sides, so nothing can be paired; look into the reports of the two runs")
-    down = {*base.lower_is_better, *candidate.lower_is_better}
+    directions = {**base.directions, **candidate.directions}
     metrics: list[MetricChange] = []
     slices: list[MetricChange] = []
     cases: list[CaseChange] = []
@@ -134,11 +136,12 @@ def compare(
             (base.sheets[key].cases[case_id], candidate.sheets[key].cases[case_id])
             for case_id in paired_cases(base.sheets[key], candidate.sheets[key])
         ]
-        falling = {*lower_is_better, *(name for *where, name in down if tuple(where) == key), *_LOWER_IS_BETTER}
-        asked = _Asked(*key, frozenset(falling), frozenset(only), seed)
+        own = {name: way for (*where, name), way in directions.items() if tuple(where) == key}
+        own |= dict.fromkeys((*_LOWER_IS_BETTER, *lower_is_better), "lower")
+        asked = _Asked(*key, own, frozenset(only), seed)
         metrics += _changes(asked, "", "", lines)
         slices += _slices(asked, lines)
-        cases += _cases(base.sheets[key], candidate.sheets[key], falling)
+        cases += _cases(base.sheets[key], candidate.sheets[key], own)
     judged, num_tests = _judged(metrics)
     judged_slices, num_slice_tests = _judged(slices)
     cases.sort(key=_worst_first)
@@ -153,7 +156,7 @@ class _Asked(NamedTuple):
 
     eval: str
     test: str
-    lower_is_better: frozenset[str]
+    directions: Mapping[str, str]
     only: frozenset[str]
     seed: int
 
@@ -184,7 +187,7 @@ def _of_columns(
     bounded = [all(0 <= row[column] <= 1 or row[column] != row[column] for side in sides for row in side) for column in range(len(names))]
     changes = paired_changes(*sides, [pair[1].group for pair in lines], is_bounded=bounded, seed=asked.seed)
     for name, is_bounded, change in zip(names, bounded, changes, strict=True):
-        yield MetricChange(asked.eval, asked.test, name, *where, change, name in asked.lower_is_better, is_bounded)
+        yield MetricChange(asked.eval, asked.test, name, *where, change, asked.directions.get(name, "higher"), is_bounded)
 
 
 def _slices(asked: _Asked, lines: Sequence[Pair]) -> Iterator[MetricChange]:
@@ -219,7 +222,8 @@ def _with_verdict(change: MetricChange, p_corrected: float, num_tests: int) -> M
     own = change.change
     detectable = detectable_difference(own.standard_error, LEVEL / num_tests) if own.num_groups > 1 else math.nan
     if p_corrected <= LEVEL and own.difference:
-        verdict = IMPROVED if (own.difference > 0) != change.lower_is_better else REGRESSED
+        better = (own.difference > 0) == (change.direction == "higher")
+        verdict = CHANGED if change.direction == "none" else IMPROVED if better else REGRESSED
     elif smallest_p(own.num_groups) > LEVEL / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
         verdict = NOT_ENOUGH
     else:
@@ -227,12 +231,12 @@ def _with_verdict(change: MetricChange, p_corrected: float, num_tests: int) -> M
     return replace(change, p_corrected=p_corrected, detectable=detectable, verdict=verdict)
 
 
-def _cases(base: Sheet, candidate: Sheet, lower_is_better: Collection[str]) -> Iterator[CaseChange]:
+def _cases(base: Sheet, candidate: Sheet, directions: Mapping[str, str]) -> Iterator[CaseChange]:
     """Yield every judged case whose outcome or scores differ, counts left out."""
     for case_id in paired_cases(base, candidate):
         before, after = base.cases[case_id], candidate.cases[case_id]
         changed = tuple(_changed_scores(before.scores, after.scores))
-        signs = {_sign(name, low, high, lower_is_better) for name, low, high in changed if not name.startswith("num_")} - {0}
+        signs = {_sign(low, high, directions.get(name, "higher")) for name, low, high in changed if not name.startswith("num_")} - {0}
         flipped = (before.outcome == "pass") != (after.outcome == "pass")
         if flipped:
             direction = "better" if after.outcome == "pass" else "worse"
@@ -247,10 +251,11 @@ def _changed_scores(before: Mapping[str, float], after: Mapping[str, float]) -> 
     return ((name, before.get(name), after.get(name)) for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name))
 
 
-def _sign(name: str, before: float | None, after: float | None, lower_is_better: Collection[str]) -> int:
-    if before is None or after is None:
+def _sign(before: float | None, after: float | None, direction: str) -> int:
+    """Return 1 for better, -1 for worse, 0 for neither."""
+    if before is None or after is None or direction == "none":
         return 0
-    return (1 if after > before else -1) * (-1 if name in lower_is_better else 1)
+    return 1 if (after > before) == (direction == "higher") else -1
 
 
 def _worst_first(change: CaseChange) -> tuple[bool, int, float]:

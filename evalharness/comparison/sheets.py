@@ -67,8 +67,8 @@ class Side:
     """By eval and test."""
     aggregates: dict[tuple[str, str, str], float] = field(default_factory=dict)
     """By eval, test and metric."""
-    lower_is_better: frozenset[tuple[str, str, str]] = frozenset()
-    """Metrics by eval, test and name that a gate with `<` or `<=` holds down."""
+    directions: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    """By eval, test and metric: "lower" or "none" (neither way is better), as the eval or a gate with `<` says."""
     notes: tuple[str, ...] = ()
     source: str = ""
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from evalharness.comparison.baselines import read_baseline
 from evalharness.comparison.sheets import Side, sheets_of
 from evalharness.errors import ComparisonError
+from evalharness.gates import DIRECTIONS
 from evalharness.report.reading import read_run, read_samples
 
 __all__ = ["read_side", "side_of_rows"]
@@ -83,7 +84,7 @@ def side_of_rows(run: Json, engine: str, rows: Iterable[Json]) -> Side:
     entry: Json = next((entry for entry in _list(run, "engines") if entry.get("id") == engine), {})
     checkpoint = str(entry.get("checkpoint") or engine.partition(":")[2] or engine)
     run_id = str(run.get("run_id") or "?")
-    gates = [gate for gate in _list(run, "gates") if str(gate.get("expression")).replace(str(gate.get("metric")), "", 1).strip()[:1] == "<"]
+    sheets = sheets_of(rows)
     return Side(
         label=f"{run_id} ({engine})",
         run_id=run_id,
@@ -92,14 +93,27 @@ def side_of_rows(run: Json, engine: str, rows: Iterable[Json]) -> Side:
         fingerprint=entry.get("fingerprint"),
         asked=_asked(run, entry),
         circumstances=_circumstances(run, entry),
-        sheets=sheets_of(rows),
+        sheets=sheets,
         aggregates={
             (str(value.get("eval")), str(value.get("test", "")), str(value.get("metric"))): float(value["value"])
             for value in _list(run, "aggregates")
             if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
         },
-        lower_is_better=frozenset((str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))) for gate in gates),
+        directions=_directions(run, sheets),
     )
+
+
+def _directions(run: Json, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
+    """Return which metrics are not better when higher: what the evals say, else those that a gate holds down."""
+    found = {
+        (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))): "lower"
+        for gate in _list(run, "gates")
+        if str(gate.get("expression")).replace(str(gate.get("metric")), "", 1).strip()[:1] == "<"
+    }
+    said = {str(entry.get("name")): _mapping(entry.get("directions")) for entry in _list(run, "evals")}
+    for name, test in tests:
+        found |= {(name, test, metric): str(way) for metric, way in said.get(name, {}).items() if way in DIRECTIONS}
+    return found
 
 
 def _asked(run: Json, engine: Json) -> dict[str, Any]:

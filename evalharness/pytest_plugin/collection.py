@@ -6,7 +6,7 @@ import hashlib
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from evalharness.cases import Case
 from evalharness.config import RunConfig
 from evalharness.contracts import GenerationOptions
 from evalharness.errors import ConfigError, EvalHarnessError
-from evalharness.gates import Gate, RegressionGate, parse_gate
+from evalharness.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
 from evalharness.pytest_plugin.asking import CaseRequest, asks_in_steps, is_async
 from evalharness.suggestions import did_you_mean
 
@@ -33,7 +33,7 @@ __all__ = [
     "takes",
 ]
 
-_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", "aggregate", "across", "tables", "outputs", "data")
+_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", "aggregate", "across", "tables", "outputs", "directions", "data")
 _LATE = ("aggregate", "across", "tables", "outputs")
 _NOTHING_TO_COMPARE = (
     "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
@@ -61,6 +61,8 @@ class EvalModule:
     seed_is_set: bool = False
     plugins: tuple[Any, ...] = ()
     compares_engines: bool = False
+    directions: Mapping[str, str] = field(default_factory=dict)
+    """Scores that are not better when higher: "lower", or "none" for what is neither good nor bad."""
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants as one case is decoded: where they sample, each with a seed of its own.
@@ -111,7 +113,16 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, compares = _plugins(given, path), given.get("across") is not None
-    return EvalModule(name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"), plugins, compares)
+    asked = (name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"), plugins, compares)
+    return EvalModule(*asked, directions=_directions(given, path))
+
+
+def _directions(given: Mapping[str, Any], path: str) -> dict[str, str]:
+    directions = given.get("directions", {})
+    if not isinstance(directions, Mapping) or not all(isinstance(name, str) and way in DIRECTIONS for name, way in directions.items()):
+        legal = f"scores by name, each one of {', '.join(DIRECTIONS)}"
+        raise ConfigError(f"{path}: the eval marker's directions must be {legal}; got {reprlib.repr(directions)}")
+    return dict(directions)
 
 
 def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:

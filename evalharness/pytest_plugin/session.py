@@ -327,6 +327,8 @@ class EvalSession:
             module = self.modules[path]
             cases = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in module.cases}
             facts = {"name": module.name, "path": path, "num_cases": len(cases), "plugins": plugin_names(module.plugins)}
+            if module.directions:
+                facts["directions"] = dict(module.directions)
             self.journal.write("eval", {**facts, "tests": gates, "cases": cases})
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ __all__ = ["CASE_COLUMNS", "COLUMNS", "write_compare_cases_csv", "write_compare_
 
 COLUMNS = [
     "base", "candidate", "eval", "test", "kind", "slice_key", "slice_value", "metric", "verdict", "base_value", "candidate_value",
-    "difference", "low", "high", "p", "p_corrected", "could_have_shown", "lower_is_better", "n", "groups", "num_up", "num_down",
+    "difference", "low", "high", "p", "p_corrected", "could_have_shown", "direction", "n", "groups", "num_up", "num_down",
 ]  # fmt: skip
 """`kind`: metric (all cases), slice, aggregate (not tested), unpaired (`n` cases, `metric` says why)."""
 
@@ -59,7 +59,7 @@ def _numbers(change: MetricChange) -> list[Any]:
     own = change.change
     return [
         change.verdict, own.base, own.candidate, own.difference, own.low, own.high, own.p, change.p_corrected, change.detectable,
-        int(change.lower_is_better), own.num_pairs, own.num_groups, own.num_up, own.num_down,
+        change.direction, own.num_pairs, own.num_groups, own.num_up, own.num_down,
     ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from evalharness.statistics.correction import LEVEL
 __all__ = ["comparison_blocks"]
 
 NUM_SLICES, NUM_CASES, TEXT_CHARS = 60, 40, 400
+_WAYS = {"lower": " (lower is better)", "none": " (neither way is better)"}
 _HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference", "95 % interval", "p", "could have shown"]
 
 
@@ -64,7 +65,7 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
 
 def _line(change: MetricChange) -> list[str]:
     own = change.change
-    name = markdown_cell(change.metric, 60) + (" (lower is better)" if change.lower_is_better else "")
+    name = markdown_cell(change.metric, 60) + _WAYS.get(change.direction, "")
     numbers = [f"{own.num_pairs:,}", f"{own.num_groups:,}", number_text(own.base), number_text(own.candidate), signed(own.difference)]
     detectable = number_text(change.detectable) if change.detectable == change.detectable else "-"
     return [name, _mark(change.verdict), *numbers, interval_text(change), p_text(change.p_corrected), detectable]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evalharness.comparison.changes import IMPROVED, NOT_ENOUGH, REGRESSED, SAME, CaseChange, Comparison, MetricChange
+from evalharness.comparison.changes import CHANGED, IMPROVED, NOT_ENOUGH, REGRESSED, SAME, CaseChange, Comparison, MetricChange
 from evalharness.report.wording import number_text, plural
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "shown_metrics", "shown_slices", "signed",
 ]  # fmt: skip
 
-ORDER = (REGRESSED, IMPROVED, SAME, NOT_ENOUGH)
+ORDER = (REGRESSED, IMPROVED, CHANGED, SAME, NOT_ENOUGH)
 """Verdicts, most important first."""
 MOST_CHANGED_SCORES = 6
 CONTEXT_CHARS = 30
@@ -66,7 +66,7 @@ def shown_metrics(comparison: Comparison) -> list[MetricChange]:
 
 def shown_slices(comparison: Comparison) -> list[MetricChange]:
     """Return the changes in slices that are shown to be real, largest first; regressions before improvements."""
-    return sorted((change for change in comparison.slices if change.verdict in (REGRESSED, IMPROVED)), key=_rank)
+    return sorted((change for change in comparison.slices if change.verdict in (REGRESSED, IMPROVED, CHANGED)), key=_rank)
 
 
 def _rank(change: MetricChange) -> tuple[int, float]:
@@ -77,7 +77,7 @@ def _rank(change: MetricChange) -> tuple[int, float]:
 def conclusion(comparison: Comparison) -> str:
     """Return the sentence that answers whether the candidate is worse, the verdict first."""
     parts = []
-    for verdict, word in ((REGRESSED, REGRESSED.upper()), (IMPROVED, IMPROVED)):
+    for verdict, word in ((REGRESSED, REGRESSED.upper()), (IMPROVED, IMPROVED), (CHANGED, CHANGED)):
         names = list(dict.fromkeys(change.metric for change in comparison.metrics if change.verdict == verdict))
         if names:
             parts.append(f"{word}: {_listed(names)}")

@@ -32,7 +32,7 @@ def test_a_baseline_keeps_what_a_comparison_needs(tmp_path: Path) -> None:
         invalid("c"),
     ]
     side, again = kept(tmp_path, samples, gates=[gate(expression="cer <= 1", metric="cer")])
-    for name in ("run_id", "engine", "checkpoint", "fingerprint", "asked", "circumstances", "lower_is_better"):
+    for name in ("run_id", "engine", "checkpoint", "fingerprint", "asked", "circumstances", "directions"):
         assert getattr(again, name) == getattr(side, name)
     (sheet,), (sheet_again,) = side.sheets.values(), again.sheets.values()
     assert sheet_again.options == sheet.options

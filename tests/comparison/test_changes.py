@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.comparison.changes import IMPROVED, NOT_ENOUGH, REGRESSED, SAME, Comparison, MetricChange, compare
+from evalharness.comparison.changes import CHANGED, IMPROVED, NOT_ENOUGH, REGRESSED, SAME, Comparison, MetricChange, compare
 from evalharness.comparison.sides import read_side
 from evalharness.errors import ComparisonError
 from tests.comparison.runs import cases, pair, run_dir
@@ -44,6 +44,13 @@ class TestVerdicts:
         down = run_dir(tmp_path / "gated", candidate, {"fingerprint": "f3"}, gates=[gate(expression="cer <= 1", metric="cer")])
         assert metric(compare(read_side(str(tmp_path / "base")), read_side(str(down))), "cer").verdict == REGRESSED
         assert metric(compared(tmp_path, base, candidate), "cer").verdict == IMPROVED
+
+    def test_a_score_that_is_neither_good_nor_bad_only_changes(self, tmp_path: Path) -> None:
+        evals = [{"name": "stage_a", "directions": {"said": "none"}}]
+        base = run_dir(tmp_path / "base", cases([1.0] * 60, metric="said"))
+        candidate = run_dir(tmp_path / "cand", cases([0.0] * 60, metric="said"), {"fingerprint": "f2"}, evals=evals)
+        found = compare(read_side(str(base)), read_side(str(candidate)))
+        assert (metric(found, "said").verdict, found.verdict, found.has_regressed, found.cases) == (CHANGED, CHANGED, False, [])
 
     def test_answers_that_hit_the_cap_more_often_are_a_regression(self, tmp_path: Path) -> None:
         cut = [{**one, "generation": {**one["generation"], "finish_reason": "length"}} for one in cases([1.0] * 60)]

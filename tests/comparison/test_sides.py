@@ -91,7 +91,14 @@ def test_marks_by_category_are_numbers_or_counts(tmp_path: Path) -> None:
 def test_metrics_that_a_gate_holds_down_are_better_when_lower(tmp_path: Path) -> None:
     gates = [gate(expression="cer <= 0.1", metric="cer"), gate(expression="f1 >= 0.5", metric="f1"), gate(expression="x<1", metric="x")]
     side = read_side(str(run_dir(tmp_path / "a", cases([1.0]), gates=gates)))
-    assert {name for *_, name in side.lower_is_better} == {"cer", "x"}
+    assert {name: way for (*_, name), way in side.directions.items()} == {"cer": "lower", "x": "lower"}
+
+
+def test_the_eval_says_which_way_its_scores_are_better(tmp_path: Path) -> None:
+    evals = [{"name": "stage_a", "directions": {"said": "none", "cer": "higher", "odd": "sideways"}}, {"name": "other", "directions": 5}]
+    gates = [gate(expression="cer <= 0.1", metric="cer")]
+    side = read_side(str(run_dir(tmp_path / "a", cases([1.0]), gates=gates, evals=evals)))
+    assert side.directions == {("stage_a", "test_summary", "said"): "none", ("stage_a", "test_summary", "cer"): "higher"}
 
 
 @pytest.mark.parametrize("wrong", [{"engines": 3, "gates": "x", "aggregates": [1], "config": [], "git": 5, "versions": None}, {}])

@@ -117,6 +117,23 @@ class TestWhatIsCompared:
         assert broken.exit_code == 10
 
 
+class TestDirections:
+    @pytest.mark.parametrize("mode", MODES)
+    def test_the_eval_says_which_way_its_scores_are_better(self, project: Project, mode: str) -> None:
+        source = EVAL.replace("request=ask)", "request=ask, directions={'right': 'none'})").replace("{gates}", "'no_regression(right)'")
+        run(project.write(test_a=source), ALL_RIGHT, "good", mode=mode)
+        worse = run(project, MANY_WRONG, "worse", "--baseline", "reports/good", mode=mode)
+        assert worse.facts["evals"][0]["directions"] == {"right": "none"}
+        assert worse.gate("no_regression(right)")["passed"]
+
+    @pytest.mark.parametrize("wrong", ["{'right': 'up'}", "{1: 'lower'}", "['right']", "'lower'"])
+    def test_a_direction_that_is_none_is_refused(self, project: Project, wrong: str) -> None:
+        source = EVAL.replace("request=ask)", f"request=ask, directions={wrong})").replace("{gates}", "'no_regression'")
+        refused = project.write(test_a=source).run_inline()
+        assert refused.exit_code == pytest.ExitCode.INTERRUPTED
+        assert "the eval marker's directions must be scores by name, each one of higher, lower, none; got" in refused.output
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("baseline", "reason"),
