@@ -1,0 +1,231 @@
+"""Prompts of your own whose answers are JSON with known fields: one JSONL file of rows in, a score per field out.
+
+    {"id": "invoice-7", "prompt": "Which total? Answer as JSON.", "images": ["7.png"], "expected": {"total": {"$number": 12.5}}}
+
+`prompt` is one user turn, `messages` a whole chat instead; `images` are relative to the file, and stand before the prompt or
+take the chat's `{"type": "image"}` parts in turn. `group` joins rows that belong together, `tags` are texts by name. What
+`expected` may say is in `json_matching.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.cases import Case
+from evalharness.contracts import TextGenerationRequest, VlmGenerationRequest
+from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.images import why_unusable
+from evalharness.suggestions import did_you_mean
+from evalharness.tasks.json_matching import MISSING, check_expected, find, is_absent, matches, read_path
+
+__all__ = ["Answer", "JsonCase", "Judgement", "judge", "load_cases", "parse_answer", "request", "tables"]
+
+FILE_NAME = "json_answers.jsonl"
+_KEYS = ("id", "prompt", "messages", "images", "expected", "group", "tags")
+# Whole strings, or brackets outside them; a string that never ends takes all the rest.
+_MARKS = {
+    "{": re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}]', re.DOTALL),
+    "[": re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]]', re.DOTALL),
+}
+_FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonCase(Case):
+    """One row; `reference` is what is expected, by path."""
+
+    messages: Sequence[Mapping[str, Any]]
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What JSON a text holds. `strict`: the text is JSON and nothing else. `found` tells no JSON from `null`."""
+
+    value: Any
+    found: bool
+    strict: bool
+
+
+def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[JsonCase]:
+    """Return one case per row of `<data_dir>/json_answers.jsonl`; `ConfigError` names the line of whatever is wrong."""
+    if data_dir is None:
+        raise ConfigError(f"no data folder was given; give one with --data that holds {name}")
+    path = Path(data_dir) / name
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist; write one JSON object a line, with {', '.join(_KEYS)}")
+    cases = []
+    for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+        if line.strip():
+            cases.append(_case(_object(line, f"{path.name}:{number}"), path.parent, f"{path.name}:{number}"))
+    return cases
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where} must be a JSON object, got {line[:60]}")
+    for key in row:
+        if key not in _KEYS:
+            raise ConfigError(f"{where} has {key!r}{did_you_mean(key, _KEYS) or '.'} Known: {', '.join(_KEYS)}")
+    return row
+
+
+def _case(row: Mapping[str, Any], folder: Path, where: str) -> JsonCase:
+    expected = row.get("expected")
+    if not isinstance(expected, dict) or not expected:
+        raise ConfigError(f"{where}: expected must be an object with at least one field, got {expected!r}")
+    for path, value in expected.items():
+        read_path(path)
+        check_expected(value, f"{where}: expected {path!r}")
+    images = row.get("images", [])
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        raise ConfigError(f"{where}: images must be a list of paths, got {images!r}")
+    if ("prompt" in row) == ("messages" in row):
+        raise ConfigError(f"{where} needs either prompt or messages")
+    paths = tuple(str(folder / image) for image in images)
+    case = JsonCase(
+        id=row.get("id", ""),
+        group=row.get("group"),
+        tags=row.get("tags", {}),
+        reference=expected,
+        invalid=next((problem for path in paths if (problem := why_unusable(Path(path))) is not None), None),
+        messages=row["messages"] if "messages" in row else _one_turn(row["prompt"], len(paths), where),
+        images=paths,
+    )
+    try:
+        request(case)
+    except (ContractTypeError, ContractValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return case
+
+
+def _one_turn(prompt: Any, num_images: int, where: str) -> list[dict[str, Any]]:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ConfigError(f"{where}: prompt must be a text, got {prompt!r}")
+    if not num_images:
+        return [{"role": "user", "content": prompt}]
+    return [{"role": "user", "content": [*[{"type": "image"}] * num_images, {"type": "text", "text": prompt}]}]
+
+
+def request(case: JsonCase) -> TextGenerationRequest | VlmGenerationRequest:
+    """Return the question of a row."""
+    return VlmGenerationRequest(case.messages, images=case.images) if case.images else TextGenerationRequest(case.messages)
+
+
+def parse_answer(text: str) -> Answer:
+    """Return the JSON of a text: the text itself, or else what stands in a code fence, or else the first object in it, or list.
+
+    Never raises; linear in the text's length.
+    """
+    whole = _loads(text)
+    if whole is not MISSING:
+        return Answer(whole, True, True)
+    for fence in _FENCE.finditer(text):
+        value = _loads(fence[1])
+        if value is not MISSING:
+            return Answer(value, True, False)
+    value = next(_roots(text), MISSING)
+    return Answer(None if value is MISSING else value, value is not MISSING, False)
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return MISSING
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _roots(text: str) -> Iterator[Any]:
+    """Yield every balanced object that can be read; then lists, where one begins before any object does."""
+    first = re.search(r"[{\[]", text)
+    for opening, marks in _MARKS.items() if first is not None and first[0] == "[" else [("{", _MARKS["{"])]:
+        start = text.find(opening)
+        while start >= 0:
+            end = _end_of_root(text, start, opening, marks)
+            if end is None:
+                break  # nor does any later one end: they are all within this one
+            value = _loads(text[start:end])
+            if value is not MISSING:
+                yield value
+            start = text.find(opening, end)
+
+
+def _end_of_root(text: str, start: int, opening: str, marks: re.Pattern[str]) -> int | None:
+    depth = 0
+    for mark in marks.finditer(text, start):
+        if mark[0] == opening:
+            depth += 1
+        elif mark[0][0] != '"':
+            depth -= 1
+            if depth == 0:
+                return mark.end()
+    return None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How an answer does: numbers, plain facts for tables, and in words what is wrong ("" if nothing)."""
+
+    scores: Mapping[str, float]
+    details: Mapping[str, Any]
+    problem: str
+
+    @property
+    def all_right(self) -> bool:
+        """Whether every field is as expected."""
+        return self.scores["all_right"] == 1.0
+
+
+def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
+    """Return how a text does against the expected fields.
+
+    `valid`: nothing but JSON. `readable`: some JSON. `fields_right`: share of expected fields that are right. `all_right`:
+    all of them. `num_missing`, `num_extra`: fields that are not there, and keys of the answer that nothing is expected of.
+    """
+    answer = parse_answer(text)
+    value = answer.value if answer.found else MISSING
+    fields: dict[str, str] = {}
+    for path, wanted in expected.items():
+        found = find(value, read_path(path)) if answer.found else MISSING
+        right = answer.found and matches(found, wanted)
+        fields[path] = "right" if right else "missing" if found is MISSING and not is_absent(wanted) else "wrong"
+    known = {read_path(path)[0] for path in expected}
+    extra = [key for key in value if key not in known] if isinstance(value, dict) else []
+    num_right = sum(state == "right" for state in fields.values())
+    scores = {
+        "valid": float(answer.strict),
+        "readable": float(answer.found),
+        "fields_right": num_right / len(fields),
+        "all_right": float(num_right == len(fields)),
+        "num_missing": float(sum(state == "missing" for state in fields.values())),
+        "num_extra": float(len(extra)),
+    }
+    bad = ", ".join(f"{path} is {state}" for path, state in fields.items() if state != "right")
+    return Judgement(scores, {"fields": fields, "extra": extra}, bad if answer.found else f"no JSON in {text[:80]!r}")
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return how often each field was right, wrong or missing, the worst first."""
+    states: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        for path, state in (row.get("details") or {}).get("fields", {}).items():
+            states[path][state] += 1
+    lines = [
+        {"field": path, "cases": sum(each.values()), "accuracy": each["right"] / sum(each.values()), "wrong": each["wrong"],
+         "missing": each["missing"]} for path, each in states.items()
+    ]  # fmt: skip
+    return {"fields": sorted(lines, key=lambda line: (line["accuracy"], line["field"]))} if lines else {}

@@ -1,0 +1,263 @@
+"""Prompts of one's own with JSON answers: rows, paths, matching, scores. Run: pytest tests/tasks/test_json_answers.py"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalharness import TextGenerationRequest, VlmGenerationRequest
+from evalharness.errors import ConfigError
+from evalharness.tasks.json_answers import Answer, judge, load_cases, parse_answer, request, tables
+from evalharness.tasks.json_matching import MISSING, check_expected, find, matches, read_path
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def rows(folder: Path, *given_rows: Any) -> Path:
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in given_rows]
+    (folder / "json_answers.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+ROW = {"id": "a", "prompt": "Which total?", "expected": {"total": 3}}
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_one_user_turn(tmp_path: Path) -> None:
+    (case,) = load_cases(rows(tmp_path, {**ROW, "group": "g", "tags": {"kind": "easy"}}, ""))
+    assert (case.id, case.group, case.tags, case.reference) == ("a", "g", {"kind": "easy"}, {"total": 3})
+    assert request(case) == TextGenerationRequest([{"role": "user", "content": "Which total?"}])
+
+
+def test_images_stand_before_the_prompt_and_are_relative_to_the_file(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (32, 32)).save(tmp_path / "7.png")
+    (case,) = load_cases(rows(tmp_path, {**ROW, "images": ["7.png"]}))
+    content = [{"type": "image"}, {"type": "text", "text": "Which total?"}]
+    assert request(case) == VlmGenerationRequest([{"role": "user", "content": content}], images=(str(tmp_path / "7.png"),))
+
+
+def test_an_image_that_is_not_there_makes_its_row_invalid(tmp_path: Path) -> None:
+    first, second = load_cases(rows(tmp_path, {**ROW, "images": ["none.png"]}, {**ROW, "id": "b"}))
+    assert first.invalid is not None
+    assert "none.png" in first.invalid
+    assert second.invalid is None
+
+
+def test_a_whole_chat_may_be_given(tmp_path: Path) -> None:
+    chat = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
+    (case,) = load_cases(rows(tmp_path, {"id": "a", "messages": chat, "expected": {"x": 1}}))
+    assert request(case) == TextGenerationRequest(chat)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        pytest.param("{", r"json_answers.jsonl:1 is not JSON", id="json"),
+        pytest.param([1], r":1 must be a JSON object", id="list"),
+        pytest.param({**ROW, "expect": {}}, r":1 has 'expect'; did you mean 'expected'", id="misspelt"),
+        pytest.param({"id": "a", "prompt": "x"}, r":1: expected must be an object with at least one field", id="nothing expected"),
+        pytest.param({**ROW, "messages": []}, r":1 needs either prompt or messages", id="both"),
+        pytest.param({**ROW, "prompt": " "}, r":1: prompt must be a text", id="blank"),
+        pytest.param({**ROW, "images": "7.png"}, r":1: images must be a list of paths", id="image"),
+        pytest.param({**ROW, "expected": {"a": {"$numbr": 1}}}, r":1: expected 'a': '\$numbr' is unknown; known: \$number", id="matcher"),
+        pytest.param({**ROW, "expected": {"a[": 1}}, r"'a\[' is no path", id="path"),
+        pytest.param({"id": "a", "messages": ["x"], "expected": {"x": 1}}, r":1: request.messages\[0\] must be a mapping", id="message"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named(tmp_path: Path, row: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load_cases(rows(tmp_path, row))
+
+
+def test_a_folder_without_rows_is_told_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"json_answers.jsonl does not exist; write one JSON object a line, with id, prompt"):
+        load_cases(tmp_path)
+
+
+# --- what is read of an answer -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "strict"),
+    [
+        ('{"a": 1}', {"a": 1}, True),
+        (" [1, 2]\n", [1, 2], True),
+        ('```json\n{"a": 1}\n```', {"a": 1}, False),
+        ('Sure:\n```\n{"a": 1}', {"a": 1}, False),
+        ('The answer is {"a": "}"}. Good luck {"b": 2}', {"a": "}"}, False),
+        ('see [1]: {"a": 1}', {"a": 1}, False),
+        ("items: [1, 2] as asked", [1, 2], False),
+        ("null", None, True),
+    ],
+    ids=["plain", "list", "fence", "open fence", "prose", "footnote", "list in prose", "null"],
+)
+def test_json_is_found(text: str, value: Any, strict: bool) -> None:
+    assert parse_answer(text) == Answer(value, True, strict)
+
+
+@pytest.mark.parametrize("text", ["", "no JSON here", '{"a": [1, 2], "b"', '{"a": NaN}', "{" * 5_000, "[" * 100_000])
+def test_no_json_is_none(text: str) -> None:
+    assert parse_answer(text) == Answer(None, False, False)
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    parse_answer(text)
+    judge(text, {"a.b": 1})
+
+
+@given(VALUES)
+def test_every_json_value_is_read_as_it_was_written(value: Any) -> None:
+    assert parse_answer(json.dumps(value)) == Answer(value, True, True)
+
+
+@pytest.mark.parametrize("text", ["{" * 1_000_000, "[" * 1_000_000, '{"a": 1},' * 110_000], ids=["braces", "brackets", "objects"])
+def test_a_megabyte_takes_less_than_a_second(text: str) -> None:
+    def seconds() -> float:
+        started = time.process_time()
+        parse_answer(text)
+        return time.process_time() - started
+
+    assert min(seconds() for _ in range(3)) < 1.0
+
+
+# --- paths and values ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("a", {"b": [1, {"c": 2}]}),
+        ("a.b[1].c", 2),
+        ("a.b[*].c", [2]),
+        ("a.b[5]", MISSING),
+        ("a.x", MISSING),
+        ("x\\.y", 3),
+        ("list[*]", [1, 2]),
+    ],
+)
+def test_a_path_leads_to_a_value(path: str, found: Any) -> None:
+    assert find({"a": {"b": [1, {"c": 2}]}, "x.y": 3, "list": [1, 2]}, read_path(path)) == found
+
+
+@pytest.mark.parametrize("path", ["", ".", "a.", ".a", "a..b", "a[", "a[x]", "a]", "a[0]b"])
+def test_what_is_no_path_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="is no path"):
+        read_path(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "right"),
+    [
+        (1, 1.0, True),
+        ("Paris", "paris", False),
+        (True, 1, False),
+        ([1, 2], [2, 1], False),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        (12.54, {"$number": 12.5, "tolerance": 0.05}, True),
+        (12.56, {"$number": 12.5, "tolerance": 0.05}, False),
+        ("12.5", {"$number": 12.5}, False),
+        (True, {"$number": 1}, False),
+        ("  new   YORK ", {"$text": "New York"}, True),
+        (5, {"$text": "5"}, False),
+        ("OK", {"$any": ["pass", {"$text": "ok"}]}, True),
+        ("no", {"$any": ["pass"]}, False),
+        (["b", "a", "a"], {"$set": ["a", "b"]}, True),
+        (["a"], {"$set": ["a", "b"]}, False),
+        (["a", "b", "c"], {"$set": ["a", "b"]}, False),
+        ("ab", {"$set": ["a", "b"]}, False),
+        ([], {"$set": []}, True),
+        (3.0, {"$type": "integer"}, True),
+        (True, {"$type": "integer"}, False),
+        (None, {"$type": "null"}, True),
+        (MISSING, {"$absent": True}, True),
+        (None, {"$absent": True}, False),
+        (MISSING, {"$type": "null"}, False),
+        (MISSING, None, False),
+    ],
+    ids=repr,
+)
+def test_values_match(value: Any, expected: Any, right: bool) -> None:
+    check_expected(expected, "here")
+    assert matches(value, expected) is right
+
+
+@given(VALUES)
+def test_every_plain_value_matches_itself(value: Any) -> None:
+    if not (isinstance(value, dict) and any(key.startswith("$") for key in value)):
+        assert matches(value, value)
+
+
+@pytest.mark.parametrize(
+    ("expected", "problem"),
+    [
+        ({"$number": "1"}, r"\$number takes a number, and a tolerance of at least 0, got '1'"),
+        ({"$number": 1, "tolerance": -1}, r"\$number takes a number, and a tolerance of at least 0"),
+        ({"$number": 1, "tol": 1}, r"\$number stands alone, got 'tol' beside it"),
+        ({"$text": 5}, r"\$text takes a text"),
+        ({"$any": []}, r"\$any takes a list with at least one value"),
+        ({"$any": [{"$tex": "a"}]}, r"'\$tex' is unknown"),
+        ({"$type": "int"}, r"\$type takes one of string, number, integer"),
+        ({"$absent": False}, r"\$absent takes true"),
+    ],
+    ids=repr,
+)
+def test_what_is_expected_must_be_understood(expected: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^here: {problem}"):
+        check_expected(expected, "here")
+
+
+# --- scores --------------------------------------------------------------------------------------------------------------
+
+EXPECTED = {"total": {"$number": 12.5, "tolerance": 0.01}, "city": {"$text": "Rome"}, "tip": {"$absent": True}}
+
+
+def test_each_field_counts_once_and_extra_keys_are_counted() -> None:
+    judged = judge('Here: {"total": 12.5, "note": "x"}', EXPECTED)
+    assert judged.scores == {
+        "valid": 0.0,
+        "readable": 1.0,
+        "fields_right": pytest.approx(2 / 3),
+        "all_right": 0.0,
+        "num_missing": 1.0,
+        "num_extra": 1.0,
+    }
+    assert judged.details == {"fields": {"total": "right", "city": "missing", "tip": "right"}, "extra": ["note"]}
+    assert judged.problem == "city is missing"
+
+
+def test_a_right_answer_has_no_problem() -> None:
+    judged = judge('{"total": 12.5, "city": "ROME"}', EXPECTED)
+    assert judged.all_right
+    assert judged.problem == ""
+    assert judged.scores["valid"] == 1.0
+
+
+def test_without_json_nothing_is_right_not_even_what_must_be_absent() -> None:
+    judged = judge("twelve", EXPECTED)
+    assert judged.scores["fields_right"] == 0.0
+    assert judged.problem == "no JSON in 'twelve'"
+
+
+def test_the_table_shows_the_worst_field_first() -> None:
+    made = [{"details": judge(text, EXPECTED).details} for text in ('{"total": 12.5, "city": "Rome"}', '{"total": 1, "city": "Rome"}')]
+    assert tables(made)["fields"] == [
+        {"field": "total", "cases": 2, "accuracy": 0.5, "wrong": 1, "missing": 0},
+        {"field": "city", "cases": 2, "accuracy": 1.0, "wrong": 0, "missing": 0},
+        {"field": "tip", "cases": 2, "accuracy": 1.0, "wrong": 0, "missing": 0},
+    ]
+    assert tables([]) == {}
