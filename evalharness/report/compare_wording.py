@@ -85,8 +85,8 @@ def conclusion(comparison: Comparison) -> str:
         if slices:
             parts.append(f"{word} in {plural(len(slices), 'slice')}: {_listed([f'{key} {value}' for key, value in slices])}")
     numbers = {verdict: sum(change.verdict == verdict for change in comparison.metrics) for verdict in (SAME, NOT_ENOUGH)}
-    counts = [f"{plural(number, 'metric')} with {verdict}" for verdict, number in numbers.items() if number]
-    return "; ".join([*parts, *counts]) if parts else f"{comparison.verdict}: {'; '.join(counts) or 'no metric in common'}"
+    counts = [f"{verdict} in {plural(number, 'metric')}" for verdict, number in numbers.items() if number]
+    return "; ".join([*parts, *counts]) or "no metric in common"
 
 
 def _listed(names: Sequence[str], most: int = 6) -> str:
