@@ -24,6 +24,7 @@ pytestmark = pytest.mark.eval(
     cases=partial(drawn.load_cases, num_per_task=24),
     request=drawn.request,
     options=GenerationOptions(max_new_tokens=1024),
+    directions=dict.fromkeys((*degeneration.SIGNS, "degenerate"), "lower"),
 )
 
 

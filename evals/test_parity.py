@@ -26,6 +26,7 @@ pytestmark = pytest.mark.eval(
     request=drawn.request,
     options=GenerationOptions(max_new_tokens=512, logprobs=True),
     across=parity.compare_engines,
+    directions={"mean_logprob": "none", "prefix_gap_mean": "lower", "prefix_gap_max": "lower", "split_gap_max": "lower"},
 )
 
 

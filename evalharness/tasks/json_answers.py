@@ -176,7 +176,7 @@ def _end_of_root(text: str, start: int, opening: str, marks: re.Pattern[str]) ->
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Judgement:
     """How an answer does: numbers, plain facts for tables, and in words what is wrong ("" if nothing)."""
 
@@ -193,7 +193,7 @@ class Judgement:
 def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
     """Return how a text does against the expected fields.
 
-    `valid`: nothing but JSON. `readable`: some JSON. `fields_right`: share of expected fields that are right. `all_right`:
+    `valid`: there is JSON. `strict`: and nothing else. `fields_right`: share of expected fields that are right. `all_right`:
     all of them. `num_missing`, `num_extra`: fields that are not there, and keys of the answer that nothing is expected of.
     """
     answer = parse_answer(text)
@@ -207,8 +207,8 @@ def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
     extra = [key for key in value if key not in known] if isinstance(value, dict) else []
     num_right = sum(state == "right" for state in fields.values())
     scores = {
-        "valid": float(answer.strict),
-        "readable": float(answer.found),
+        "valid": float(answer.found),
+        "strict": float(answer.strict),
         "fields_right": num_right / len(fields),
         "all_right": float(num_right == len(fields)),
         "num_missing": float(sum(state == "missing" for state in fields.values())),

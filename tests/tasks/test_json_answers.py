@@ -229,8 +229,8 @@ EXPECTED = {"total": {"$number": 12.5, "tolerance": 0.01}, "city": {"$text": "Ro
 def test_each_field_counts_once_and_extra_keys_are_counted() -> None:
     judged = judge('Here: {"total": 12.5, "note": "x"}', EXPECTED)
     assert judged.scores == {
-        "valid": 0.0,
-        "readable": 1.0,
+        "valid": 1.0,
+        "strict": 0.0,
         "fields_right": pytest.approx(2 / 3),
         "all_right": 0.0,
         "num_missing": 1.0,
@@ -244,7 +244,7 @@ def test_a_right_answer_has_no_problem() -> None:
     judged = judge('{"total": 12.5, "city": "ROME"}', EXPECTED)
     assert judged.all_right
     assert judged.problem == ""
-    assert judged.scores["valid"] == 1.0
+    assert judged.scores["strict"] == 1.0
 
 
 def test_without_json_nothing_is_right_not_even_what_must_be_absent() -> None:
