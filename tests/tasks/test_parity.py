@@ -1,0 +1,128 @@
+"""How far engines agree, on rows as runs hold them. Run: pytest tests/tasks/test_parity.py"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalharness.tasks.parity import compare_engines, compare_generations, differing_settings
+
+
+def made(
+    token_ids: Sequence[int], logprobs: Sequence[float] | None = None, prompt: str = "p", num_prompt_tokens: int = 7
+) -> dict[str, Any]:
+    text = "".join(chr(0x61 + token_id) for token_id in token_ids)
+    return {
+        "token_ids": list(token_ids),
+        "logprobs": None if logprobs is None else list(logprobs),
+        "prompt_sha256": prompt,
+        "num_prompt_tokens": num_prompt_tokens,
+        "text": text,
+    }
+
+
+def rows(*generations: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"case_id": f"c{i}", "generation": generation} for i, generation in enumerate(generations)]
+
+
+def entry(engine: str, **settings: Any) -> dict[str, Any]:
+    return {"id": engine, "backend": engine.split(":")[0], "dtype": None, "template_sha256": "t", "settings": settings, "load_s": 1.5}
+
+
+ONE, TWO = "hf:m@float32", "hf:m@bfloat16"
+ENGINES = {ONE: entry(ONE, dtype="float32", torch="2.1"), TWO: entry(TWO, dtype="bfloat16", torch="2.1")}
+
+
+def test_the_same_ids_have_no_split_and_the_gaps_of_all_tokens() -> None:
+    compared = compare_generations(made([1, 2, 3], [-0.1, -0.2, -0.3]), made([1, 2, 3], [-0.1, -0.25, -0.3]))
+    assert (compared.same_prompt, compared.split, compared.split_gap) == (True, None, None)
+    assert compared.gaps == pytest.approx((0.0, 0.05, 0.0))
+
+
+def test_the_first_differing_token_is_the_split_and_has_a_gap_of_its_own() -> None:
+    compared = compare_generations(made([1, 2, 3], [-0.1, -0.7, -5.0]), made([1, 4, 3], [-0.1, -0.6, -0.1]))
+    assert compared.split == 1
+    assert compared.gaps == (0.0,)
+    assert compared.split_gap == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("longer_first", [True, False])
+def test_where_one_has_ended_the_other_splits_without_a_gap(longer_first: bool) -> None:
+    pair = [made([1, 2], [-0.1, -0.2]), made([1], [-0.1])]
+    compared = compare_generations(*pair if longer_first else pair[::-1])
+    assert (compared.split, compared.split_gap) == (1, None)
+
+
+@pytest.mark.parametrize("change", [{"prompt": "q"}, {"num_prompt_tokens": 8}], ids=["text or picture", "tokens"])
+def test_another_prompt_is_noticed(change: dict[str, Any]) -> None:
+    assert not compare_generations(made([1]), made([1], **change)).same_prompt
+
+
+def test_without_log_probabilities_tokens_are_compared_all_the_same() -> None:
+    compared = compare_generations(made([1, 2]), made([1, 3], [-0.1, -0.1]))
+    assert (compared.split, compared.gaps, compared.split_gap) == (1, (), None)
+
+
+@given(st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), max_size=6))
+def test_a_split_is_where_ids_first_differ(ours: list[int], theirs: list[int]) -> None:
+    split = compare_generations(made(ours), made(theirs)).split
+    assert (split is None) == (ours == theirs)
+    if split is not None:
+        assert ours[:split] == theirs[:split]
+        assert ours[split : split + 1] != theirs[split : split + 1]
+
+
+def test_each_engine_has_its_metrics_against_the_other() -> None:
+    comparison = compare_engines(
+        {
+            ONE: rows(made([1, 2], [-0.1, -0.2]), made([1, 2], [-0.1, -0.7])),
+            TWO: rows(made([1, 2], [-0.1, -0.2]), made([1, 3], [-0.3, -0.6])),
+        },
+        ENGINES,
+    )
+    assert comparison.metrics[ONE] == comparison.metrics[TWO]
+    assert comparison.metrics[ONE] == {
+        "same_prompt": 1.0,
+        "same_tokens": 0.5,
+        "split_gap_max": pytest.approx(0.1),
+        "prefix_gap_mean": pytest.approx(0.2 / 3),
+        "prefix_gap_max": pytest.approx(0.2),
+    }
+    (split,) = comparison.tables[ONE]["first differences"]
+    assert (split["case"], split["against"], split["token"], split["here"], split["there"]) == ("c1", TWO, 1, "c", "d")
+
+
+def test_of_three_engines_the_worst_other_one_counts() -> None:
+    three = {ONE: rows(made([1])), TWO: rows(made([1])), "vllm:m": rows(made([2]))}
+    metrics = compare_engines(three, {**ENGINES, "vllm:m": entry("vllm:m")}).metrics
+    assert {engine: each["same_tokens"] for engine, each in metrics.items()} == {ONE: 0.0, TWO: 0.0, "vllm:m": 0.0}
+
+
+def test_a_failed_gate_can_name_the_settings_that_differ() -> None:
+    remarks = compare_engines({ONE: rows(made([1])), TWO: rows(made([1]))}, ENGINES).remarks
+    assert remarks[ONE] == "the engines differ in dtype (float32 / bfloat16)"
+    same = {ONE: ENGINES[ONE], TWO: {**ENGINES[ONE], "id": TWO}}
+    assert (
+        compare_engines({ONE: rows(made([1])), TWO: rows(made([1]))}, same).remarks[ONE] == "the engines differ in no setting that is known"
+    )
+
+
+def test_an_engine_without_common_cases_has_no_metrics() -> None:
+    assert compare_engines({ONE: rows(made([1])), TWO: []}, ENGINES).metrics == {}
+
+
+def test_settings_are_compared_within_and_what_only_one_has_where_it_tells() -> None:
+    hf = entry("hf:m", dtype="float32", torch="2.1", attn_implementation="sdpa", pixel_budget={"max_pixels": 9}, max_rows_per_batch=4)
+    vllm = entry("vllm:m", dtype="float32", torch="2.2", vllm="0.32", arguments={"seed": 0}, max_num_seqs=8)
+    lines = {line["setting"]: (line["hf:m"], line["vllm:m"]) for line in differing_settings({"hf:m": hf, "vllm:m": vllm})}
+    assert lines == {
+        "backend": ("hf", "vllm"),
+        "attn_implementation": ("sdpa", None),
+        "torch": ("2.1", "2.2"),
+        "vllm": (None, "0.32"),
+        "pixel_budget.max_pixels": (9, None),
+    }
