@@ -22,8 +22,8 @@ __all__ = ["CaseComparison", "compare_engines", "compare_generations", "differin
 
 MAX_SPLITS_SHOWN = 20
 _SHOWN_CHARS = 24
-# What an engine counts or measures, and its names: no settings.
-_NO_SETTINGS = frozenset({"id", "checkpoint", "checkpoint_path", "options_not_taken", "num_loads", "load_s", "max_rows_per_batch"})
+_SETTINGS = ("backend", "variant", "template_sha256")
+"""What counts of an engine's entry besides its `settings`; the rest is names, times and counts."""
 _NO_SETTINGS_WITHIN = frozenset({"num_batches_halved", "load_s", "max_rows_per_batch", "num_kv_blocks", "max_num_seqs", "environment"})
 _ALWAYS = ("backend", "dtype", "attn_implementation", "torch", "transformers", "vllm", "template_sha256", "pixel_budget.max_pixels")
 
@@ -138,7 +138,7 @@ def _flat(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in entry.items():
         if name == "settings":
             yield from _within("", value or {})
-        elif name not in _NO_SETTINGS and name != "dtype":  # what was asked for; what is in force is among the settings
+        elif name in _SETTINGS:
             yield name, value
 
 

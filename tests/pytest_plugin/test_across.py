@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from tests.pytest_plugin.project import HEADER, Project, Run
+from tests.pytest_plugin.project import HEADER, Project, Run, environment
 
 ACROSS = (
     HEADER
@@ -135,3 +137,41 @@ def test_s(case, generation):
 """
     run = project.write(test_a=HEADER + steps).run(*with_scripts(project, one='{"a": 1} and so on'))
     assert run.counts == {"pass": 4}, run.output
+
+
+PARITY = (
+    HEADER
+    + """
+from evalharness.tasks import parity
+pytestmark = pytest.mark.eval(cases=cases, request=ask, across=parity.compare_engines)
+
+@pytest.mark.gate("same_tokens >= 1", "same_prompt >= 1", "mean >= 1")
+def test_parity(case, generation, score):
+    score(mean=0)
+"""
+)
+
+
+def test_a_failed_gate_on_a_comparison_says_in_what_the_engines_differ(project: Project, mode: str) -> None:
+    run = project.write(test_a=PARITY).run(*with_scripts(project, one="yes", two="yet"), mode=mode)
+    assert run.exit_code == pytest.ExitCode.TESTS_FAILED
+    reasons = {gate["expression"]: gate["reason"] for gate in run.facts["gates"] if gate["engine"] == "fake:one"}
+    assert reasons == {
+        "same_tokens >= 1": "0.0000 is not >= 1; the engines differ in no setting that is known",
+        "same_prompt >= 1": "",
+        "mean >= 1": "0.0000 is not >= 1",
+    }
+    (table,) = [table for table in run.facts["tables"] if table["engine"] == "fake:one" and table["title"] == "first differences"]
+    assert [(line["case"], line["token"], line["here"], line["there"]) for line in table["rows"]] == [
+        (f"c{i}", 2, "s", "t") for i in range(4)
+    ]
+    assert "first differences" in (run.run_dir / "report.md").read_text("utf-8")
+
+
+def test_engines_are_compared_again_when_a_run_is_scored_again(project: Project) -> None:
+    live = project.write(test_a=PARITY).run(*with_scripts(project, one="yes", two="yet"), "--run-id", "live")
+    command = [sys.executable, "-m", "evalharness", "rescore", "reports/live", "--run-id", "again"]
+    subprocess.run(command, cwd=project.root, env=environment(), capture_output=True, timeout=120, check=False)  # exits 1: gates fail
+    rescored = Run(1, "", 0.0, project.root, "again")
+    assert rescored.facts["aggregates"] == live.facts["aggregates"]
+    assert [gate["reason"] for gate in rescored.facts["gates"]] == [gate["reason"] for gate in live.facts["gates"]]
