@@ -60,8 +60,9 @@ def test_a_dense_dump_becomes_a_run_with_the_metrics_of_the_eval(here: Path, cap
     assert [row["scores"] for row in samples(run_dir)] == [row["scores"] for row in expected]
     assert {entry["metric"]: entry["value"] for entry in facts(run_dir)["aggregates"]} == dense.aggregate(expected)
     assert [table["title"] for table in facts(run_dir)["tables"]] == list(dense.tables(expected))
-    for name in ("report.md", "report.csv", "samples.csv", "outputs/dump-gt_vs_pred-0e90c5/gt_vs_pred.jsonl"):
+    for name in ("report.md", "report.csv", "samples.csv", *(entry["path"] for entry in facts(run_dir)["outputs"])):
         assert (run_dir / name).stat().st_size
+    assert {Path(entry["path"]).name for entry in facts(run_dir)["outputs"]} == {"gt_vs_pred.jsonl", "dense_report.json"}
     printed = capsys.readouterr().out
     assert "dense_dump::test_objec" in printed
     assert "scored from the file gt_vs_pred.jsonl" in printed
