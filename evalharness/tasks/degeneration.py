@@ -16,11 +16,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from evalharness.contracts import GenerationResult
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "SIGNS",
@@ -80,6 +81,8 @@ def find_repetition(text: str) -> Repetition | None:
     They must make up `MIN_REPEATED_CHARS` characters, or half of the text. Repeats need not be next to each other, so a
     loop with a counter in it is found, as long as what stays the same is long enough.
     """
+    import numpy as np
+
     hashes = _window_hashes(text)
     if len(hashes) < MIN_REPEATS:
         return None
@@ -104,6 +107,8 @@ def find_repetition(text: str) -> Repetition | None:
 
 def _window_hashes(text: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Return one hash per piece of `WINDOW` characters, uint64 `(len(text) - WINDOW + 1,)`; empty for a shorter text."""
+    import numpy as np
+
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
     num_windows = len(codes) - WINDOW + 1
     if num_windows <= 0:
@@ -126,6 +131,8 @@ def leftover_thinking(text: str) -> str | None:
 
 def find_echo(text: str, prompt: str) -> str | None:
     """Return the first long piece of the prompt in a text, or a mark of the chat template; None where there is neither."""
+    import numpy as np
+
     mark = _TEMPLATE.search(text)
     if mark is not None:
         return mark[0].strip()
