@@ -4,6 +4,9 @@
     line            the tube of all points within `LINE_TOLERANCE` of the line, ends rounded
     line and region never overlap: a cable is not found by a box around it
 
+What crosses itself and has more than `MAX_TANGLED_POINTS` points is scribble, as a model writes that does not end: it matches
+nothing. Valid parts of it would be right, too, but take minutes to find.
+
 The system from which this grew counted pixels of a 1000 × 1000 raster, edges included, and drew lines as strokes of
 round(2 · 8) pixels without round ends. So two half-overlapping boxes of 100 are 0.333 here and were 0.338 there, a line
 drawn backwards is 1.0 and was 0.998, and a tube is not cut off at the picture's edge. On 300 drawn pairs of each kind, 50
@@ -26,6 +29,7 @@ LINE_TOLERANCE = 8
 """Radius of a line's tube, on the grid."""
 ARC_SEGMENTS = 8
 """Corners of a quarter circle at the tube's ends: the polygon's area is within 0.7 % of the round one's."""
+MAX_TANGLED_POINTS = 32
 DECIMALS = 12
 """Of an IoU; the last bits depend on the order in which corners are visited."""
 
@@ -133,7 +137,15 @@ def _shapes(objects: Sequence[DenseObject]) -> np.ndarray[Any, Any]:
             shapes[places] = make([objects[place] for place in places])
     invalid = ~shapely.is_valid(shapes)
     if invalid.any():
-        shapes[invalid] = shapely.make_valid(shapes[invalid])
+        shapes[invalid] = shapely.make_valid(_without_scribble(shapes[invalid], np.ones(int(invalid.sum()), dtype=bool)))
+    return shapes
+
+
+def _without_scribble(shapes: np.ndarray[Any, Any], crossing: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the shapes, empty ones for those that cross themselves and have too many points."""
+    import shapely
+
+    shapes[crossing & (shapely.get_num_coordinates(shapes) > MAX_TANGLED_POINTS)] = shapely.Polygon()
     return shapes
 
 
@@ -154,7 +166,8 @@ def _tubes(objects: Sequence[DenseObject]) -> Any:
     import shapely
 
     corners, of = _corners([_one_way(one.points) for one in objects])
-    return shapely.buffer(shapely.linestrings(corners, indices=of), LINE_TOLERANCE, quad_segs=ARC_SEGMENTS)
+    paths = shapely.linestrings(corners, indices=of)
+    return shapely.buffer(_without_scribble(paths, ~shapely.is_simple(paths)), LINE_TOLERANCE, quad_segs=ARC_SEGMENTS)
 
 
 def _one_way(points: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +83,24 @@ def test_a_line_of_one_place_is_a_disc() -> None:
 def test_a_polygon_that_crosses_itself_is_filled_even_odd() -> None:
     bow_tie = poly(0, 0, 100, 100, 100, 0, 0, 100)
     assert iou(bow_tie, box(0, 0, 100, 100)) == 0.5
+
+
+@pytest.mark.parametrize("kind", ["poly", "line"])
+def test_a_scribble_of_a_thousand_points_matches_nothing_and_costs_no_time(kind: Any) -> None:
+    random = Random(1)
+    scribble = DenseObject(kind, tuple(random.randint(0, 1000) for _ in range(2000)), "")
+    start = time.process_time()
+    assert iou(scribble, scribble) == 0.0
+    assert time.process_time() - start < 1.0
+
+
+@pytest.mark.parametrize("kind", ["poly", "line"])
+def test_an_outline_of_a_thousand_points_that_does_not_cross_itself_is_measured(kind: Any) -> None:
+    turns = [2 * math.pi * place / 1000 for place in range(1000)]
+    circle = DenseObject(
+        kind, tuple(round(value) for turn in turns for value in (500 + 450 * math.cos(turn), 500 + 450 * math.sin(turn))), ""
+    )
+    assert iou(circle, circle) == pytest.approx(1.0)
 
 
 def test_only_pairs_above_the_minimum_are_given() -> None:
