@@ -49,6 +49,8 @@ SIGNS = ("repetition", "thinking", "echo", "drift", "garbled", "empty", "cap_hit
 
 _THINKING = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _TEMPLATE = re.compile(r"<\|(?:im_start|im_end|endoftext|start_header_id|eot_id)\|>|\n(?:user|assistant|system)\n")
+_SCAFFOLD = re.compile(r'"[A-Za-z_][A-Za-z0-9_]{0,40}"\s{0,8}:|<[A-Za-z_]{1,20}=?[A-Za-z_]{0,20}>')
+"""JSON keys and header tags: Latin in any language."""
 _SCRIPTS: tuple[tuple[str, str], ...] = (
     ("CJK", "han"),
     ("LATIN", "latin"),
@@ -174,7 +176,7 @@ def expected_script(prompt: str) -> str:
 
 
 def _drift(text: str, expected: str) -> str | None:
-    counts = scripts(text)
+    counts = scripts(_SCAFFOLD.sub("", text))
     if counts.total() < MIN_LETTERS:
         return None
     share = counts[expected] / counts.total()
@@ -194,7 +196,7 @@ def find_signs(generation: GenerationResult, script: str | None = None) -> dict[
     """Return the signs of degeneration that a generation shows, each with what shows it; {} for a sound one.
 
     `script` is what answers are to be written in ("han", "latin", …); None goes by the prompt. Texts with fewer than
-    `MIN_LETTERS` letters have no drift.
+    `MIN_LETTERS` letters, JSON keys and tags not counted, have no drift.
     """
     text = generation.text
     repetition = find_repetition(text)

@@ -140,7 +140,10 @@ def test_another_turn_of_the_chat_is_an_echo() -> None:
         pytest.param("Кронштейн закреплён правильно", "han", True, id="russian for chinese"),
         pytest.param("照片中的支架安装正确，标签清晰，没有发现任何问题。", "latin", True, id="chinese for english"),
         pytest.param("ok", "han", False, id="too short to tell"),
-        pytest.param('{"object_1": {"desc": "类别=标签", "bbox_2d": [1]}}', "han", False, id="latin keys"),
+        pytest.param(dump([(1, 2, 3, 4)]), "han", False, id="latin keys and tags"),
+        pytest.param(
+            dump([(1, 2, 3, 4)]).replace("类别=紧固件,安装状态=不合格", "category=fastener,state=loose"), "han", True, id="latin values"
+        ),
     ],
 )
 def test_drift_is_a_matter_of_scripts(text: str, script: str, drifts: bool) -> None:
