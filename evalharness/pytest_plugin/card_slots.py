@@ -99,11 +99,14 @@ def return_mask(config: pytest.Config) -> None:
 
 
 def give_cards_to_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Write each worker's GPUs into what xdist starts it from; workers on other machines keep their own environment."""
+    """Write each worker's GPUs into what xdist starts it from.
+
+    Workers on other machines keep their own environment, and so does one whose --tx says itself what it sees.
+    """
     if SLOTS in config.stash:
         slots = config.stash[SLOTS]
         for number, spec in enumerate(spec for spec in specs if spec.popen):
-            spec.env[MASK] = ",".join(slots[number])
+            spec.env.setdefault(MASK, ",".join(slots[number]))
 
 
 def taken_cards(config: pytest.Config, given: Any) -> tuple[str, ...] | None:

@@ -78,7 +78,10 @@ def _effort() -> _Effort:
 
     cpu_s, read_bytes = 0.0, 0
     own = psutil.Process()
-    for process in (own, *own.children(recursive=True)):
+    processes = [own]
+    with contextlib.suppress(psutil.Error):
+        processes += own.children(recursive=True)
+    for process in processes:
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             cpu_s += times.user + times.system

@@ -313,10 +313,10 @@ FakeBackend.__init__ = broken
 from evalharness.backends.fake import FakeBackend
 complete = FakeBackend._complete
 
-def broken(self, prompt):
+def broken(self, prompt, plugins):
     if "c2" in prompt.text:
         raise RuntimeError("boom")
-    return complete(self, prompt)
+    return complete(self, prompt, plugins)
 
 FakeBackend._complete = broken
 """
