@@ -98,10 +98,10 @@ def _case(row: DumpRow, root: Path, coordinates: str) -> DenseCase:
     if row.domain is None:
         raise ConfigError(f'{root / DUMP_NAME}: the domain of {row.image_path} cannot be told; add "domain": "bbu" or "rru" to its row')
     image, domain = root / row.image_path, row.domain
-    case_id, tags = _place(row.image_path)
+    case_id, group, tags = _place(row.image_path)
     return DenseCase(
         id=case_id,
-        group=row.image_path.rpartition("/")[0] or None,
+        group=group,
         tags={**tags, "domain": domain},
         reference=row.truth,
         invalid=why_unusable(image),
@@ -114,8 +114,8 @@ def _case(row: DumpRow, root: Path, coordinates: str) -> DenseCase:
     )
 
 
-def _place(image_path: str) -> tuple[str, dict[str, str]]:
-    """Return the case's id, and mission and label where the path is that of a work order's photo."""
+def _place(image_path: str) -> tuple[str, str | None, dict[str, str]]:
+    """Return the case's id, and where the path is that of a work order's photo its group, mission and label."""
     parts = image_path.replace("\\", "/").split("/")
     labels = dict(LABEL_DIRS)
     if len(parts) == 4 and parts[0] in MISSIONS and parts[1] in labels:
@@ -123,10 +123,11 @@ def _place(image_path: str) -> tuple[str, dict[str, str]]:
         stem = parts[3].rpartition(".")[0]
         number = stem.removeprefix(f"{group}_")
         name = f"image_{number}" if number.isdecimal() else stem
-        return f"{mission.slug}/{label}/{group}/{name}", {"mission": mission.name, "label": label}
+        return f"{mission.slug}/{label}/{group}/{name}", f"{group}::{label}", {"mission": mission.name, "label": label}
     # Other characters pytest escapes and `-k` refuses; the hash keeps paths apart that differ in nothing else.
     plain = re.sub(r"[^A-Za-z0-9._/-]+", "", image_path)
-    return plain if plain == image_path else f"{plain}-{hashlib.sha256(image_path.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}", {}
+    mark = hashlib.sha256(image_path.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    return plain if plain == image_path else f"{plain}-{mark}", None, {}
 
 
 def messages(domain: str, image: Any = None, *, coordinates: str = "norm1000") -> list[dict[str, Any]]:
@@ -201,7 +202,7 @@ def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[dict[
 
 
 def _scored_row(row: DumpRow, coordinates: str) -> dict[str, Any]:
-    case_id, tags = _place(row.image_path)
+    case_id, group, tags = _place(row.image_path)
     problem = ""
     if row.texts:
         dump = _first_readable(row, row.space or space_of(coordinates, row.size))
@@ -213,7 +214,7 @@ def _scored_row(row: DumpRow, coordinates: str) -> dict[str, Any]:
         scores["cap_hit"] = float(row.finish_reason == "length")
     return {
         "case_id": row.case_id or case_id,
-        "group": row.image_path.rpartition("/")[0] or None,
+        "group": group,
         "tags": tags if row.domain is None else {**tags, "domain": row.domain},
         "outcome": "miss" if problem else "pass",
         "problem": problem or None,

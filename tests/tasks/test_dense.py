@@ -40,6 +40,7 @@ def test_every_photo_of_the_benchmark_is_a_case(cases: list[dense.DenseCase]) ->
     first = cases[0]
     assert first.id == "bbu-install/fail/QC-BBUINSTALL-20300101-0000001/image_1"
     assert first.tags == {"mission": "BBU安装方式检查（正装）", "label": "fail", "domain": "bbu"}
+    assert first.group == "QC-BBUINSTALL-20300101-0000001::fail"
     assert first.size == (288, 352)
     assert {case.domain for case in cases} == {"bbu", "rru"}
 
@@ -73,6 +74,7 @@ def test_other_paths_make_typeable_ids_that_stay_apart(tmp_path: Path) -> None:
     (tmp_path / "gt_vs_pred.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     ids = [case.id for case in dense.load_cases(tmp_path)]
     assert ids[0] == "images/a.jpg"
+    assert {case.group for case in dense.load_cases(tmp_path)} == {None}  # one folder is no group
     assert len(set(ids)) == 3
     assert all(case_id.isascii() for case_id in ids)
 
