@@ -29,7 +29,7 @@ pytestmark = pytest.mark.eval(
 )
 
 
-@pytest.mark.gate("valid >= 0.95", "fields_right >= 0.90", "invalid_rate <= 0.02")
+@pytest.mark.gate("valid >= 0.95", "fields_right >= 0.95", "invalid_rate <= 0.02")
 def test_fields(case, generation, score, details):
     judged = json_answers.judge(generation.text, case.reference)
     score(**judged.scores)

@@ -1,0 +1,65 @@
+"""The evals of parity, degeneration and JSON answers, as they are shipped, on scripted answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.pytest_plugin.project import Project, Run
+
+ROOT = Path(__file__).parents[2]
+DATA = (f"--data={ROOT / 'fixtures' / 'site_photos'}",)
+
+
+def run_eval(project: Project, name: str, *options: str, **scripts: str) -> Run:
+    """Run a shipped eval on fakes that each say one text."""
+    project.write(**{f"test_{name}": (ROOT / "evals" / f"test_{name}.py").read_text("utf-8")})
+    for engine, text in scripts.items():
+        (project.root / f"{engine}.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    return project.run(*(f"--model={engine}.jsonl" for engine in scripts), *options)
+
+
+def passed(run: Run) -> dict[str, bool]:
+    return {f"{gate['engine']} {gate['expression']}": gate["passed"] for gate in run.facts["gates"]}
+
+
+def test_parity_of_engines_that_agree_passes(project: Project) -> None:
+    run = run_eval(project, "parity", *DATA, one="不通过", two="不通过")
+    assert run.exit_code == pytest.ExitCode.OK, run.output
+    assert set(passed(run).values()) == {True}
+    assert run.counts == {"pass": 2 * 24}
+
+
+def test_parity_of_engines_that_share_no_token_does_not_pass(project: Project) -> None:
+    run = run_eval(project, "parity", *DATA, one="不通过", two="通过")
+    assert run.exit_code == pytest.ExitCode.TESTS_FAILED
+    assert passed(run)["fake:one same_prompt >= 1"]
+    assert not passed(run)["fake:one prefix_gap_mean <= 0.02"]
+
+
+def test_degeneration_flags_a_loop_and_passes_what_is_sound(project: Project) -> None:
+    run = run_eval(project, "degeneration", *DATA, loops="合格，" * 100, sound="照片中的支架安装正确，标签清晰。")
+    assert passed(run) == {
+        "fake:loops degenerate <= 0.02": False,
+        "fake:loops cap_hit <= 0.02": True,
+        "fake:loops invalid_rate <= 0.02": True,
+        "fake:sound degenerate <= 0.02": True,
+        "fake:sound cap_hit <= 0.02": True,
+        "fake:sound invalid_rate <= 0.02": True,
+    }
+    assert "repetition: a piece" in run.rows[0]["problem"]
+
+
+def test_json_answers_takes_a_file_of_ones_own(project: Project) -> None:
+    folder = project.root / "mine"
+    folder.mkdir()
+    rows = [{"id": f"q{i}", "prompt": "Total as JSON?", "expected": {"total": {"$number": i}, "unit": {"$text": "eur"}}} for i in (1, 2)]
+    (folder / "json_answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = run_eval(project, "json_answers", "--data", str(folder), answers='Here: {"total": 1.0, "unit": "EUR"}')
+    assert run.row("q1")["scores"]["all_right"] == 1.0
+    assert run.row("q2")["details"]["fields"] == {"total": "wrong", "unit": "right"}
+    (table,) = run.facts["tables"]
+    assert table["rows"][0] == {"field": "total", "cases": 2, "accuracy": 0.5, "wrong": 1, "missing": 0}
+    assert not passed(run)["fake:answers fields_right >= 0.95"]
