@@ -156,7 +156,7 @@ def request(case: StageBCase) -> TextGenerationRequest:
     return TextGenerationRequest(messages(case.mission, case.summaries, case.rules))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JudgedTicket:
     """A ticket's answers, read and counted."""
 
@@ -165,6 +165,10 @@ class JudgedTicket:
     num_images: int
     verdicts: tuple[Verdict, ...]
     ballot: Ballot
+
+    def __repr__(self) -> str:
+        # Short and escaped: pytest shows it below every failed assertion about a ticket.
+        return f"JudgedTicket({self.ticket_key!r}, {self.ballot})"
 
     @property
     def is_right(self) -> bool:

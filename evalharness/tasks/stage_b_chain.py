@@ -107,7 +107,7 @@ def own_summaries(case: ChainCase, texts: Sequence[str]) -> list[Summary]:
     return [parse_summary(text, photo.domain) for text, photo in zip(texts, case.photos, strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JudgedChain:
     """A work order's verdict on own summaries beside the one on references. `by_references` is None without references."""
 
@@ -115,6 +115,9 @@ class JudgedChain:
     by_references: stage_b.JudgedTicket | None
     summaries: tuple[Summary, ...]
     references: tuple[Summary, ...] | None
+
+    def __repr__(self) -> str:
+        return f"JudgedChain({self.cause!r}, {self.own!r})"
 
     @property
     def says_all(self) -> bool:

@@ -128,6 +128,11 @@ def test_a_mistake_that_goes_away_with_right_evidence_was_not_the_judges(
     assert chain.problem.startswith(f"{cause}: g::pass was judged")
 
 
+def test_a_judged_order_is_shown_short(tmp_path: Path) -> None:
+    chain = judged(one_photo(tmp_path), UNSEEN, FAILS, PASSES)
+    assert repr(chain) == "JudgedChain('could not see', JudgedTicket('g::pass', Ballot(num_pass=0, num_fail=1, num_invalid=0)))"
+
+
 def test_scores_tell_both_accuracies_and_how_much_evidence_was_kept(tmp_path: Path) -> None:
     scores = judged(one_photo(tmp_path), UNSEEN, FAILS, PASSES).scores
     assert (scores["accuracy"], scores["reference_accuracy"]) == (0.0, 1.0)
