@@ -8,8 +8,8 @@ A few cases of every task, greedy, with log-probabilities. Each engine is measur
 which each engine stands alone there is nothing to compare: the eval is skipped and says so.
 
 Gates: `same_prompt`, nothing was asked otherwise; `prefix_gap_mean`, how far log-probabilities drift apart while the texts
-are the same; `split_gap_max`, where the texts part, both tokens were about equally likely. float32 passes with room to
-spare; bfloat16 against float32 is what the limits are for.
+are the same; `split_gap_max`, where the texts part, both tokens were about equally likely. Seen on `final`, hf on a CPU,
+bfloat16 against float32: 0.0004 and 0.02, and 20 of 24 answers the same to the end.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ pytestmark = pytest.mark.eval(
 )
 
 
-@pytest.mark.gate("same_prompt >= 1", "prefix_gap_mean <= 0.02", "split_gap_max <= 0.5", "invalid_rate <= 0.02")
+@pytest.mark.gate("same_prompt >= 1", "prefix_gap_mean <= 0.02", "split_gap_max <= 0.25", "invalid_rate <= 0.02")
 def test_parity(case, generation, score):
     score(mean_logprob=sum(generation.logprobs) / len(generation.logprobs) if generation.logprobs else None)
