@@ -123,17 +123,19 @@ class UnitScheduler:
         if not pending or self._collection is None:
             return None
         crashed = self._collection[pending[0]]
+        is_crash = not hasattr(node, "workeroutput")  # a worker that was interrupted ends in order, and so does the run
         units: defaultdict[UnitKey | str, list[int]] = defaultdict(list)
         for index in pending:
             units[self._unit_of(index)].append(index)
-        if not self._is_retried(node, crashed, units):
+        if is_crash and not self._is_retried(node, crashed, units):
             units[self._unit_of(pending[0])].remove(pending[0])
         for key, indices in units.items():
             if indices:
                 self._wait(key, indices)
-        self._give_up_engines()
-        for other in self.nodes:
-            self._feed(other)
+        if is_crash:
+            self._give_up_engines()
+            for other in self.nodes:
+                self._feed(other)
         return None if pending[0] in units[self._unit_of(pending[0])] else crashed
 
     def _is_retried(self, node: Any, crashed: str, units: dict[UnitKey | str, list[int]]) -> bool:

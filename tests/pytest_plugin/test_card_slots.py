@@ -106,6 +106,11 @@ def test_without_workers_a_choice_holds_for_the_one_process(gpus: Project) -> No
     assert "2" in mask
 
 
+def test_a_worker_whose_specification_says_what_it_sees_keeps_that(gpus: Project) -> None:
+    own = ("--tx", "popen//env:CUDA_VISIBLE_DEVICES=3", "--tx", "popen", "--dist", "load")
+    assert masks(run(gpus, *own)) == {"gw0": {"3"}, "gw1": {"1"}}
+
+
 def test_the_cpu_is_a_choice_too(gpus: Project) -> None:
     assert masks(run(gpus, "-n2", "--devices", "cpu")) == {"gw0": {""}, "gw1": {""}}
 

@@ -148,6 +148,8 @@ class TestCtrlC:
         assert (run.run_dir / "report.md").exists()
         assert f"report: {run.run_dir / 'report.md'}" in run.output
         assert "INTERNALERROR" not in run.output
+        assert run.facts["problems"] == [], "workers that are interrupted have not died"
+        assert set(run.counts) == {"pass", "skip"}
 
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_twice_ends_at_once_and_keeps_the_journal(self, project: Project, mode: str) -> None:

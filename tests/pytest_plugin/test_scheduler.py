@@ -151,6 +151,15 @@ def test_a_worker_that_ended_is_removed_without_a_culprit() -> None:
     assert scheduler.nodes == [second]
 
 
+def test_the_tests_of_an_interrupted_worker_go_to_nobody() -> None:
+    scheduler, (first, second) = started(evals(40))
+    run(scheduler, first, second, turns=3)
+    queued = list(second.queue)
+    first.workeroutput = {"exitstatus": 2}  # type: ignore[attr-defined]
+    assert scheduler.remove_node(first) is None
+    assert second.queue == queued
+
+
 def test_a_worker_that_collected_something_else_ends_the_run() -> None:
     scheduler = UnitScheduler(2, assign)
     first, second = Worker("gw0"), Worker("gw1")

@@ -111,6 +111,12 @@ class TestCulprits:
         assert generated(run)["c15"] == 4, "twice in company, twice alone"
         assert sum(generated(run).values()) <= NUM_CASES + 3 + 2, "all but those in flight were kept"
 
+    @pytest.mark.parametrize("end", ["os._exit(139)", "raise BackendError('the device failed')"], ids=["killed", "broken"])
+    def test_it_is_found_by_one_worker_alone_too(self, project: Project, end: str) -> None:
+        project.write(conftest=CONFTEST.replace("DEADLY", f"def deadly(case):\n    if case == 'c15': {end}"), test_a=TESTS)
+        run = project.run("-p", "xdist", "-n1", apart=True)
+        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
+
     def test_a_case_that_breaks_the_engine_is_the_only_error(self, project: Project) -> None:
         run = run_with(project, "def deadly(case):\n    if case == 'c15': raise BackendError('the device failed')")
         assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
