@@ -23,7 +23,7 @@ from evalharness.checkpoint_weights import base_shapes, read_head, tensors_of
 from evalharness.contracts import ModelLoadConfig
 from evalharness.errors import CheckpointError
 
-__all__ = ["ADAPTER_WEIGHTS", "Adapter", "LoraWeight", "adapter_of", "fits_of", "read_adapter"]
+__all__ = ["ADAPTER_WEIGHTS", "Adapter", "LoraWeight", "adapter_of", "fingerprint_adapter", "fits_of", "read_adapter"]
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -92,7 +92,7 @@ def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Ad
     replaced = {_fitting(name, shapes[name], path, known, base_shapes): name for name in sorted(whole)}
     _check_distinct([*(weight.base_name for weight in weights), *replaced], path)
     _check_targets(settings, pairs, whole, base_shapes, path)
-    return Adapter(folder, tuple(weights), replaced, _fingerprint(settings, path), tuple(_oddities(folder, settings, weights, replaced)))
+    return Adapter(folder, tuple(weights), replaced, fingerprint_adapter(folder), tuple(_oddities(folder, settings, weights, replaced)))
 
 
 def adapter_of(config: ModelLoadConfig) -> Adapter | None:
@@ -219,11 +219,13 @@ def _check_targets(settings: Mapping[str, Any], pairs: Iterable[str], whole: Ite
                 )
 
 
-def _fingerprint(settings: Mapping[str, Any], path: Path) -> str:
+def fingerprint_adapter(folder: Path) -> str:
+    """Return the SHA-256 (hex) of settings and weights that tells an adapter from others, wherever it and its base lie."""
+    settings = read_settings(folder)
     # Where the base lies says nothing of what it is.
     own = {key: value for key, value in settings.items() if key != "base_model_name_or_path"}
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
-    with path.open("rb") as file:
+    with (folder / ADAPTER_WEIGHTS).open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -23,7 +23,7 @@ from evalharness.checkpoint_weights import PICKLED_SUFFIXES, find_weights, read_
 from evalharness.errors import CheckpointError
 from evalharness.suggestions import nearest_folder
 
-__all__ = ["RECENT_S", "checkpoints_in", "expand_models", "find_models", "training_facts", "why_unfinished"]
+__all__ = ["RECENT_S", "checkpoints_in", "expand_models", "find_models", "is_numbered", "training_facts", "why_unfinished"]
 
 RECENT_S = 300.0
 """A folder in which nothing was changed for so long is not being written any more: what it lacks will not come."""
@@ -99,6 +99,11 @@ def checkpoints_in(run: Path) -> list[Path]:
     if (run / "config.json").exists() or (run / "adapter_config.json").exists():
         return []
     return sorted((entry for entry in run.iterdir() if _NUMBERED.fullmatch(entry.name) and entry.is_dir()), key=natural_key)
+
+
+def is_numbered(folder: Path) -> bool:
+    """Return whether the folder is called as trainers call a checkpoint, checkpoint-200."""
+    return _NUMBERED.fullmatch(folder.name) is not None
 
 
 def _before_wildcards(pattern: Path) -> Path:
