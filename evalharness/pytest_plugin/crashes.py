@@ -1,10 +1,11 @@
 """What becomes of the work of a worker that died: its unit goes on elsewhere, and the test it died in runs once more.
 
-    died while                              then
-    a test ran                              the test runs again; after its second death it is an error
-    cases were generated together           the unit goes on; after the second death its cases are asked one by one
-    one case was generated alone            as if its test had run; at once an error where the engine itself gave up
-    an engine was opened                    another worker tries; after the second death its tests are errors, unless it runs elsewhere
+    died while                          then
+    a test ran and nothing else         the test runs again; after its second death it is an error
+    cases were generated together       the unit goes on; after the second death its cases are asked one by one, each when
+                                        its test runs: then, and only then, it is certain who was to blame
+    one case was generated alone        as if its test had run; at once an error where the engine itself gave up
+    an engine was opened                another worker tries; after the second death its tests are errors, unless it runs elsewhere
 
 Every death is a problem of the run, so the run's exit code is not 0. Only the controller knows this module.
 """
@@ -37,11 +38,14 @@ class LastSigns(NamedTuple):
     """The engine that it was opening."""
     words: str | None
     """Why it ended itself."""
+    generating: bool
+    """Whether a unit's generations were still being made."""
 
 
 def last_signs(journal: Path) -> LastSigns:
     """Return the end of a worker's journal, which may not be there."""
     opening = words = None
+    generating = False
     try:
         with journal.open("rb") as lines:
             for line in lines:
@@ -53,9 +57,11 @@ def last_signs(journal: Path) -> LastSigns:
                     opening = None
                 elif line.startswith(b'{"kind":"last_words"'):
                     words = json.loads(line)["problem"]
+                elif line.startswith(b'{"kind":"unit'):  # its start or its end
+                    generating = line.startswith(b'{"kind":"unit_start"')
     except FileNotFoundError:
         pass  # it died before its first test
-    return LastSigns(opening, words)
+    return LastSigns(opening, words, generating)
 
 
 class Crashes:
@@ -81,18 +87,20 @@ class Crashes:
         signs = last_signs(self._state.run_dir / "journal" / f"{worker}.jsonl")
         how = self._how_it_died(worker, signs)
         one_by_one = self._unit_deaths[unit] >= _MAX_DEATHS
+        ran = self._running.get(worker) == nodeid
         retried = True
         if signs.opening is not None:
             doing = f"engine {signs.opening} was opened"
             self._opening_deaths[signs.opening] += 1
             self._how[signs.opening] = how
-        elif self._running.get(worker) == nodeid or one_by_one:
-            doing = f"{nodeid} {'ran' if self._running.get(worker) == nodeid else 'was generated alone'}"
+        elif one_by_one or (ran and not signs.generating):
+            doing = f"{nodeid} {'ran' if ran else 'was generated alone'}"
             self._test_deaths[nodeid] += _MAX_DEATHS if one_by_one and signs.words is not None else 1
             retried = self._test_deaths[nodeid] < _MAX_DEATHS
         else:
             doing = f"cases of {unit.path} were generated with {unit.engine}"
             self._unit_deaths[unit] += 1
+            self._test_deaths[nodeid] += ran  # suspected, but not blamed until it is certain
         problem = f"worker {worker} {how} while {doing}"
         self._state.journal.write("problem", {"problem": f"{problem}; {'it is tried again' if retried else 'this test is an error'}"})
         self._config.stash[REPORTING].put_back[nodeid] = problem

@@ -52,7 +52,7 @@ class TestDyingWorkers:
 
     def test_an_error_row_says_which_worker_crashed_and_keeps_what_the_case_is(self, replaced: Run) -> None:
         row = replaced.row("c03")
-        assert re.fullmatch(r"worker gw\d died while test_a.py::test_s\[fake:echo-c03\] ran; it was tried 2 times", row["problem"])
+        assert re.fullmatch(r"worker gw\d died while test_a.py::test_s\[fake:echo-c03\] ran; it was tried \d times", row["problem"])
         assert (row["tags"], row["eval"], row["test"], row["checkpoint"]) == ({"n": "3"}, "a", "test_s", "echo")
 
     def test_a_complete_run_is_judged(self, replaced: Run) -> None:

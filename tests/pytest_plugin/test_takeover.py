@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -200,18 +199,21 @@ class TestNotes:
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("kinds", "expected"),
     [
-        ([], LastSigns(None, None)),
-        ([{"kind": "engine_start", "id": "x"}], LastSigns("x", None)),
-        ([{"kind": "engine_start", "id": "x"}, {"kind": "engine", "id": "x"}], LastSigns(None, None)),
-        ([{"kind": "engine_start", "id": "x"}, {"kind": "engine"}, {"kind": "engine_start", "id": "y"}], LastSigns("y", None)),
-        ([{"kind": "last_words", "problem": "p"}], LastSigns(None, "p")),
+        ([], LastSigns(None, None, False)),
+        (["engine_start"], LastSigns("x", None, False)),
+        (["engine_start", "engine"], LastSigns(None, None, False)),
+        (["engine_start", "engine", "unit_start", "generation"], LastSigns(None, None, True)),
+        (["engine_start", "engine", "unit_start", "unit", "row"], LastSigns(None, None, False)),
+        (["engine_start", "engine", "unit_start", "unit", "engine", "engine_start"], LastSigns("x", None, False)),
+        (["unit_start", "last_words"], LastSigns(None, "p", True)),
     ],
-    ids=["none", "opening", "opened", "the-next", "words"],
+    ids=["none", "opening", "opened", "generating", "generated", "opening-the-next", "words"],
 )
-def test_a_journal_says_how_its_worker_ended(tmp_path: Path, lines: list[dict[str, Any]], expected: LastSigns) -> None:
+def test_a_journal_says_how_its_worker_ended(tmp_path: Path, kinds: list[str], expected: LastSigns) -> None:
     path = tmp_path / "gw0.jsonl"
-    if lines:
-        path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines) + '{"kind":"engine_st')
+    if kinds:
+        lines = [json.dumps({"kind": kind, "id": "x", "problem": "p"}, separators=(",", ":")) for kind in kinds]
+        path.write_text("\n".join([*lines, '{"kind":"engine_st']))
     assert last_signs(path) == expected
