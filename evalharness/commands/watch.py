@@ -139,7 +139,7 @@ class _Watch:
 
     def _evaluate(self, folder: Path, fingerprint: str) -> None:
         run_id = _free_id(self._options.report_dir, _run_id(folder, fingerprint))
-        own = ["--model", str(folder), "--run-id", run_id, "--report-dir", str(self._options.report_dir)]
+        own = [f"--model={folder}", f"--run-id={run_id}", f"--report-dir={self._options.report_dir}"]
         _say(f"evaluating {folder.name}, run {run_id}")
         # A session of its own: Ctrl-C at the terminal then reaches it once, from here.
         self._child = subprocess.Popen(

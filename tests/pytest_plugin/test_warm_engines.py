@@ -1,0 +1,196 @@
+"""One engine is kept while checkpoints come and go: on real tiny checkpoints, with hf."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.config import resolve
+from evalharness.errors import BackendError
+from evalharness.pytest_plugin import engine_pool
+from evalharness.pytest_plugin.engine_pool import EnginePool, Opening
+from evalharness.pytest_plugin.engines import EngineSpec
+from tests.adapters import write_adapter
+from tests.backends.hf_models import make_text_checkpoint
+from tests.pytest_plugin.project import MARK, Project, Run
+
+TEST = "def test_s(case, generation, score): score(n=len(generation.text))\n"
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+OPTIONS = ("--dtype", "float32", "--device", "cpu", "--max-new-tokens", "8")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training run of three checkpoints and an adapter of the first."""
+    root = tmp_path_factory.mktemp("run")
+    for step in (10, 20, 100):
+        folder = make_text_checkpoint(root / f"checkpoint-{step}", seed=step)
+        (folder / "chat_template.jinja").write_text(TEMPLATE)
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "epoch": step / 100, "max_steps": 100}))
+    column = [[0.5 if row % 2 else -0.7] for row in range(64)]
+    tensors = {"model.layers.1.self_attn.q_proj.lora_A.weight": [[0.6] * 64], "model.layers.1.self_attn.q_proj.lora_B.weight": column}
+    write_adapter(root / "lora", tensors, base="checkpoint-10", r=1, lora_alpha=2)
+    return root
+
+
+def run(project: Project, *models: Path | str, arguments: tuple[str, ...] = OPTIONS, **keywords: Any) -> Run:
+    given = [f"--model={model}" for model in models]
+    return project.write(test_a=MARK + TEST, test_b=MARK + TEST).run(*given, *arguments, backend="hf", **keywords)
+
+
+def texts(found: Run, engine: str) -> dict[str, list[int]]:
+    return {row["nodeid"].partition("[")[0] + row["case_id"]: row["generation"]["text"] for row in found.rows if row["engine"] == engine}
+
+
+def loaded(found: Run) -> dict[str, tuple[int, int]]:
+    return {engine["id"]: (engine["num_loads"], engine["num_swaps"]) for engine in found.facts["engines"]}
+
+
+def test_a_run_over_a_training_run_loads_once_and_swaps_the_rest(project: Project, checkpoints: Path, tmp_path: Path) -> None:
+    found = run(project, checkpoints)
+    assert loaded(found) == {"hf:checkpoint-10": (1, 0), "hf:checkpoint-20": (0, 1), "hf:checkpoint-100": (0, 1)}
+    engines = {engine["id"]: engine for engine in found.facts["engines"]}
+    assert engines["hf:checkpoint-20"]["swap_s"] > 0
+    assert engines["hf:checkpoint-100"]["training"].items() >= {"step": 100, "epoch": 1.0, "max_steps": 100}.items()
+    for name in ("checkpoint-20", "checkpoint-100"):
+        alone = run(Project(tmp_path / name), checkpoints / name)
+        assert loaded(alone) == {f"hf:{name}": (1, 0)}
+        assert texts(alone, f"hf:{name}") == texts(found, f"hf:{name}")
+
+
+def test_an_adapter_is_an_engine_of_its_own_on_its_warm_base(project: Project, checkpoints: Path, tmp_path: Path) -> None:
+    found = run(project, checkpoints / "checkpoint-10", checkpoints / "lora")
+    assert loaded(found) == {"hf:checkpoint-10": (1, 0), "hf:checkpoint-10+lora": (0, 1)}
+    base, adapted = found.facts["engines"]
+    assert adapted["base_path"] == str(checkpoints / "checkpoint-10")
+    assert (base["settings"]["adapter"], adapted["settings"]["adapter"]["ranks"]) == (None, [1])
+    assert base["fingerprint"] != adapted["fingerprint"] != adapted["settings"]["adapter"]["fingerprint"]
+    assert texts(found, "hf:checkpoint-10") != texts(found, "hf:checkpoint-10+lora")
+    alone = run(Project(tmp_path / "alone"), checkpoints / "lora")
+    assert texts(alone, "hf:checkpoint-10+lora") == texts(found, "hf:checkpoint-10+lora")
+
+
+@pytest.mark.slow
+def test_workers_swap_as_well(project: Project, checkpoints: Path) -> None:
+    found = run(project, checkpoints, mode="n2")
+    loads, swaps = (sum(column) for column in zip(*loaded(found).values(), strict=True))
+    assert loads <= 2
+    assert loads + swaps >= 3
+    assert {row["outcome"] for row in found.rows} == {"pass"}
+
+
+def test_another_architecture_starts_cold_and_run_json_says_why(project: Project, checkpoints: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(checkpoints / "checkpoint-20", other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-4}))
+    found = run(project, checkpoints / "checkpoint-10", other)
+    assert loaded(found) == {"hf:checkpoint-10": (1, 0), "hf:other": (1, 0)}
+    assert found.facts["engines"][1]["cold_because"] == [
+        "hf:checkpoint-10 cannot take its weights: config.json differs in rms_norm_eps (1e-06, 0.0001)"
+    ]
+
+
+def test_a_checkpoint_that_is_being_written_is_left_out_and_said_so(project: Project, checkpoints: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoints / "checkpoint-10", tmp_path / "run" / "checkpoint-10")
+    half = tmp_path / "run" / "checkpoint-20"
+    shutil.copytree(checkpoints / "checkpoint-20", half)
+    (half / "model.safetensors").write_bytes((half / "model.safetensors").read_bytes()[:-4])
+    found = run(project, tmp_path / "run")
+    (notice,) = found.facts["notices"]
+    assert f"checkpoint {half} is still being written" in notice
+    assert f"evalharness: {notice}" in found.output
+    assert set(loaded(found)) == {"hf:checkpoint-10"}
+
+
+def test_an_untrained_adapter_is_noticed(project: Project, checkpoints: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj"
+    tensors = {f"{name}.lora_A.weight": [[1.0] * 64], f"{name}.lora_B.weight": [[0.0]] * 64}
+    folder = write_adapter(project.root / "zero", tensors, r=1)
+    found = run(project, folder, arguments=(*OPTIONS, f"--base-model={checkpoints / 'checkpoint-10'}"))
+    assert ["every B of adapter" in notice for notice in found.facts["notices"]] == [True]
+
+
+def test_an_adapter_without_its_base_is_a_usage_error(project: Project) -> None:
+    write_adapter(project.root / "lora", {"q_proj.lora_A.weight": [[1.0]], "q_proj.lora_B.weight": [[1.0]]}, base="nobody/knows")
+    found = run(project, "lora")
+    assert (found.exit_code, found.opened_no_run) == (4, True)
+    assert "give it with --base-model PATH, nothing is downloaded" in found.output
+
+
+class FakeEngine:
+    """Counts what the pool does with it."""
+
+    def __init__(self, problem: str | None = None, failure: str | None = None) -> None:
+        self.problem, self.failure, self.closed, self.swaps = problem, failure, 0, 0
+
+    def why_not_swap(self, config: object) -> str | None:
+        return self.problem
+
+    def swap(self, config: object) -> None:
+        self.swaps += 1
+        if self.failure is not None:
+            raise BackendError(self.failure)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def spec(name: str, backend: str = "hf", dtype: str | None = None) -> EngineSpec:
+    return EngineSpec(f"{backend}:{name}", backend, name, name, dtype=dtype)
+
+
+class TestPool:
+    @pytest.fixture
+    def opened(self, monkeypatch: pytest.MonkeyPatch) -> list[FakeEngine]:
+        engines: list[FakeEngine] = []
+
+        def open_one(*_: object) -> FakeEngine:
+            engines.append(FakeEngine())
+            return engines[-1]
+
+        monkeypatch.setattr(engine_pool, "open_engine", open_one)
+        return engines
+
+    @pytest.fixture
+    def pool(self, tmp_path: Path) -> EnginePool:
+        return EnginePool(resolve({}, {}, tmp_path), print)
+
+    def test_the_same_engine_is_handed_out_as_it_is(self, pool: EnginePool, opened: list[FakeEngine]) -> None:
+        engine, _ = pool.open(spec("a"))
+        pool.give_back(spec("a"), engine)
+        assert pool.open(spec("a")) == (engine, Opening("kept", 0.0))
+        assert (len(opened), opened[0].swaps) == (1, 0)
+
+    @pytest.mark.parametrize(
+        ("problem", "failure", "reason"),
+        [
+            pytest.param("too wide", None, "hf:a cannot take its weights: too wide", id="refused"),
+            pytest.param(None, "gone", "the swap into hf:a failed: gone", id="failed"),
+        ],
+    )
+    def test_an_engine_that_cannot_swap_is_closed_before_the_next_starts(
+        self, pool: EnginePool, opened: list[FakeEngine], problem: str | None, failure: str | None, reason: str
+    ) -> None:
+        first = FakeEngine(problem, failure)
+        pool.give_back(spec("a"), first)  # type: ignore[arg-type]
+        engine, opening = pool.open(spec("b"))
+        assert (engine, opening.how, opening.cold_because, first.closed) == (opened[0], "load", reason, 1)
+
+    @pytest.mark.parametrize("other", [spec("a", "vllm"), spec("a", dtype="float16")], ids=["backend", "dtype"])
+    def test_another_kind_of_engine_is_a_new_start(self, pool: EnginePool, opened: list[FakeEngine], other: EngineSpec) -> None:
+        first = FakeEngine()
+        pool.give_back(spec("b"), first)  # type: ignore[arg-type]
+        _, opening = pool.open(other)
+        assert (opening.cold_because, first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
+
+    def test_what_was_given_back_is_closed_once(self, pool: EnginePool) -> None:
+        first = FakeEngine()
+        pool.give_back(spec("a"), first)  # type: ignore[arg-type]
+        pool.close()
+        pool.close()
+        assert first.closed == 1
