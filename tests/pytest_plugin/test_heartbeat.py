@@ -140,7 +140,7 @@ class TestRealWorkers:
         run = run_with(project, f"def deadly(case):\n    if case == 'c04' and once('hung'): {how}", "--hang-timeout", "3")
         assert run.counts == {"pass": NUM_CASES}
         (problem,) = run.facts["problems"]
-        assert f"{self.HUNG} while cases of test_a.py were generated" in problem
+        assert f" {self.HUNG} while " in problem
         assert run.exit_code == EXIT_BROKEN
         assert run.duration_s < 60
 
