@@ -58,7 +58,7 @@ def _latest(report_dir: Path) -> Path:
 
 def not_asked(gate: RegressionGate, num_cases: int) -> dict[str, Any]:
     """Return the verdict of a gate without a baseline: neither passed nor failed."""
-    return _verdict(gate, num_cases, passed=None, reason="not asked: give --baseline NAME to compare with a baseline")
+    return _verdict(gate, num_cases, passed=None, reason="no baseline was given; give one with --baseline NAME")
 
 
 def not_judged(gate: RegressionGate, num_cases: int, why: str) -> dict[str, Any]:

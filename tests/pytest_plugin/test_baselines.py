@@ -74,7 +74,7 @@ class TestModes:
         quiet = run(blessed, MANY_WRONG, "quiet", mode=mode)
         gate = quiet.gate("no_regression")
         assert (quiet.exit_code, gate["passed"], gate["asked"]) == (0, None, False)
-        assert "gate not asked: no_regression (a::test_s on fake:quiet): not asked: give --baseline NAME" in quiet.output
+        assert "gate not asked: no_regression (a::test_s on fake:quiet): no baseline was given; give one with" in quiet.output
         assert "FINISHED: 1 gate not asked, as no baseline was given" in quiet.output
         assert "| no_regression | not asked |" in (quiet.run_dir / "report.md").read_text("utf-8").replace("  ", " ")
 
