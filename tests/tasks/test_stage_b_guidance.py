@@ -140,7 +140,9 @@ def test_wrong_guidance_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8)
+)
 def test_any_data_is_taken_or_refused_as_such(value: Any) -> None:
     for data in (value, {MISSION: value}, {MISSION: entry(experiences=value)}, {MISSION: entry(metadata={"G1": value})}):
         try:

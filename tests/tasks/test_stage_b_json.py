@@ -80,10 +80,10 @@ def test_no_text_raises(text: str) -> None:
     assert (found.value is None) == bool(found.problem)
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+JSON = st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8)
 
 
-@given(st.dictionaries(st.text(), JSON), st.booleans())
+@given(st.dictionaries(st.text(), JSON, max_size=3), st.booleans())
 def test_what_was_rendered_is_read_back(value: dict[str, Any], ascii_only: bool) -> None:
     assert extract_object(f"好的：\n{json.dumps(value, ensure_ascii=ascii_only)}\n以上").value == value
 

@@ -95,7 +95,9 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         read_tickets(tmp_path / "absent.jsonl", MISSION)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8)
+)
 def test_no_row_raises(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     folder = tmp_path_factory.mktemp("any")
     for bad in (value, row(per_image=value), row(label=value), row(per_image={"image_1": value})):
