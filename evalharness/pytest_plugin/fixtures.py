@@ -17,6 +17,7 @@ from evalharness.pytest_plugin.collection import is_ours
 from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, NotRecorded, shorten
 from evalharness.pytest_plugin.recording import Details, Score
 from evalharness.pytest_plugin.session import STATE
+from evalharness.pytest_plugin.worker_life import leave_if_engine_died
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
@@ -87,7 +88,7 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
-        state.leave_if_engine_died()
+        leave_if_engine_died(state)
         broken = next((failure for failure in failures if failure.kind == "error"), None)
         if broken is not None:
             record.broken = broken.problem

@@ -21,6 +21,7 @@ from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, forget_config, reporting_config
 from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
+from evalharness.pytest_plugin.worker_life import start_heartbeat
 
 _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
 
@@ -104,7 +105,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             _start(session.config, state)
             state.note_evals(session.items)
         elif state.is_worker and _given(session.config)["heartbeat"] is not None:
-            state.start_heartbeat(Path(_given(session.config)["heartbeat"]))
+            state.heartbeat = start_heartbeat(state, Path(_given(session.config)["heartbeat"]))
     except EvalHarnessError as error:
         raise pytest.UsageError(str(error)) from error
 

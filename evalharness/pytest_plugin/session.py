@@ -6,7 +6,6 @@ import os
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evalharness.cases import Case
 from evalharness.config import RunConfig
 from evalharness.config_checks import check_combinations
 from evalharness.errors import BackendError, ConfigError
@@ -22,19 +20,17 @@ from evalharness.journal import Journal
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, parametrize_eval, plugin_names, read_eval
 from evalharness.pytest_plugin.engine_pool import EnginePool
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
-from evalharness.pytest_plugin.heartbeat import Heartbeat, beat_every_s
+from evalharness.pytest_plugin.heartbeat import Heartbeat
 from evalharness.pytest_plugin.outcomes import ItemRecord
-from evalharness.pytest_plugin.takeover import read_crashes, takeover_of
+from evalharness.pytest_plugin.takeover import takeover_of
+from evalharness.pytest_plugin.unit_plan import UnitPlan
 from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
-from evalharness.pytest_plugin.units import EvalNode, UnitKey, assign_units, parse_nodeid
+from evalharness.pytest_plugin.units import EvalNode, UnitKey, parse_nodeid
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
 __all__ = ["NEW_SESSION", "STATE", "EvalSession", "utc_now"]
-
-EXIT_ENGINE_DIED = 70
-_MAX_ENGINE_DEATHS = 4  # xdist replaces four workers for each that it was told to start
 
 
 def utc_now() -> str:
@@ -68,12 +64,9 @@ class EvalSession:
         self._evals_noted = False
         self._engines = list(engines) if engines is not None else None
         self._journal: Journal | None = None
-        self._units: dict[str, UnitKey] = {}
-        self._unit_cases: dict[UnitKey, list[Case]] = {}
-        self._case_ids: dict[str, str] = {}
-        self._tests_left: Counter[tuple[str, str, str]] = Counter()
-        self._runner: tuple[UnitKey, UnitRunner] | None = None
-        self._ended: set[str] = set()
+        self._plan = UnitPlan()
+        self.running: tuple[UnitKey, UnitRunner] | None = None
+        """The unit that is being generated, or was last, and its runner."""
         self._hanging: dict[str, str] = {}
         self._notices: list[str] = []
         self.notices: list[str] = []
@@ -84,7 +77,8 @@ class EvalSession:
         """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; None for whatever is visible."""
         self.card_problem: str | None = None
         """Why no engine can be opened on them."""
-        self._heartbeat: Heartbeat | None = None
+        self.heartbeat: Heartbeat | None = None
+        """What writes this worker's signs of life."""
 
     @property
     def is_worker(self) -> bool:
@@ -144,24 +138,11 @@ class EvalSession:
 
     def plan_nodeids(self, nodeids: Sequence[str]) -> None:
         """Note the unit of every eval test by its id; all that the controller of workers knows."""
-        self._units = assign_units(nodeids, [spec.id for spec in self.known_engines], self.num_workers)
+        self._plan.add_nodeids(nodeids, [spec.id for spec in self.known_engines], self.num_workers)
 
     def plan_units(self, items: Sequence[pytest.Item]) -> None:
-        """Note which tests share a unit, which cases each unit has, and how many tests wait for each case."""
-        evals = {item.nodeid: item for item in items if _is_eval(item)}
-        self.plan_nodeids(list(evals))
-        for nodeid, item in evals.items():
-            case, engine_id = item.callspec.params["case"], item.callspec.params["engine"]  # type: ignore[attr-defined]
-            unit = self._units.get(nodeid)
-            if unit is None or unit.engine != engine_id:
-                raise ConfigError(
-                    f"{nodeid} can be read as a case of several engines; rename the checkpoint of {engine_id} or the case {case.id!r}"
-                )
-            self._case_ids[nodeid] = case.id
-            key = (unit.engine, unit.path, case.id)
-            if not self._tests_left[key]:
-                self._unit_cases.setdefault(unit, []).append(case)
-            self._tests_left[key] += 1
+        """Note which tests share a unit, and which cases each unit has."""
+        self._plan.add_items(items, [spec.id for spec in self.known_engines], self.num_workers)
 
     def eval_node(self, nodeid: str) -> EvalNode:
         """Return what the id of an eval test says."""
@@ -171,16 +152,16 @@ class EvalSession:
 
     def is_eval(self, nodeid: str) -> bool:
         """Return whether the node id is one of an eval's tests."""
-        return nodeid in self._units
+        return nodeid in self._plan.units
 
     @property
     def eval_nodeids(self) -> list[str]:
         """The node ids of all collected eval tests, in order."""
-        return list(self._units)
+        return list(self._plan.units)
 
     def record_for(self, item: pytest.Item) -> ItemRecord | None:
         """Return a new record for an eval test that is about to run, None for any other test."""
-        unit = self._units.get(item.nodeid)
+        unit = self._plan.units.get(item.nodeid)
         if unit is None:
             return None
         module = self.modules[unit.path]
@@ -232,55 +213,27 @@ class EvalSession:
 
     def runner(self, record: ItemRecord, engine: Engine) -> UnitRunner:
         """Return the runner of the test's unit, started if it is the unit's first test; `BackendError` where the engine hangs."""
-        unit = self._units[record.nodeid]
-        if self._runner is not None and self._runner[0] == unit:
-            return self._runner[1]
+        unit = self._plan.units[record.nodeid]
+        if self.running is not None and self.running[0] == unit:
+            return self.running[1]
         self.stop_runner()
         if unit.engine in self._hanging:
             raise BackendError(self._hanging[unit.engine])
         module = self.modules[unit.path]
-        cases = [case for case in self._unit_cases[unit] if self._tests_left[unit.engine, unit.path, case.id]]
-        more: dict[str, Any] = {}
         takeover = takeover_of(self.run_dir, unit, module.name) if self.is_worker else None
-        if takeover is not None:
-            left = {self._case_ids[nodeid] for nodeid in takeover.nodeids}
-            cases = [case for case in cases if case.id in left]
-            more = {"recorded": takeover.recorded, "one_by_one": takeover.one_by_one}
+        cases = self._plan.cases_left(unit, None if takeover is None else takeover.nodeids)
+        more: Any = {} if takeover is None else {"recorded": takeover.recorded, "one_by_one": takeover.one_by_one}
         self.journal.write("unit_start", {"engine": unit.engine, "eval": module.name})
         runner = UnitRunner(unit.engine, engine, module, cases, self.journal, self.progress, **more)
-        self._runner = (unit, runner)
+        self.running = (unit, runner)
         return runner
-
-    def start_heartbeat(self, path: Path) -> None:
-        """Begin to write this worker's signs of life for the controller."""
-        every_s = beat_every_s(self.run.hang_timeout)
-        self._heartbeat = Heartbeat(path, every_s, lambda: self.progress.num_signs, self._computing_counts)
-
-    def _computing_counts(self) -> bool:
-        # A process that waits for a GPU spins, whether the GPU works or not.
-        runner = self._runner
-        return not (self.cards and runner is not None and runner[1].is_generating)
-
-    def leave_if_engine_died(self) -> None:
-        """End this worker if its engine can generate nothing more: a new one then goes on with the unit, from the journal.
-
-        Otherwise it would take unit after unit and make errors of them. An engine that breaks again and again stays, and does.
-        """
-        if self._runner is None or not self.is_worker:
-            return
-        unit, runner = self._runner
-        if runner.engine_failure is None:
-            return
-        if sum(note.gave_up and note.engine == unit.engine for note in read_crashes(self.run_dir)) < _MAX_ENGINE_DEATHS:
-            self.journal.write("last_words", {"problem": runner.engine_failure})
-            os._exit(EXIT_ENGINE_DIED)
 
     def stop_runner(self) -> None:
         """End the running unit, if any."""
-        if self._runner is None:
+        if self.running is None:
             return
-        unit, runner = self._runner
-        self._runner = None
+        unit, runner = self.running
+        self.running = None
         if not runner.stop():
             problem = f"engine {unit.engine} still generates for {unit.path}, though told to stop: it is left open until the process ends"
             self._hanging[unit.engine] = problem
@@ -300,13 +253,9 @@ class EvalSession:
 
     def test_ended(self, record: ItemRecord, duration_s: float) -> None:
         """Write the test's row and let its case's generations go when no other test needs them."""
-        unit = self._units[record.nodeid]
-        key = (unit.engine, unit.path, record.case.id)
-        if record.nodeid not in self._ended:  # a test may be run again
-            self._ended.add(record.nodeid)
-            self._tests_left[key] -= 1
-        if not self._tests_left[key] and self._runner is not None:
-            self._runner[1].release(record.case.id)
+        is_last = self._plan.test_ended(record.nodeid, record.case.id)
+        if is_last and self.running is not None:
+            self.running[1].release(record.case.id)
         self.journal.write(
             "row", {**record.to_json(), "run_id": self.run.run_id, "worker": self.worker, "duration_s": round(duration_s, 6)}
         )
@@ -318,7 +267,7 @@ class EvalSession:
         self._evals_noted = True
         tests: dict[str, dict[str, list[str]]] = {}
         for item in items:
-            if item.nodeid in self._units:
+            if item.nodeid in self._plan.units:
                 node = self.eval_node(item.nodeid)
                 known = tests.setdefault(node.path, {})
                 if node.test not in known:
@@ -335,9 +284,9 @@ class EvalSession:
         """End the running unit, close the engine that was kept, and close the journal."""
         self.stop_runner()
         self._pool.close()
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-            self._heartbeat = None
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
+            self.heartbeat = None
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -347,11 +296,6 @@ def _warn(message: str) -> None:
     from evalharness.engine import EngineWarning
 
     warnings.warn(message, EngineWarning, stacklevel=2)
-
-
-def _is_eval(item: pytest.Item) -> bool:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "engine" in parameters and isinstance(parameters.get("case"), Case)
 
 
 STATE = pytest.StashKey[EvalSession]()

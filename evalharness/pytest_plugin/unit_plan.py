@@ -1,0 +1,66 @@
+"""Which test is in which unit, which cases a unit has, and which of them tests still wait for; known once tests are collected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from evalharness.cases import Case
+from evalharness.errors import ConfigError
+from evalharness.pytest_plugin.units import UnitKey, assign_units
+
+__all__ = ["UnitPlan"]
+
+
+class UnitPlan:
+    """The plan of one process. `units` is by node id of every eval test, in order; the controller of workers knows no more."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, UnitKey] = {}
+        self._cases: dict[UnitKey, list[Case]] = {}
+        self._case_ids: dict[str, str] = {}
+        self._tests_left: Counter[tuple[str, str, str]] = Counter()
+        self._ended: set[str] = set()
+
+    def add_nodeids(self, nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int) -> None:
+        """Note the unit of every eval test by its id."""
+        self.units = assign_units(nodeids, engine_ids, num_workers)
+
+    def add_items(self, items: Iterable[pytest.Item], engine_ids: Sequence[str], num_workers: int) -> None:
+        """Note which tests share a unit, which cases each unit has, and how many tests wait for each case."""
+        evals = {item.nodeid: item for item in items if _is_eval(item)}
+        self.add_nodeids(list(evals), engine_ids, num_workers)
+        for nodeid, item in evals.items():
+            case, engine_id = item.callspec.params["case"], item.callspec.params["engine"]  # type: ignore[attr-defined]
+            unit = self.units.get(nodeid)
+            if unit is None or unit.engine != engine_id:
+                raise ConfigError(
+                    f"{nodeid} can be read as a case of several engines; rename the checkpoint of {engine_id} or the case {case.id!r}"
+                )
+            self._case_ids[nodeid] = case.id
+            key = (unit.engine, unit.path, case.id)
+            if not self._tests_left[key]:
+                self._cases.setdefault(unit, []).append(case)
+            self._tests_left[key] += 1
+
+    def cases_left(self, unit: UnitKey, nodeids: Iterable[str] | None = None) -> list[Case]:
+        """Return the unit's cases that tests of this process wait for; of these tests only, where `nodeids` are given."""
+        wanted = None if nodeids is None else {self._case_ids[nodeid] for nodeid in nodeids}
+        waited_for = (case for case in self._cases[unit] if self._tests_left[unit.engine, unit.path, case.id])
+        return [case for case in waited_for if wanted is None or case.id in wanted]
+
+    def test_ended(self, nodeid: str, case_id: str) -> bool:
+        """Note the end of a test; return whether no test waits for its case any more."""
+        unit = self.units[nodeid]
+        key = (unit.engine, unit.path, case_id)
+        if nodeid not in self._ended:  # a test may be run again
+            self._ended.add(nodeid)
+            self._tests_left[key] -= 1
+        return not self._tests_left[key]
+
+
+def _is_eval(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "engine" in parameters and isinstance(parameters.get("case"), Case)
