@@ -49,8 +49,8 @@ SIGNS = ("repetition", "thinking", "echo", "drift", "garbled", "empty", "cap_hit
 
 _THINKING = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _TEMPLATE = re.compile(r"<\|(?:im_start|im_end|endoftext|start_header_id|eot_id)\|>|\n(?:user|assistant|system)\n")
-_SCAFFOLD = re.compile(r'"[A-Za-z_][A-Za-z0-9_]{0,40}"\s{0,8}:|<[A-Za-z_]{1,20}=?[A-Za-z_]{0,20}>')
-"""JSON keys and header tags: Latin in any language."""
+_SCAFFOLD = re.compile(r'"[A-Za-z_][A-Za-z0-9_]{0,40}"\s{0,8}:|<[/|]?[A-Za-z_]{1,20}=?[A-Za-z_]{0,20}\|?>')
+"""JSON keys, header tags and special tokens, which stand for pictures by the hundred: Latin in any language."""
 _SCRIPTS: tuple[tuple[str, str], ...] = (
     ("CJK", "han"),
     ("LATIN", "latin"),
@@ -169,7 +169,7 @@ def scripts(text: str) -> Counter[str]:
 
 def expected_script(prompt: str) -> str:
     """Return the script that a prompt asks in: the commonest one besides Latin, if it makes up a fifth of the letters."""
-    counts = scripts(prompt)
+    counts = scripts(_SCAFFOLD.sub("", prompt))
     others = [(number, script) for script, number in counts.items() if script not in ("latin", "other")]
     number, script = max(others, default=(0, "latin"))
     return script if number >= _MIN_PROMPT_SHARE * max(counts.total(), 1) else "latin"

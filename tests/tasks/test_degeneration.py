@@ -152,8 +152,8 @@ def test_drift_is_a_matter_of_scripts(text: str, script: str, drifts: bool) -> N
 
 @pytest.mark.parametrize(
     ("prompt", "script"),
-    [(PROMPT, "han"), ("<|im_start|>user\nWhich capital?", "latin"), ("", "latin")],
-    ids=["chinese", "english", "none"],
+    [(PROMPT, "han"), ("<|image_pad|>" * 300 + PROMPT, "han"), ("<|im_start|>user\nWhich capital?", "latin"), ("", "latin")],
+    ids=["chinese", "with a picture", "english", "none"],
 )
 def test_the_prompt_says_what_script_to_expect(prompt: str, script: str) -> None:
     assert degeneration.expected_script(prompt) == script
