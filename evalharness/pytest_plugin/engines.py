@@ -55,7 +55,7 @@ class EngineSpec:
 
 
 def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = warnings.warn) -> list[EngineSpec]:
-    """Return one spec per checkpoint × backend × dtype, checkpoints outside.
+    """Return one spec per checkpoint × backend × dtype; checkpoints of one kind of engine follow each other, to be swapped.
 
     `CheckpointError` or `ConfigError` before anything is loaded. `on_notice` is told of checkpoints that are skipped, and of
     what is odd about an adapter.
@@ -93,6 +93,7 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
                 for backend in real
                 for dtype in dtypes
             ]
+        specs.sort(key=lambda spec: (real.index(spec.backend), dtypes.index(spec.dtype)))
     if "fake" in run.backend:
         scripts = _scripts(run)
         names = _script_names(scripts)

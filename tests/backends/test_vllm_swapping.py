@@ -52,7 +52,7 @@ def swapped() -> dict[str, Any]:
     """What one engine answered as one checkpoint after another, started on `early`."""
     engine = start("early")
     try:
-        found = {"early": answers(engine)}
+        found: dict[str, Any] = {"early": answers(engine)}
         for name, values in (
             ("final", config("final")),
             ("lora-helps", config("middle", "lora-helps")),

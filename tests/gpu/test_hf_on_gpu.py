@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from evalharness.contracts import ModelLoadConfig
 from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, prompt, run
 from tests.backends.test_hf_images import mixed as mixed_image_prompts
 
@@ -61,3 +62,13 @@ def test_close_gives_the_memory_back(checkpoint):
     run(backend, mixed_prompts(4))
     backend.close()
     assert torch.cuda.memory_allocated() <= before + 16 * 1024**2  # cuBLAS keeps a workspace
+
+
+def test_a_swapped_checkpoint_answers_as_a_new_load_there_and_back(checkpoint, tmp_path):
+    other = make_text_checkpoint(tmp_path / "other", seed=1)
+    backend = load(checkpoint, device="cuda", torch_dtype="bfloat16")
+    first = ids(run(backend, mixed_prompts()))
+    backend.swap(ModelLoadConfig(str(other), torch_dtype="bfloat16", device="cuda"))
+    assert ids(run(backend, mixed_prompts())) == ids(run(load(other, device="cuda", torch_dtype="bfloat16"), mixed_prompts())) != first
+    backend.swap(ModelLoadConfig(str(checkpoint), torch_dtype="bfloat16", device="cuda"))
+    assert ids(run(backend, mixed_prompts())) == first
