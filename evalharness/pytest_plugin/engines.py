@@ -41,6 +41,9 @@ class EngineSpec:
     """The type of the weights that was asked for, None for the default."""
     base_path: str | None = None
     """The folder of the base where `checkpoint_path` is an adapter's."""
+    base_fingerprint: str | None = None
+    adapter_fingerprint: str | None = None
+    """Of an adapter, `fingerprint` is made of both."""
     training: Mapping[str, Any] | None = None
     """Step, epoch and time of saving, where trainer_state.json tells."""
 
@@ -87,8 +90,8 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
                     info.variant,
                     _not_taken(backend, run),
                     dtype,
-                    str(info.base.path) if info.base is not None else None,
-                    training_facts(path),
+                    **_base_and_adapter(info),
+                    training=training_facts(path),
                 )
                 for backend in real
                 for dtype in dtypes
@@ -102,6 +105,16 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
             EngineSpec(f"fake:{name}", "fake", name, script, None, None, not_taken) for script, name in zip(scripts, names, strict=True)
         ]
     return specs
+
+
+def _base_and_adapter(info: CheckpointInfo) -> dict[str, Any]:
+    if info.base is None or info.adapter is None:
+        return {}
+    return {
+        "base_path": str(info.base.path),
+        "base_fingerprint": info.base.fingerprint,
+        "adapter_fingerprint": info.adapter.fingerprint,
+    }
 
 
 def engines_by_checkpoint(specs: Iterable[EngineSpec]) -> dict[str, list[EngineSpec]]:

@@ -68,7 +68,11 @@ def test_an_adapter_is_an_engine_of_its_own_on_its_warm_base(project: Project, c
     base, adapted = found.facts["engines"]
     assert adapted["base_path"] == str(checkpoints / "checkpoint-10")
     assert (base["settings"]["adapter"], adapted["settings"]["adapter"]["ranks"]) == (None, [1])
-    assert base["fingerprint"] != adapted["fingerprint"] != adapted["settings"]["adapter"]["fingerprint"]
+    assert (adapted["base_fingerprint"], adapted["adapter_fingerprint"]) == (
+        base["fingerprint"],
+        adapted["settings"]["adapter"]["fingerprint"],
+    )
+    assert adapted["fingerprint"] not in (adapted["base_fingerprint"], adapted["adapter_fingerprint"])
     assert texts(found, "hf:checkpoint-10") != texts(found, "hf:checkpoint-10+lora")
     alone = run(Project(tmp_path / "alone"), checkpoints / "lora")
     assert texts(alone, "hf:checkpoint-10+lora") == texts(found, "hf:checkpoint-10+lora")
