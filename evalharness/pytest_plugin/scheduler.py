@@ -37,6 +37,11 @@ class CrashJudge(Protocol):
         ...
 
 
+def _kind(engine: str | None) -> tuple[str, str] | None:
+    """Return the backend and dtype of an engine by its id."""
+    return None if engine is None else (engine.partition(":")[0], engine.rpartition("@")[2] if "@" in engine else "")
+
+
 def count_tests(unit: UnitKey, nodeids: Sequence[str]) -> float:
     """Return an estimate where nothing is known: every test takes as long as any other."""
     return float(len(nodeids))
@@ -213,8 +218,9 @@ class UnitScheduler:
         others = [engine for other, engine in self._loaded.items() if other is not node]
         untouched = [engine for engine in waiting_s if engine not in others]
         if untouched:
-            # Those that were split for all to share come last.
-            return min(untouched, key=lambda engine: (num_shards[engine], -waiting_s[engine]))
+            # Those that were split for all to share come last; into an engine of the same kind weights may be swapped.
+            kind = _kind(self._loaded[node])
+            return min(untouched, key=lambda engine: (num_shards[engine], _kind(engine) != kind, -waiting_s[engine]))
         if any(not isinstance(key, UnitKey) for key in self._waiting):
             return None
         return max(waiting_s, key=lambda engine: waiting_s[engine] / (others.count(engine) + 1))

@@ -94,6 +94,21 @@ def test_each_worker_stays_with_the_engine_that_it_has_loaded() -> None:
     assert [set(own) for own in engines] == [{"hf:x"}, {"hf:y"}]
 
 
+def test_a_worker_goes_on_with_the_kind_of_engine_that_it_has_loaded() -> None:
+    engines = ["hf:x", "hf:y", "vllm:x", "vllm:y"]
+    collection = [nodeid for engine in engines for nodeid in evals(10, engine)]
+    scheduler = UnitScheduler(2, lambda nodeids: assign_units(nodeids, engines, 2))
+    first, second = Worker("gw0"), Worker("gw1")
+    for worker in (first, second):
+        scheduler.add_node(worker)
+        scheduler.add_node_collection(worker, collection)
+    scheduler._loaded[first], scheduler._loaded[second] = "hf:before", "vllm:before"
+    scheduler.schedule()
+    run(scheduler, first, second)
+    assert {collection[index].partition("[")[2].partition(":")[0] for index in first.ran} == {"hf"}
+    assert {collection[index].partition("[")[2].partition(":")[0] for index in second.ran} == {"vllm"}
+
+
 def test_a_worker_helps_with_another_engine_when_its_own_is_done() -> None:
     collection = evals(100, "hf:x") + evals(8, "hf:y")
     scheduler, workers = started(collection)
