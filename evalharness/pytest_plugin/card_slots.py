@@ -46,7 +46,7 @@ SLOTS = pytest.StashKey[list[tuple[str, ...]]]()
 _MASK_BEFORE = pytest.StashKey["str | None"]()
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Return what `-n auto` means where evals are run; xdist counts for all other tests, and where its own variable says how many."""
     if os.environ.get(_OWN_COUNT) or not will_collect_evals(config):

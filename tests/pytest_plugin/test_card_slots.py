@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from xdist.plugin import pytest_xdist_auto_num_workers as xdist_count
 
+from evalharness.devices import num_cores
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.pytest_plugin.foresight import holds_evals
 from tests.pytest_plugin.project import HEADER, Project, Run
@@ -78,10 +79,15 @@ def test_cards_are_within_the_users_mask_and_choice(gpus: Project, monkeypatch: 
 
 
 def test_auto_starts_a_worker_per_card(gpus: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,1")
     ran = run(gpus, "-n", "auto")
-    assert masks(ran) == {"gw0": {"2"}, "gw1": {"3"}}
-    assert ran.facts["num_workers"] == 2
+    assert ran.facts["num_workers"] == 3
+    seen = {"gw0": {"2"}, "gw1": {"3"}, "gw2": {"1"}}
+    assert all(seen[worker] == mask for worker, mask in masks(ran).items())
+
+
+def test_auto_on_a_cpu_is_one_worker_where_there_are_few_cores(gpus: Project) -> None:
+    assert run(gpus, "-n", "auto", "--devices", "cpu").facts["num_workers"] == max(1, num_cores() // 8)
 
 
 def test_a_replacement_takes_over_the_dead_workers_card(gpus: Project) -> None:
