@@ -31,13 +31,16 @@ def beat_every_s(hang_timeout_s: float) -> float:
 
 
 class Heartbeat:
-    """Writes this process's signs of life. `num_results()` grows with results; `computing_counts()` is False where a device spins."""
+    """Writes this process's signs of life. `num_results()` grows with results.
 
-    def __init__(self, path: Path, every_s: float, num_results: Callable[[], int], computing_counts: Callable[[], bool]) -> None:
+    `is_busy()` may know whether the process is at work at all; None where what it computes and reads is to tell.
+    """
+
+    def __init__(self, path: Path, every_s: float, num_results: Callable[[], int], is_busy: Callable[[], bool | None]) -> None:
         self._path = path
         self._every_s = every_s
         self._num_results = num_results
-        self._computing_counts = computing_counts
+        self._is_busy = is_busy
         self._num_busy = 0
         self._last = _effort()
         self._stop = threading.Event()
@@ -47,8 +50,8 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
             now = _effort()
-            if self._computing_counts() and _is_busy(self._last, now):
-                self._num_busy += 1
+            known = self._is_busy()
+            self._num_busy += _is_busy(self._last, now) if known is None else known
             self._last = now
             # A folder that is gone, or a full disk: the run is over, or ends for that anyway.
             with contextlib.suppress(OSError):

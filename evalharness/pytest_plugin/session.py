@@ -77,6 +77,7 @@ class EvalSession:
         """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; None for whatever is visible."""
         self.card_problem: str | None = None
         """Why no engine can be opened on them."""
+        self.is_opening_engine = False
         self.heartbeat: Heartbeat | None = None
         """What writes this worker's signs of life."""
 
@@ -193,7 +194,11 @@ class EvalSession:
         if self.card_problem is not None:
             raise ConfigError(self.card_problem)
         self.journal.write("engine_start", {"id": spec.id})
-        engine, opening = self._pool.open(spec)
+        self.is_opening_engine = True
+        try:
+            engine, opening = self._pool.open(spec)
+        finally:
+            self.is_opening_engine = False
         facts = engine.describe()
         where = {"worker": self.worker, "devices": None if self.cards is None else list(self.cards)}
         self.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})

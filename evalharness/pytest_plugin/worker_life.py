@@ -21,12 +21,14 @@ _MAX_ENGINE_DEATHS = 4  # xdist replaces four workers for each that it was told 
 def start_heartbeat(state: EvalSession, path: Path) -> Heartbeat:
     """Begin to write this worker's signs of life for the controller."""
 
-    def computing_counts() -> bool:
-        # A process that waits for a GPU spins, whether the GPU works or not.
+    def is_busy() -> bool | None:
+        if state.is_opening_engine:
+            return True  # weights may come slowly over a network, which neither computes nor reads a disk
         running = state.running
-        return not (state.cards and running is not None and running[1].is_generating)
+        # A process that waits for a GPU spins, whether the GPU works or not.
+        return False if state.cards and running is not None and running[1].is_generating else None
 
-    return Heartbeat(path, beat_every_s(state.run.hang_timeout), lambda: state.progress.num_signs, computing_counts)
+    return Heartbeat(path, beat_every_s(state.run.hang_timeout), lambda: state.progress.num_signs, is_busy)
 
 
 def leave_if_engine_died(state: EvalSession) -> None:

@@ -113,21 +113,27 @@ class TestHeartbeat:
         return results, busy
 
     def test_results_are_counted_and_stillness_is_not(self, tmp_path: Path) -> None:
-        heartbeat = Heartbeat(tmp_path / "gw0", 0.2, lambda: 7, lambda: True)
+        heartbeat = Heartbeat(tmp_path / "gw0", 0.2, lambda: 7, lambda: None)
         time.sleep(1.0)
         heartbeat.stop()
         results, busy = self.counts(tmp_path / "gw0")
         assert results == 7
         assert busy <= 2, "a child or another thread of this test process may have done something"
 
-    @pytest.mark.parametrize(("counts", "expected"), [(True, True), (False, False)], ids=["on-a-cpu", "while-a-device-works"])
-    def test_computing_in_a_child_process_counts_where_it_may(self, tmp_path: Path, counts: bool, expected: bool) -> None:
+    @pytest.mark.parametrize(("known", "expected"), [(None, True), (False, False)], ids=["on-a-cpu", "while-a-device-works"])
+    def test_computing_in_a_child_process_counts_where_it_may(self, tmp_path: Path, known: bool | None, expected: bool) -> None:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
-            heartbeat = Heartbeat(tmp_path / "gw0", 0.3, lambda: 0, lambda: counts)
+            heartbeat = Heartbeat(tmp_path / "gw0", 0.3, lambda: 0, lambda: known)
             time.sleep(1.6)
             heartbeat.stop()
             child.kill()
         assert (self.counts(tmp_path / "gw0")[1] > 0) == expected
+
+    def test_a_process_that_is_known_to_be_at_work_need_not_show_it(self, tmp_path: Path) -> None:
+        heartbeat = Heartbeat(tmp_path / "gw0", 0.1, lambda: 0, lambda: True)
+        time.sleep(0.5)
+        heartbeat.stop()
+        assert self.counts(tmp_path / "gw0")[1] >= 2
 
 
 class TestRealWorkers:
@@ -157,6 +163,11 @@ class TestRealWorkers:
     def test_one_that_computes_longer_than_the_timeout_is_left_alone(self, project: Project) -> None:
         busy = "def deadly(case):\n    until = time.monotonic() + 4\n    while case == 'c04' and time.monotonic() < until: pass"
         run = run_with(project, busy, "--hang-timeout", "1.5")
+        assert run.counts == {"pass": NUM_CASES}
+        assert run.facts["problems"] == []
+
+    def test_an_engine_that_takes_long_to_open_is_left_alone(self, project: Project) -> None:
+        run = run_with(project, "def opening(): time.sleep(4)", "--hang-timeout", "1.5")
         assert run.counts == {"pass": NUM_CASES}
         assert run.facts["problems"] == []
 
