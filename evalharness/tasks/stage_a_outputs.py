@@ -35,12 +35,18 @@ class _Answers:
     photo: Mapping[str, Any] | None = None
     by_number: dict[int, dict[str, Any]] = field(default_factory=dict)
     problem: str | None = None
+    has_skipped: bool = False
 
     @property
     def not_in_run(self) -> list[int]:
         """Numbers of the photos that no row is about (--limit, -k); [] where no answer says how many there are."""
         num = len(self.photo["images"]) if self.photo is not None else 0
         return [number for number in range(1, num + 1) if number not in self.by_number]
+
+    @property
+    def asked_whole(self) -> bool:
+        """Whether every photo was asked, as far as is known: a run that was cut short is no failure of its groups."""
+        return not self.not_in_run and not self.has_skipped
 
 
 def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
@@ -60,7 +66,7 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
             num_written += write_rows(reference_path(target.folder, mission), complete)
         for answers in groups:
             if answers.problem is not None:
-                num_failed += not answers.not_in_run
+                num_failed += answers.asked_whole
                 left_out.append({"mission": mission, "group": answers.group, "problem": answers.problem})
     if left_out:
         lines = "".join(f"{json.dumps(entry)}\n" for entry in left_out)
@@ -77,6 +83,7 @@ def _groups(rows: Sequence[Row]) -> dict[str, _Answers]:
         if not (place and number.isdecimal()):
             raise RecordError(f"{row['case_id']!r} is no case of Stage-A; ids end in /image_1, /image_2, …")
         answers = found.setdefault(place, _Answers(row["tags"]["mission"], row["group"]))
+        answers.has_skipped |= row["outcome"] == "skip"
         kept = row.get("details") or {}
         ok = was_judged(row) and "summary" in kept
         if "photo" in kept:

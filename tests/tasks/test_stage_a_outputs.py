@@ -80,6 +80,11 @@ def test_a_group_that_was_not_asked_whole_is_listed_and_no_failure(tmp_path: Pat
     assert list(files) == [LEFT_OUT_FILE]
 
 
+def test_a_run_that_was_cut_short_lists_its_groups_and_is_no_failure_of_theirs(tmp_path: Path) -> None:
+    files = written(tmp_path, row("A", 1), broken("A", 2, "skip", "not run: interrupted by the user"), broken("B", 1, "skip", "not run"))
+    assert [entry["group"] for entry in files[LEFT_OUT_FILE]] == ["A::fail", "B::fail"]
+
+
 @pytest.mark.parametrize(
     ("last", "problem"),
     [
