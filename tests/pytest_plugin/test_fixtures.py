@@ -412,7 +412,8 @@ class TestRows:
         facts = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline().facts
         documented = "schema_version run_id command started_at finished_at duration_s interrupted exit_code config versions python platform"
         assert set(facts) >= {*documented.split(), "hardware", "git", "engines", "evals", "gates", "aggregates", "counts", "throughput"}
-        assert facts["evals"] == [{"name": "a", "path": "test_a.py", "num_cases": 4, "tests": {"test_s": []}}]
+        assert set(facts) >= {"workers", "durations", "problems"}
+        assert facts["evals"] == [{"name": "a", "path": "test_a.py", "num_cases": 4, "plugins": [], "tests": {"test_s": []}}]
         assert facts["config"]["backend"] == {"value": ["fake"], "origin": "command line"}
         (throughput,) = facts["throughput"]
         assert (throughput["num_generations"], throughput["engine"]) == (4, "fake:echo")
