@@ -24,6 +24,7 @@ from evalharness.backends.hf_loading import LoadedCheckpoint, load_checkpoint, r
 from evalharness.backends.hf_memory import (
     BatchCost,
     available_bytes,
+    describe_error,
     is_broken_device,
     is_out_of_memory,
     max_padding,
@@ -34,7 +35,7 @@ from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
 from evalharness.backends.hf_swapping import HfAdapter, load_in_place, why_not_in_place
 from evalharness.backends.hf_transformers import transformers
 from evalharness.backends.stop_ids import check_stop_ids
-from evalharness.checkpoint_adapter import Adapter, adapter_of
+from evalharness.checkpoint_adapter import adapter_of
 from evalharness.checkpoint_architecture import architecture_difference
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
@@ -64,7 +65,7 @@ class HfBackend:
         self.eos_token_ids = loaded.eos_token_ids
         self.max_model_len = loaded.max_model_len
         self._read_model(loaded)
-        self._put_on(adapter)
+        self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
 
     def _read_model(self, loaded: LoadedCheckpoint) -> None:
         self.capabilities = Capabilities(
@@ -86,10 +87,6 @@ class HfBackend:
         self._known_limit: int | None = None  # bytes; set once memory was not enough
         self._broken: str | None = None
 
-    def _put_on(self, adapter: Adapter | None) -> None:
-        self._adapter = adapter
-        self._in_model = HfAdapter(self._model, adapter) if adapter is not None else None
-
     @property
     def supports_vlm(self) -> bool:
         """Whether prompts with images can run."""
@@ -105,7 +102,7 @@ class HfBackend:
             "eos_token_ids": list(self.eos_token_ids),
             "max_rows_per_batch": self._row_cap,
             "num_batches_halved": self._num_halvings,
-            "adapter": self._adapter.to_json() if self._adapter is not None else None,
+            "adapter": self._adapted.adapter.to_json() if self._adapted is not None else None,
         }
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
@@ -113,12 +110,11 @@ class HfBackend:
         self._require_usable()
         if config.model_name_or_path == self._config.model_name_or_path:
             return None
-        own, other = Path(self._config.model_name_or_path), Path(config.model_name_or_path)
-        dtype_matters = (config.torch_dtype or "").lower() == "auto"
-        difference = architecture_difference(own, other, dtype_matters=dtype_matters)
-        if difference is not None or self._in_model is None:
-            return difference or why_not_in_place(self._model.state_dict(), other)
-        return why_not_in_place(self._in_model.base_state(), other)
+        other = Path(config.model_name_or_path)
+        difference = architecture_difference(
+            Path(self._config.model_name_or_path), other, dtype_matters=(config.torch_dtype or "").lower() == "auto"
+        )
+        return difference or why_not_in_place(self._model, other)
 
     def swap(self, config: ModelLoadConfig) -> None:
         """Copy another checkpoint's weights into the model; its tokenizer, processor and EOS ids are read anew."""
@@ -126,16 +122,15 @@ class HfBackend:
         if problem is not None:
             raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
         adapter = adapter_of(config)
-        if self._in_model is not None:
-            self._in_model.remove()
-            self._in_model = None
+        if self._adapted is not None:
+            self._adapted.remove()
         if config.model_name_or_path != self._config.model_name_or_path:
             load_in_place(self._model, Path(config.model_name_or_path))
             self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, self._preprocess)
-            budget = None if self.processor is None else pixel_budget(self.processor.image_processor)
+            budget = pixel_budget(self.processor.image_processor) if self.processor is not None else None
             self._settings = {**self._settings, "pixel_budget": budget}
         self._config = config
-        self._put_on(adapter)
+        self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
         self._num_halvings = 0  # of this checkpoint
 
     def generate(
@@ -253,7 +248,7 @@ class HfBackend:
         try:
             return runner.run(rows), None
         except Exception as error:
-            problem = _Problem(_describe(error), is_out_of_memory(error))
+            problem = _Problem(describe_error(error), is_out_of_memory(error))
             if not problem.is_out_of_memory and is_broken_device(error):
                 self._broken = problem.text
                 raise BackendError(f"the device failed and cannot be used any more by this process: {problem.text}") from error
@@ -272,7 +267,7 @@ class HfBackend:
         if self._model is None:
             return
         self._model = None
-        self._in_model = None
+        self._adapted = None
         self.processor = None
         release_memory()
 
@@ -287,10 +282,6 @@ def _length(row: Row) -> int:
     return len(row.token_ids)
 
 
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
 def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row], runner: BatchRunner) -> tuple[list[Row], list[BackendOutput]]:
     """Return the rows that can run, and the failures of the prompts that cannot."""
     rows: list[Row] = []
@@ -303,6 +294,6 @@ def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row], runne
         except RequestError as error:
             refused.append((prompt.index, GenerationFailure("invalid", str(error), error.with_traceback(None))))
         except Exception as error:
-            text = f"preparing the prompt failed: {_describe(error)}"
+            text = f"preparing the prompt failed: {describe_error(error)}"
             refused.append((prompt.index, GenerationFailure("error", text, BackendError(text))))
     return rows, refused

@@ -15,7 +15,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["BatchCost", "available_bytes", "is_broken_device", "is_out_of_memory", "max_padding", "release_memory", "row_cap"]
+__all__ = [
+    "BatchCost",
+    "available_bytes",
+    "describe_error",
+    "is_broken_device",
+    "is_out_of_memory",
+    "max_padding",
+    "release_memory",
+    "row_cap",
+]
 
 _USABLE_SHARE = {"cpu": 0.5, "cuda": 0.85}  # a CPU machine is shared with other processes; torch fragments a GPU's memory
 # Padding bounds most batches long before this.
@@ -138,3 +147,8 @@ def release_memory() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # absent in musl
         if trim is not None:
             trim(0)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return type and message; kept instead of the error itself, which keeps a batch's tensors alive."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

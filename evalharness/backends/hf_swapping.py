@@ -16,8 +16,8 @@ from evalharness.errors import BackendError, CheckpointError, MissingDependency
 __all__ = ["HfAdapter", "load_in_place", "why_not_in_place"]
 
 
-def why_not_in_place(own: Mapping[str, Any], folder: Path) -> str | None:
-    """Return why the checkpoint's tensors cannot be copied one by one into those of a model's state, None where they can.
+def why_not_in_place(model: Any, folder: Path) -> str | None:
+    """Return why the checkpoint's tensors cannot be copied into the model one by one, None where they can; adapters are left out.
 
     They can where each means one weight of the model, under the same name and of the same shape, and none is left over;
     transformers makes some models' weights out of several of the checkpoint's, which only a new load does.
@@ -26,6 +26,7 @@ def why_not_in_place(own: Mapping[str, Any], folder: Path) -> str | None:
         wanted = base_shapes(folder)
     except CheckpointError as error:
         return str(error)
+    own = {_bare(name): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name}
     if any(tensor.is_meta for tensor in own.values()):
         return "parts of the model are kept on disk"
     strange = sorted(set(wanted) - set(own))
@@ -67,7 +68,7 @@ class HfAdapter:
             import peft
         except ImportError as error:
             raise MissingDependency(f"adapters on hf need peft, which cannot be imported ({error}); pip install peft") from error
-        self._model = model
+        self.adapter = adapter
         self._saved: dict[str, Any] = {}
         self._peft: Any = None
         modules = _modules_of(model, adapter)
@@ -123,10 +124,6 @@ class HfAdapter:
                 target = own[full[names[base_name]]]
                 self._saved[base_name] = (target, target.clone())
                 target.copy_(tensors[tensor_name])
-
-    def base_state(self) -> dict[str, Any]:
-        """Return the base's state under its own names, the adapter left out."""
-        return {_bare(name): tensor for name, tensor in self._model.state_dict().items() if ".lora_" not in name}
 
     def remove(self) -> None:
         """Leave the base as it was, to the bit."""
