@@ -40,7 +40,17 @@ Row: TypeAlias = "dict[str, Any]"
 CaseKey: TypeAlias = "tuple[str, str, str, str]"
 """worker, engine, eval, case."""
 
-_KEPT = ("text", "finish_reason", "stop_reason", "num_prompt_tokens", "num_completion_tokens", "prompt_sha256")
+# What gates, aggregates and tables ask of every generation.
+_KEPT = (
+    "text",
+    "finish_reason",
+    "stop_reason",
+    "num_prompt_tokens",
+    "num_completion_tokens",
+    "fallback",
+    "ignored_options",
+    "prompt_sha256",
+)
 _GENERATION = b',"generation":'  # in JSON such bytes are a key: a quote inside a text has a backslash before it
 
 
@@ -153,7 +163,7 @@ def _recorded(records: RunRecords, worker: str, line: Line) -> Recorded:
         raise RecordError(f"{line.path} has a generation with other keys behind it; it was written by another version of evalharness")
     made = values["generation"]
     start = line.raw.index(_GENERATION) + len(_GENERATION)
-    short = {name: made.get(name) for name in _KEPT}
+    short = {name: made[name] for name in _KEPT if name in made}
     recorded = Recorded(short, line.path, line.offset + start, len(line.raw) - start - len(b"}\n"))
     if not values.get("copied"):  # else a worker that died has it too, and took the time for it
         records.throughput.add_generation(worker, values["engine"], recorded)

@@ -58,8 +58,10 @@ def start_run(state: EvalSession) -> None:
     state.journal.write("collected", {"engines": engines, "nodeids": state.eval_nodeids})
 
 
-def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]) -> dict[str, Any]:
-    """Write samples.jsonl and run.json of a run that ended, however it ended; returns run.json's content.
+def finish_run(
+    config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Write samples.jsonl and run.json of a run that ended, however it ended; returns run.json's content and the rows.
 
     `exit_code` is pytest's; see `_exit_code`. `crashes` names tests whose worker died. What could not be done is in
     `problems`.
@@ -100,7 +102,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         "problems": problems,
     }
     write_run_file(state.run_dir, run)
-    return run
+    return run, rows
 
 
 def _exit_code(code: int, gates: Sequence[Mapping[str, Any]], *, is_broken: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "d
 
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; a worker takes the controller's."""
+    gc.unfreeze()  # what a session before this one in the same process kept, see pytest_collection_finish
     add_markers(config)
     given = _given(config)
     new_session = config.stash.get(NEW_SESSION, None)
@@ -108,6 +110,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             state.heartbeat = start_heartbeat(state, Path(_given(session.config)["heartbeat"]))
     except EvalHarnessError as error:
         raise pytest.UsageError(str(error)) from error
+    # Tests and cases live as long as the session. Looking at all of them in every round of the garbage collector takes
+    # several percent of the time of a large run with a quick engine.
+    gc.freeze()
 
 
 def _start(config: pytest.Config, state: EvalSession) -> None:
@@ -194,13 +199,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     from evalharness.pytest_plugin.finish import finish_run
 
     try:
-        run = finish_run(
+        run, rows = finish_run(
             config,
             exit_code=int(exitstatus),
             interrupted=_interruption(session, exitstatus),
             crashes={**reporting.put_back, **reporting.crashes},
         )
-        reporting.summary = _write_reports(config, state)
+        reporting.summary = _write_reports(config, state, rows)
         add_to_junit_file(config, run)
     except RecordError as error:
         reporting.problem = str(error)
@@ -213,12 +218,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = run["exit_code"]
 
 
-def _write_reports(config: pytest.Config, state: EvalSession) -> str:
+def _write_reports(config: pytest.Config, state: EvalSession, rows: list[dict[str, Any]]) -> str:
     from evalharness.pytest_plugin.ci_files import write_github_summary
     from evalharness.report.tables import load_tables  # pandas, only now
     from evalharness.report.writing import terminal_summary, write_reports
 
-    tables = load_tables(state.run_dir)
+    tables = load_tables(state.run_dir, rows)
     write_reports(tables)
     write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,12 +136,12 @@ def generations_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [single] if isinstance(single, Mapping) else []
 
 
-def collect(run_dir: Path) -> Collected:
-    """Return the columns of a run. Raises `RecordError` where `read_run` and `read_samples` do."""
+def collect(run_dir: Path, rows: Iterable[dict[str, Any]] | None = None) -> Collected:
+    """Return the columns of a run, from samples.jsonl or its `rows`. Raises `RecordError` where `read_run` and `read_samples` do."""
     notes: list[str] = []
     collected = Collected(run_dir, read_run(run_dir, notes), notes)
     seen: set[tuple[int, int, int, str]] = set()
-    for row in read_samples(run_dir, notes):
+    for row in read_samples(run_dir, notes) if rows is None else rows:
         _add_row(collected, row, seen)
     for what, count in collected.unusable.items():
         notes.append(f"{what}: left out of every mean ({plural(count, 'time')})")

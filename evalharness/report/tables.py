@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,17 +84,20 @@ class RunTables:
         return with_kinds(self.row_scores.join(self.rows[GROUP], on="row"))
 
 
-def load_tables(run_dir: Path) -> RunTables:
-    """Return the tables of a run directory. Raises `RecordError` if it cannot be read."""
-    collected = collect(run_dir)
+def load_tables(run_dir: Path, rows: Iterable[dict[str, Any]] | None = None) -> RunTables:
+    """Return the tables of a run directory. Raises `RecordError` if it cannot be read.
+
+    `rows` are those of samples.jsonl where somebody has them in memory: ten thousand take a fifth of a second to read.
+    """
+    collected = collect(run_dir, rows)
     row_scores = pd.DataFrame(collected.scores, columns=["row", "metric", "score"]).astype({"row": "int64", "score": "float64"})
-    rows = _rows(collected)
-    _add_form_verdicts(rows, row_scores, collected.score_names)
+    table = _rows(collected)
+    _add_form_verdicts(table, row_scores, collected.score_names)
     row_scores["metric"] = _categories(row_scores["metric"], collected.score_names)
     row_tags = pd.DataFrame(collected.tags, columns=["row", "key", "value"]).astype({"row": "int64"})
     row_tags["key"] = _categories(row_tags["key"], collected.tag_keys)
     row_tags["value"] = _categories(row_tags["value"], collected.tag_values)
-    return RunTables(collected, rows, row_scores, row_tags)
+    return RunTables(collected, table, row_scores, row_tags)
 
 
 def _rows(collected: Collected) -> pd.DataFrame:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 __all__ = ["ClusterSums", "bca_intervals", "cluster_sums", "cluster_variance", "group_codes"]
 
@@ -105,6 +104,8 @@ def bca_intervals(clusters: ClusterSums, *, confidence: float, seed: int, num_re
 
 def _bca_levels(drawn: Array, sums: Array, counts: Array, confidence: float) -> Array:
     """Return the two quantiles of the resampled means that are the limits."""
+    from scipy import special  # a quarter of a second, and most runs need none of it
+
     mean = sums.sum() / counts.sum()
     below = (np.count_nonzero(drawn < mean) + np.count_nonzero(drawn == mean) / 2) / len(drawn)
     bias = special.ndtri(np.clip(below, 1 / len(drawn), 1 - 1 / len(drawn)))

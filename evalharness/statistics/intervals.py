@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 from evalharness.statistics.clusters import ClusterSums, bca_intervals, cluster_sums, cluster_variance, group_codes
 
@@ -34,7 +34,7 @@ def wilson_interval(rate: float, n: float, confidence: float = 0.95) -> tuple[fl
     """
     if not n >= 1 or not 0.0 <= rate <= 1.0:
         raise ValueError(f"a Wilson interval needs n >= 1 and a rate within 0…1, got rate={rate!r}, n={n!r}")
-    z = float(special.ndtri(0.5 + confidence / 2))
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     centre = rate + z * z / (2 * n)
     spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
@@ -57,6 +57,8 @@ def effective_size(clusters: ClusterSums, independent_variance: float, confidenc
     variance = float(cluster_variance(clusters)[0])
     size = fewest if not variance > 0 else min(num_cases, max(fewest, num_cases * independent_variance / variance))
     if num_groups > 1:
+        from scipy import special  # a quarter of a second, and runs without groups need none of it
+
         tail = 0.5 + confidence / 2
         size *= float(special.stdtrit(num_cases - 1, tail) / special.stdtrit(num_groups - 1, tail)) ** 2
     return max(1.0, size)
