@@ -6,12 +6,13 @@ same_prompt     share of cases with the same prompt (text and pictures) and the 
 same_tokens     share of cases with the same token ids to the end
 prefix_gap_mean mean gap of log-probabilities (natural log) over the tokens before the first difference, all cases together
 prefix_gap_max  the largest of these gaps
-split_gap_max   the largest gap between the two tokens at a first difference, each by its own engine: near 0 where the model
-                wavered between both, so that rounding decided; 0 where no case differs
+split_gap_max   the largest gap that the engines must have at a first difference, taken that each chose its likeliest token:
+                near 0 where the model wavered between both, so that rounding decided; 0 where no case differs
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ __all__ = ["CaseComparison", "compare_engines", "compare_generations", "differin
 
 MAX_SPLITS_SHOWN = 20
 _SHOWN_CHARS = 24
+_LEAST_LEFT = 1e-9
+"""What at least is left to all other tokens, so that a gap is finite where an engine was certain."""
 _SETTINGS = ("backend", "variant", "template_sha256")
 """What counts of an engine's entry besides its `settings`; the rest is names, times and counts."""
 _NO_SETTINGS_WITHIN = frozenset({"num_batches_halved", "load_s", "max_rows_per_batch", "num_kv_blocks", "max_num_seqs", "environment"})
@@ -53,7 +56,17 @@ def compare_generations(one: Mapping[str, Any], other: Mapping[str, Any]) -> Cas
         return CaseComparison(same_prompt, split, (), None)
     gaps = tuple(abs(a - b) for a, b in zip(mine[:shared], yours[:shared], strict=True))
     both_go_on = split is not None and shared < min(len(ours), len(theirs))
-    return CaseComparison(same_prompt, split, gaps, abs(mine[shared] - yours[shared]) if both_go_on else None)
+    return CaseComparison(same_prompt, split, gaps, _split_gap(mine[shared], yours[shared]) if both_go_on else None)
+
+
+def _split_gap(mine: float, yours: float) -> float:
+    """Return by how much engines must differ that chose different tokens with these log-probabilities; 0 where they need not.
+
+    What one leaves to all other tokens is the most it gives to the other's choice. So two that are each sure of another
+    token are far apart, though both numbers are the same.
+    """
+    left, yours_left = (math.log(max(-math.expm1(chosen), _LEAST_LEFT)) for chosen in (mine, yours))
+    return max(abs(mine - yours), yours - left, mine - yours_left)
 
 
 def compare_engines(rows: Mapping[str, Sequence[Mapping[str, Any]]], engines: Mapping[str, Mapping[str, Any]]) -> EngineComparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,10 +45,29 @@ def test_the_same_ids_have_no_split_and_the_gaps_of_all_tokens() -> None:
 
 
 def test_the_first_differing_token_is_the_split_and_has_a_gap_of_its_own() -> None:
-    compared = compare_generations(made([1, 2, 3], [-0.1, -0.7, -5.0]), made([1, 4, 3], [-0.1, -0.6, -0.1]))
+    compared = compare_generations(made([1, 2, 3], [-0.1, -0.8, -5.0]), made([1, 4, 3], [-0.1, -0.9, -0.1]))
     assert compared.split == 1
     assert compared.gaps == (0.0,)
     assert compared.split_gap == pytest.approx(0.1)
+
+
+def test_engines_that_are_each_sure_of_another_token_are_far_apart() -> None:
+    sure = compare_generations(made([1], [-0.01]), made([2], [-0.01])).split_gap
+    certain = compare_generations(made([1], [0.0]), made([2], [0.0])).split_gap
+    assert sure is not None
+    assert sure == pytest.approx(-0.01 - math.log(1 - math.exp(-0.01)))
+    assert certain == pytest.approx(-math.log(1e-9))
+
+
+@given(st.floats(0.001, 0.999), st.floats(0.001, 0.999))
+def test_a_gap_at_a_split_is_no_larger_than_what_the_engines_really_differ_by(one: float, other: float) -> None:
+    # Two tokens only, so the whole distributions are known; each engine takes its likelier one.
+    ours, theirs = (one, 1 - one), (other, 1 - other)
+    mine, yours = ours.index(max(ours)), theirs.index(max(theirs))
+    if mine != yours:
+        gap = compare_generations(made([mine], [math.log(ours[mine])]), made([yours], [math.log(theirs[yours])])).split_gap
+        assert gap is not None
+        assert 0 <= gap <= max(abs(math.log(a) - math.log(b)) for a, b in zip(ours, theirs, strict=True)) + 1e-9
 
 
 @pytest.mark.parametrize("longer_first", [True, False])
@@ -79,8 +99,8 @@ def test_a_split_is_where_ids_first_differ(ours: list[int], theirs: list[int]) -
 def test_each_engine_has_its_metrics_against_the_other() -> None:
     comparison = compare_engines(
         {
-            ONE: rows(made([1, 2], [-0.1, -0.2]), made([1, 2], [-0.1, -0.7])),
-            TWO: rows(made([1, 2], [-0.1, -0.2]), made([1, 3], [-0.3, -0.6])),
+            ONE: rows(made([1, 2], [-0.1, -0.2]), made([1, 2], [-0.1, -0.8])),
+            TWO: rows(made([1, 2], [-0.1, -0.2]), made([1, 3], [-0.3, -0.9])),
         },
         ENGINES,
     )
