@@ -100,13 +100,24 @@ def _salvaged(body: str) -> Root:
             entries.append((mark[1], None))
             rest = ""
             continue
-        spans, is_open = _flat_objects(piece, only_first=True)
-        value = _load_repaired(piece[slice(*spans[0])]) if spans else None
+        value, rest = _marked_object(piece)
         entries.append((mark[1], value))
-        rest = piece[spans[0][1] :] if spans else ("" if is_open else piece)
     # Behind the last object stands the end of the root, if there is one. An object with a lost quote hides it from the scan.
     truncated = "}" not in rest and "]" not in rest and not body.endswith("}}")
     return Root(Pairs(entries), True, truncated, "cut off" if truncated else "broken JSON")
+
+
+def _marked_object(piece: str) -> tuple[Any, str]:
+    """Return the object that stands behind its key, None if it cannot be read, and what follows it."""
+    start = piece.find("{")
+    try:
+        # Whole, as it may have objects within, which the scan for flat ones would take for it.
+        value, end = _DECODER.raw_decode(piece, start)
+        return value, piece[end:]
+    except (ValueError, RecursionError):
+        spans, is_open = _flat_objects(piece, only_first=True)
+    value = _load_repaired(piece[slice(*spans[0])]) if spans else None
+    return value, piece[spans[0][1] :] if spans else ("" if is_open else piece)
 
 
 def _flat_objects(text: str, only_first: bool = False) -> tuple[list[tuple[int, int]], bool]:

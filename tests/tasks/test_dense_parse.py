@@ -51,6 +51,13 @@ def test_64_a_cut_anywhere_keeps_every_complete_object(cut: int) -> None:
     assert dump.truncated
 
 
+def test_64_a_cut_keeps_a_complete_object_that_holds_another_one() -> None:
+    text = dumped(object_1={**one_box(1, 2, 3, 4), "extra": {"more": {"x": 1}}}, object_2=one_box(5, 6, 7, 8))
+    dump = parse_dump(text[: text.index("[5")], "bbu")
+    assert corners(dump) == [(1, 2, 3, 4)]
+    assert (dump.truncated, dump.dropped) == (True, ("object_2: it is cut off or no JSON",))
+
+
 def test_65_objects_come_in_the_order_of_their_numbers() -> None:
     dump = parse_dump(dumped(object_10=one_box(3, 3, 4, 4), object_2=one_box(2, 2, 3, 3), object_1=one_box(1, 1, 2, 2)), "bbu")
     assert corners(dump) == [(1, 1, 2, 2), (2, 2, 3, 3), (3, 3, 4, 4)]
