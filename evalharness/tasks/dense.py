@@ -210,6 +210,7 @@ def _scored_row(row: DumpRow, coordinates: str) -> dict[str, Any]:
     else:
         judged = judge_objects(row.predictions, row.truth)
     scores = dict(judged.scores)
+    scores.setdefault("num_dropped", row.num_unusable)
     if row.finish_reason is not None:
         scores["cap_hit"] = float(row.finish_reason == "length")
     return {

@@ -32,7 +32,8 @@ class DumpRow:
     """One picture of a dump. `truth` is on the grid; `pixels` are its points in pixels, object by object.
 
     `domain` is None where nothing tells it: no mission's folder, no category of one domain only, nor the other rows.
-    `predictions` are those of the file. `texts` are the model's answer, clean and raw; none where the file has only objects.
+    `predictions` are those of the file, without `num_unusable` ones that are no objects. `texts` are the model's answer, clean
+    and raw; none where the file has only objects.
     `space` is the space of the texts' coordinates, None where the file does not say.
     """
 
@@ -42,6 +43,7 @@ class DumpRow:
     truth: tuple[DenseObject, ...]
     pixels: tuple[tuple[int, ...], ...]
     predictions: tuple[DenseObject, ...]
+    num_unusable: int
     texts: tuple[str, ...]
     space: Space | None
     finish_reason: str | None
@@ -117,6 +119,7 @@ def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predict
         truth,
         pixels,
         tuple(one for one in said if isinstance(one, DenseObject)),
+        sum(not isinstance(one, DenseObject) for one in said),
         _texts(row),
         _text_space(row, where),
         row["finish_reason"] if isinstance(row.get("finish_reason"), str) else None,

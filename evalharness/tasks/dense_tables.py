@@ -69,8 +69,9 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     metrics["text_micro_accuracy"] = attributes.accuracy(TEXT_KEY)
     metrics["notes_micro_accuracy"] = attributes.accuracy(NOTES_KEY)
     metrics["distance_micro_accuracy"] = attributes.accuracy(DISTANCE_KEY)
-    repeated = sum(row["scores"].get("num_duplicates", 0) for row in rows)
-    said = repeated + sum(len(details["predictions"]) for details in found)
+    counted_rows = [row for row in rows if "num_duplicates" in row["scores"]]  # not where a dump has objects without their text
+    repeated = sum(row["scores"]["num_duplicates"] for row in counted_rows)
+    said = repeated + sum(len(details["predictions"]) for details in details_of(counted_rows))
     metrics["duplicate_rate"] = repeated / said if said else None
     return {name: value for name, value in metrics.items() if value is not None}
 

@@ -90,6 +90,14 @@ def test_without_a_text_nothing_is_said_about_its_form(tmp_path: Path) -> None:
     assert row["scores"]["category_f1"] == 1.0
 
 
+def test_without_a_text_unusable_predictions_are_counted_and_repetitions_are_not_known(tmp_path: Path) -> None:
+    nulls, six = ({"desc": "", "type": "bbox_2d", "points": points} for points in ([1, None, 3, 4], [1, 2, 3, 4, 5, 6]))
+    path = write(tmp_path / "d.jsonl", {**ROW, "pred": [TRUTH, nulls, six, {"type": "circle"}]})
+    (row,) = dense.score_dump(path)
+    assert (row["scores"]["num_dropped"], row["scores"]["num_said"]) == (3, 1)
+    assert "duplicate_rate" not in dense.aggregate([row])
+
+
 def test_texts_in_pixels_are_scored_in_the_declared_space(tmp_path: Path) -> None:
     path = write(tmp_path / "d.jsonl", {**ROW, "clean_text": dumped(object_1=one_box(26, 29, 115, 58))})
     assert dense.score_dump(path, coordinates="pixels")[0]["details"]["pairs"]["category"] == [[0, 0, 1.0]]
