@@ -153,13 +153,19 @@ def _top_level(data: Mapping[str, Any], domain: Domain) -> Iterator[str]:
     if not isinstance(data.get(STATS_KEY), list):
         yield f"{STATS_KEY} must be a list, got {type(data[STATS_KEY]).__name__}" if STATS_KEY in data else f"{STATS_KEY} is missing"
     if domain == "bbu" and NOTES_KEY in data:
-        notes = data[NOTES_KEY]
-        if not isinstance(notes, list) or not all(isinstance(note, str) and note.strip() for note in notes):
-            yield f"{NOTES_KEY} must be a list of non-empty strings"
-        elif len(set(notes)) < len(notes):
-            yield f"{NOTES_KEY} says something twice"
+        yield from (f"{NOTES_KEY} {reason}" for reason in _notes(data[NOTES_KEY]))
     if domain == "rru" and GROUPS_KEY in data:
         yield from (f"{GROUPS_KEY}: {reason}" for reason in _counts(data[GROUPS_KEY]))
+
+
+def _notes(notes: Any) -> Iterator[str]:
+    if not isinstance(notes, list) or not all(isinstance(note, str) and note.strip() for note in notes):
+        yield "must be a list of non-empty strings"
+        return
+    if len(set(notes)) < len(notes):
+        yield "says something twice"
+    for note in notes:
+        yield from (f"says more than was seen: {reason}" for reason in _not_observed(note.strip()))
 
 
 def _item(item: Any, domain: Domain) -> Iterator[str]:
@@ -202,12 +208,17 @@ def _values(key: str, value: Any) -> Iterator[str]:
                 yield f"text {name!r} must be written without spaces"
         elif key == READABLE_KEY and name != UNREADABLE:
             yield f"only {UNREADABLE} is allowed, got {name!r}"
-        elif name in THIRD_STATES:
-            yield f"{name!r} is no observed value"
-        elif name in VERDICT_WORDS:
-            yield f"{name!r} is a verdict"
-        elif _COORDINATES.search(name):
-            yield f"{name[:40]!r} holds coordinates"
+        else:
+            yield from _not_observed(name)
+
+
+def _not_observed(words: str) -> Iterator[str]:
+    if words in THIRD_STATES:
+        yield f"{words!r} is no observed value"
+    elif words in VERDICT_WORDS:
+        yield f"{words!r} is a verdict"
+    elif _COORDINATES.search(words):
+        yield f"{words[:40]!r} holds coordinates"
 
 
 def _distance(stats: list[Any]) -> Iterator[str]:
