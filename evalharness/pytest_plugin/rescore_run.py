@@ -51,7 +51,9 @@ def rescore_run(
     else:
         where = [str(_tests_module(tests))]
     plugin = _Rescoring(lambda root: session(recorded, run, root))
-    # The module itself: named with -p, pytest would warn that it was imported before its assertions could be rewritten.
+    # The module itself, not its name with -p. Either way pytest would warn that the package, which has no assertions of tests,
+    # was imported before it could be rewritten: of the entry point of an installed package, too.
+    where += ["-W", "ignore:Module already imported so cannot be rewritten; evalharness:pytest.PytestAssertRewriteWarning"]
     return int(pytest.main(where, plugins=[evalharness.pytest_plugin, plugin]))
 
 

@@ -32,7 +32,8 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     num_failed = sum(gate.get("passed") is not True for gate in gates)
     which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
     num_idle = len(records(tables.run, "gates")) - len(gates)
-    reasons = [f"{which} {'failed' if num_failed else 'passed'}"] if gates else [] if num_idle else ["no gates were set"]
+    none = "gates were not judged" if _unfinished(tables) else "no gates were set"
+    reasons = [f"{which} {'failed' if num_failed else 'passed'}"] if gates else [] if num_idle else [none]
     if num_idle:
         reasons.append(f"{plural(num_idle, 'gate')} not asked, as no baseline was given")
     for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be asked or answered")):
@@ -89,8 +90,11 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         yield f"the run did not come to its end: this report was made from its journal, no gate passes, and {missing}"
     elif _unfinished(tables):
         yield "the run did not finish: gates, counts and whatever else run.json gets at the end are missing"
+    evals = records(tables.run, "evals")
+    if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
+        yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"
     cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
-    for entry in records(tables.run, "evals"):
+    for entry in evals:
         name, num_cases = text_of(entry.get("name")), entry.get("num_cases")
         present = int(cases.get(name, 0))
         if isinstance(num_cases, int) and present < num_cases:
@@ -103,6 +107,11 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         yield f"{rows} too many, of a case × test × engine that has one already: counted all the same"
     for outcome, count in sorted(tables.collected.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
+
+
+def _asks_baseline(entry: dict[str, Any]) -> bool:
+    tests = mapping(entry.get("tests")).values()
+    return any(text_of(gate).startswith("no_regression") for gates in tests if isinstance(gates, list) for gate in gates)
 
 
 def _malformed(tables: RunTables) -> Iterator[str]:

@@ -56,7 +56,8 @@ def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[dict
                 if row is not None:
                     yield row
     except FileNotFoundError:
-        _note(notes, "samples.jsonl is missing: no sample of this run can be shown")
+        remedy = f"; evalharness report {run_dir} makes it from the journal" if (run_dir / "journal").is_dir() else ""
+        _note(notes, f"samples.jsonl is missing: no sample of this run can be shown{remedy}")
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
 

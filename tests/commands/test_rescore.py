@@ -277,6 +277,21 @@ def test_it_works_from_a_folder_below_the_project(project: Project) -> None:
     assert_same(live, Run(code, output, 0.0, project.root, "again"))
 
 
+def test_an_installed_package_is_no_reason_for_a_warning(project: Project) -> None:
+    live = project.write(test_a=EVAL).run_inline()
+    metadata = project.root / "site" / "evalharness-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evalharness\nVersion: 0.1.0\n")
+    (metadata / "RECORD").write_text("evalharness/__init__.py,,\n")
+    (metadata / "entry_points.txt").write_text("[pytest11]\nevalharness.pytest_plugin = evalharness.pytest_plugin\n")
+    path = os.pathsep.join([str(metadata.parent), *sys.path])
+    variables = {**environment(PYTHONPATH=path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
+    command = [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir)]
+    done = subprocess.run(command, cwd=project.root, env=variables, capture_output=True, text=True, check=False)
+    assert "scored again" in done.stdout
+    assert "warning" not in done.stdout + done.stderr
+
+
 class TestWhatIsOthersNow:
     def changes(self, run: Run) -> dict[tuple[str, str], list[str]]:
         return {(change["eval"], change["what"]): change["cases"] for change in run.facts["rescored"]["changes"]}

@@ -141,6 +141,31 @@ def test_what_could_not_be_read_is_named(tmp_path: Path) -> None:
     assert findings(load_tables(tmp_path)) == ["samples.jsonl is missing: no sample of this run can be shown"]
 
 
+def test_the_remedy_for_missing_rows_of_a_killed_run_is_named(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, [], finished_at=None)
+    (tmp_path / "samples.jsonl").unlink()
+    (tmp_path / "journal").mkdir()
+    tables = load_tables(run_dir)
+    assert f"evalharness report {tmp_path} makes it from the journal" in findings(tables)[0]
+    assert verdict(tables) == ("INTERRUPTED", "the run did not finish; gates were not judged")
+
+
+@pytest.mark.parametrize(
+    ("baseline", "gates", "is_idle"),
+    [
+        ({"asked": "nightly", "path": "b.json", "problem": None}, ["valid >= 0.9"], True),
+        ({"asked": "gone", "path": None, "problem": "is not there"}, [], True),
+        ({"asked": "nightly", "path": "b.json", "problem": None}, ["no_regression(valid)"], False),
+        (None, ["valid >= 0.9"], False),
+    ],
+    ids=["other gates", "no gates", "asked", "no baseline"],
+)
+def test_a_baseline_that_no_gate_asks_for_is_named(tmp_path: Path, baseline: Any, gates: list[str], is_idle: bool) -> None:
+    evals = [{"name": "stage_a", "num_cases": 20, "tests": {"test_summary": gates}}]
+    found = findings_of(tmp_path, rows(20), baseline=baseline, evals=evals)
+    assert found == ["a baseline was given, but no test has the gate no_regression: nothing was compared with it"][: int(is_idle)]
+
+
 def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
     found = findings_of(tmp_path, [row("a", eval=f"eval-{number}") for number in range(40)])
     assert len(found) == MAX_FINDINGS + 1
