@@ -33,6 +33,7 @@ _MARKS = {
     "{": re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}]', re.DOTALL),
     "[": re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]]', re.DOTALL),
 }
+_END_OF_THOUGHTS = "</think>"
 _FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|\Z)", re.DOTALL)
 
 
@@ -60,8 +61,12 @@ def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[Js
     path = Path(data_dir) / name
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; write one JSON object a line, with {', '.join(_KEYS)}")
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     cases = []
-    for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             cases.append(_case(_object(line, f"{path.name}:{number}"), path.parent, f"{path.name}:{number}"))
     return cases
@@ -70,7 +75,7 @@ def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[Js
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise ConfigError(f"{where} must be a JSON object, got {line[:60]}")
@@ -85,7 +90,7 @@ def _case(row: Mapping[str, Any], folder: Path, where: str) -> JsonCase:
     if not isinstance(expected, dict) or not expected:
         raise ConfigError(f"{where}: expected must be an object with at least one field, got {expected!r}")
     for path, value in expected.items():
-        read_path(path)
+        read_path(path, where)
         check_expected(value, f"{where}: expected {path!r}")
     images = row.get("images", [])
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
@@ -125,11 +130,15 @@ def request(case: JsonCase) -> TextGenerationRequest | VlmGenerationRequest:
 def parse_answer(text: str) -> Answer:
     """Return the JSON of a text: the text itself, or else what stands in a code fence, or else the first object in it, or list.
 
-    Never raises; linear in the text's length.
+    What a model thought, up to the last `</think>`, is not its answer. Never raises; linear in the text's length.
     """
     whole = _loads(text)
     if whole is not MISSING:
         return Answer(whole, True, True)
+    text = text.rpartition(_END_OF_THOUGHTS)[2]
+    whole = _loads(text)
+    if whole is not MISSING:
+        return Answer(whole, True, False)
     for fence in _FENCE.finditer(text):
         value = _loads(fence[1])
         if value is not MISSING:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evalharness.errors import ConfigError
@@ -31,16 +31,15 @@ Step = str | int | None
 """A key, a place in a list, or None for every place."""
 
 
-def read_path(path: str) -> tuple[Step, ...]:
-    """Return the steps of a path; `ConfigError` where it is none."""
+def read_path(path: str, where: str = "") -> tuple[Step, ...]:
+    """Return the steps of a path; `ConfigError` where it is none, with `where` it stands."""
+    told = f"{where}: {path!r}" if where else repr(path)
     steps: list[Step] = []
     position, after_dot = 0, True
     while position < len(path):
         match = _STEP.match(path, position)
         if match is None or (match[1] is not None and not after_dot) or (match[3] and after_dot) or (match[2] and after_dot and steps):
-            raise ConfigError(
-                f"{path!r} is no path (at character {position + 1}); write keys as in items[0].name, or items[*].name for all"
-            )
+            raise ConfigError(f"{told} is no path (at character {position + 1}); write keys as in items[0].name, or items[*].name for all")
         if match[1] is not None:
             steps.append(re.sub(r"\\(.)", r"\1", match[1]))
         elif match[2] is not None:
@@ -48,7 +47,7 @@ def read_path(path: str) -> tuple[Step, ...]:
         after_dot = match[3] is not None
         position = match.end()
     if not steps or after_dot:
-        raise ConfigError(f"{path!r} is no path; write keys as in items[0].name, or items[*].name for all")
+        raise ConfigError(f"{told} is no path; write keys as in items[0].name, or items[*].name for all")
     return tuple(steps)
 
 
@@ -101,7 +100,7 @@ _MATCHERS: dict[str, Callable[[Any, Mapping[str, Any]], str | None]] = {
     "$text": lambda wanted, given: None if isinstance(wanted, str) else "a text",
     "$any": _check_list,
     "$set": lambda wanted, given: None if isinstance(wanted, list) else "a list",
-    "$type": lambda wanted, given: None if wanted in _TYPES else f"one of {', '.join(_TYPES)}",
+    "$type": lambda wanted, given: None if isinstance(wanted, str) and wanted in _TYPES else f"one of {', '.join(_TYPES)}",
     "$absent": lambda wanted, given: None if wanted is True else "true",
 }
 """What each matcher takes; the text says what is legal."""
@@ -113,10 +112,22 @@ def _matcher(expected: Any) -> str | None:
     return next((key for key in expected if key.startswith("$")), None)
 
 
+def _matchers_within(plain: Any) -> Iterator[str]:
+    for inner in plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ():
+        key = _matcher(inner)
+        if key is not None:
+            yield key
+        else:
+            yield from _matchers_within(inner)
+
+
 def check_expected(expected: Any, where: str) -> None:
     """Raise `ConfigError` for an expected value that is not understood."""
     key = _matcher(expected)
     if key is None:
+        inner = next(_matchers_within(expected), None)
+        if inner is not None:
+            raise ConfigError(f"{where}: {inner!r} stands within a plain value, where it would be compared to the letter; use a path to it")
         return
     if key not in _MATCHERS:
         raise ConfigError(f"{where}: {key!r} is unknown; known: {', '.join(_MATCHERS)}")
@@ -139,20 +150,27 @@ def is_absent(expected: Any) -> bool:
 def matches(value: Any, expected: Any) -> bool:
     """Return whether a value, `MISSING` for none, is as expected."""
     key = _matcher(expected)
+    if key == "$any":
+        return any(matches(value, one) for one in expected[key])
     if key == "$absent" or value is MISSING:
         return key == "$absent" and value is MISSING
     if key is None:
         return _equal(value, expected)
     wanted = expected[key]
     if key == "$number":
-        return _is_number(value) and math.isfinite(value) and abs(value - wanted) <= expected.get("tolerance", 0)
+        return _is_near(value, wanted, expected.get("tolerance", 0))
     if key == "$text":
         return isinstance(value, str) and _folded(value) == _folded(wanted)
-    if key == "$any":
-        return any(matches(value, one) for one in wanted)
     if key == "$set":
         return isinstance(value, list) and _same_set(value, wanted)
     return _TYPES[wanted](value)
+
+
+def _is_near(value: Any, wanted: float, tolerance: float) -> bool:
+    try:
+        return _is_number(value) and math.isfinite(value) and abs(value - wanted) <= tolerance
+    except OverflowError:  # a whole number of hundreds of digits
+        return bool(value == wanted)
 
 
 def _folded(text: str) -> str:

@@ -74,13 +74,36 @@ def test_a_whole_chat_may_be_given(tmp_path: Path) -> None:
         pytest.param({**ROW, "prompt": " "}, r":1: prompt must be a text", id="blank"),
         pytest.param({**ROW, "images": "7.png"}, r":1: images must be a list of paths", id="image"),
         pytest.param({**ROW, "expected": {"a": {"$numbr": 1}}}, r":1: expected 'a': '\$numbr' is unknown; known: \$number", id="matcher"),
-        pytest.param({**ROW, "expected": {"a[": 1}}, r"'a\[' is no path", id="path"),
+        pytest.param({**ROW, "expected": {"a[": 1}}, r":1: 'a\[' is no path", id="path"),
         pytest.param({"id": "a", "messages": ["x"], "expected": {"x": 1}}, r":1: request.messages\[0\] must be a mapping", id="message"),
     ],
 )
 def test_a_row_that_is_wrong_is_named(tmp_path: Path, row: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         load_cases(rows(tmp_path, row))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe{}", b"[" * 100_000], ids=["bytes", "brackets"])
+def test_a_file_that_holds_no_json_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "json_answers.jsonl").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"json_answers.jsonl( cannot be read|:1 is not JSON)"):
+        load_cases(tmp_path)
+
+
+@pytest.mark.parametrize("answer", ['{"a": 1}', 'So: {"a": 1}', '```json\n{"a": 1}\n```'], ids=["bare", "prose", "fence"])
+def test_json_within_thoughts_is_not_the_answer(answer: str) -> None:
+    assert parse_answer(f'<think>{{"a": 2}} or {{"a": 3}}</think>\n{answer}') == Answer({"a": 1}, True, False)
+    assert not parse_answer('<think>{"a": 2}</think>').found
+
+
+def test_a_number_of_hundreds_of_digits_is_compared_all_the_same() -> None:
+    assert not matches(10**400, {"$number": 12.5, "tolerance": 1})
+    assert matches(10**400, {"$number": 10**400})
+
+
+def test_one_of_several_may_be_that_nothing_is_there() -> None:
+    expected = {"$any": ["a", {"$absent": True}]}
+    assert [matches(value, expected) for value in (MISSING, "a", "b")] == [True, True, False]
 
 
 def test_a_folder_without_rows_is_told_what_to_write(tmp_path: Path) -> None:
@@ -213,6 +236,9 @@ def test_every_plain_value_matches_itself(value: Any) -> None:
         ({"$any": [{"$tex": "a"}]}, r"'\$tex' is unknown"),
         ({"$type": "int"}, r"\$type takes one of string, number, integer"),
         ({"$absent": False}, r"\$absent takes true"),
+        ({"$type": ["string"]}, r"\$type takes one of string"),
+        ({"total": {"$number": 1}}, r"'\$number' stands within a plain value"),
+        ([{"a": [{"$text": "x"}]}], r"'\$text' stands within a plain value"),
     ],
     ids=repr,
 )
