@@ -64,6 +64,8 @@ def _watch(options: argparse.Namespace) -> int:
         raise ConfigError(f"{taken[0]} is given by the watch itself for each checkpoint; leave it out after `--`")
     if not options.folder.is_dir():
         raise ConfigError(f"{options.folder} is no folder; give the folder that training writes its checkpoints into")
+    if not options.for_pytest:
+        raise ConfigError("say after `--` what to run, as for pytest: evalharness watch DIR -- evals")
     watch = _Watch(options)
     with watch.stopped_by_signals():
         watch.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,6 +135,12 @@ def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path |
 
 def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None) -> Sequence[Case]:
     where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
+    try:
+        inspect.signature(load).bind(data_dir)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}; `cases` is called with one argument, the data folder or None") from None
+    except ValueError:
+        pass  # some builtins have no signature
     try:
         loaded = load(data_dir)
     except SystemExit as error:  # would end pytest at once, maybe with a green exit code

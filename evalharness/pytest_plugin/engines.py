@@ -96,6 +96,8 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
                 for backend in real
                 for dtype in dtypes
             ]
+        if run.base_model is not None and all(spec.base_path is None for spec in specs):
+            on_notice(f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter")
         specs.sort(key=lambda spec: (real.index(spec.backend), dtypes.index(spec.dtype)))
     if "fake" in run.backend:
         scripts = _scripts(run)

@@ -133,6 +133,7 @@ def test_a_training_run_that_is_rotated_away_is_no_crash(root: Path) -> None:
     ("arguments", "message"),
     [
         pytest.param(["nowhere"], "nowhere is no folder; give the folder that training writes", id="no-folder"),
+        pytest.param(["."], "say after `--` what to run", id="nothing-to-run"),
         pytest.param([".", "--", "evals", "--model=x"], "--model=x is given by the watch itself", id="model"),
     ],
 )

@@ -107,6 +107,10 @@ WRONG_MARKERS = [
         "pytest.mark.eval(cases=lambda data: [], request=ask)",
         "test_w11.py: <lambda>\\(None\\) found no cases; give a folder that holds some with --data",
     ),
+    (
+        "pytest.mark.eval(cases=lambda: [Case(id='a')], request=ask)",
+        "too many positional arguments; `cases` is called with one argument, the data folder or None",
+    ),
     ("pytest.mark.eval(cases=lambda data: [1], request=ask)", "gave 1; every case must be an evalharness.Case"),
     ("pytest.mark.eval(cases=lambda data: None, request=ask)", "gave None; it must give a list of evalharness.Case"),
     ("pytest.mark.eval(cases=lambda data: [Case(id='a'), Case(id='b'), Case(id='a')], request=ask)", "gave case ids more than once: 'a'"),

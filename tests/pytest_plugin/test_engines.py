@@ -180,3 +180,10 @@ class TestDtypes:
         specs = engine_specs(config(scripts, "ckpt", backend=["hf,fake"], dtype=["float32,bfloat16"]), scripts)
         groups = engines_by_checkpoint(specs)
         assert [[spec.id for spec in group] for group in groups.values()] == [["hf:ckpt@float32", "hf:ckpt@bfloat16"], ["fake:echo"]]
+
+
+def test_a_base_that_no_adapter_needs_is_named(scripts: Path) -> None:
+    notices: list[str] = []
+    for base in ("ckpt", None):
+        engine_specs(config(scripts, "ckpt", base_model=base), scripts, notices.append)
+    assert notices == [f"--base-model {scripts / 'ckpt'} is not used: no checkpoint of this run is an adapter"]
