@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["OutputTarget", "folder_name"]
+__all__ = ["OutputTarget", "folder_name", "one_test_per_case"]
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,17 @@ def folder_name(engine_id: str) -> str:
     if plain == joined:
         return plain
     return f"{plain or 'engine'}-{hashlib.sha256(engine_id.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
+
+
+def one_test_per_case(rows: Iterable[Mapping[str, Any]], detail: str) -> list[Mapping[str, Any]]:
+    """Return each case's rows of one test, in order: of the first test whose details have `detail`, else of the first one.
+
+    An eval's `outputs` function gets the rows of all its tests; what counts cases would count each as often.
+    """
+    rows = list(rows)
+    chosen: dict[str, tuple[bool, Any]] = {}
+    for row in rows:
+        has_detail = detail in (row.get("details") or {})
+        if has_detail > chosen.get(row["case_id"], (-1, None))[0]:
+            chosen[row["case_id"]] = has_detail, row.get("test")
+    return [row for row in rows if row.get("test") == chosen[row["case_id"]][1]]

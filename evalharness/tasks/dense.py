@@ -22,7 +22,7 @@ from evalharness.cases import Case
 from evalharness.contracts import GenerationResult, VlmGenerationRequest
 from evalharness.errors import ConfigError
 from evalharness.images import why_unusable
-from evalharness.outputs import OutputTarget
+from evalharness.outputs import OutputTarget, one_test_per_case
 from evalharness.tasks.dense_coordinates import Space, patch_size, space_of
 from evalharness.tasks.dense_dump import DUMP_NAME, DumpRow, read_dump
 from evalharness.tasks.dense_dump_writing import dump_rows, offline_report, write_dump, write_json
@@ -178,9 +178,10 @@ def _with_image(judged: Judgement, path: str, size: tuple[int, int], pixels: Seq
 def outputs(rows: Sequence[Mapping[str, Any]], target: OutputTarget) -> None:
     """Write `gt_vs_pred.jsonl`, `dense_report.json` and, with `target.spot`, that many pictures below `spot/`.
 
-    Rows without details, those of cases that have no answer, are in none of them. `ConfigError` for pictures without photos.
+    Rows without details, those of cases that have no answer, are in none of them; of several tests of a photo the first that
+    judged it is. `ConfigError` for pictures without photos.
     """
-    found = [row for row in rows if row.get("details")]
+    found = [row for row in one_test_per_case(rows, "predictions") if "predictions" in (row.get("details") or {})]
     if not found:
         return
     write_dump(target.folder / DUMP_NAME, dump_rows(found))

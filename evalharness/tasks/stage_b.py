@@ -224,7 +224,7 @@ def judge_votes(texts: Sequence[str], label: Label, key: str, num_images: int) -
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> Confusion:
-    return confusion((row["tags"]["label"], row["details"]["prediction"]) for row in rows if row.get("details"))
+    return confusion((row["tags"]["label"], row["details"]["prediction"]) for row in rows if "prediction" in (row.get("details") or {}))
 
 
 def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

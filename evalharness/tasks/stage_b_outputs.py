@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from evalharness.outputs import one_test_per_case
 from evalharness.tasks.stage_b_metrics import confusion, rates
 from evalharness.tasks.stage_b_votes import Ballot
 
@@ -38,7 +39,11 @@ class Target(Protocol):
 
 
 def write_outputs(rows: Sequence[Row], target: Target, name: str = "stage_b") -> None:
-    """Write the files of every mission that `rows` (of one engine) are about, below `<target.folder>/<name>/`."""
+    """Write the files of every mission that `rows` (of one engine) are about, below `<target.folder>/<name>/`.
+
+    Of several tests of a ticket the first that judged it counts.
+    """
+    rows = one_test_per_case(rows, "votes")
     for mission in dict.fromkeys(row["tags"]["mission"] for row in rows if "mission" in row["tags"]):
         folder = target.folder / name / mission
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +51,7 @@ def write_outputs(rows: Sequence[Row], target: Target, name: str = "stage_b") ->
 
 
 def _write_mission(folder: Path, mission: str, rows: Sequence[Row]) -> None:
-    judged = [row for row in rows if row.get("details")]
+    judged = [row for row in rows if _was_judged(row)]
     metrics = baseline_metrics(mission, rows)
     wrong = wrong_cases(judged)
     (folder / "baseline_metrics.json").write_bytes(f"{json.dumps(metrics, ensure_ascii=False, indent=2)}\n".encode())
@@ -56,9 +61,13 @@ def _write_mission(folder: Path, mission: str, rows: Sequence[Row]) -> None:
     _write_lines(folder / "baseline_np_cases.jsonl", (row for row in wrong if row["gt_label"] == "pass"))
     _write_lines(folder / "baseline_ng_cases.jsonl", (row for row in wrong if row["gt_label"] == "fail"))
     dropped = [
-        {"case_id": row["case_id"], "outcome": row["outcome"], "problem": row.get("problem")} for row in rows if not row.get("details")
+        {"case_id": row["case_id"], "outcome": row["outcome"], "problem": row.get("problem")} for row in rows if not _was_judged(row)
     ]
     _write_lines(folder / "dropped.jsonl", dropped)
+
+
+def _was_judged(row: Row) -> bool:
+    return "votes" in (row.get("details") or {})
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -82,7 +91,7 @@ def baseline_metrics(mission: str, rows: Sequence[Row]) -> dict[str, Any]:
 
     The timestamp is when the last ticket was judged.
     """
-    judged = [row for row in rows if row.get("details")]
+    judged = [row for row in rows if _was_judged(row)]
     cells = confusion((row["tags"]["label"], row["details"]["prediction"]) for row in judged)
     found = rates(cells)
     return {

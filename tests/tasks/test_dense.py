@@ -152,6 +152,12 @@ def test_output_files_score_the_same_without_the_model(cases: list[dense.DenseCa
     assert json.loads((tmp_path / "dense_report.json").read_text("utf-8")) == dense.offline_report(rows, "gt_vs_pred.jsonl")
 
 
+def test_a_second_test_of_the_same_photos_adds_no_pictures(cases: list[dense.DenseCase], tmp_path: Path) -> None:
+    rows = [judged_row(case, dense.render_dump(case.reference, case.domain)) | {"test": "test_objects"} for case in cases[:3]]
+    dense.outputs([*({**row, "test": "test_own", "details": {"own": 1}} for row in rows), *rows], OutputTarget(tmp_path, "hf:x"))
+    assert len(dense.score_dump(tmp_path / "gt_vs_pred.jsonl")) == 3
+
+
 def test_a_run_without_any_answer_writes_nothing(tmp_path: Path) -> None:
     dense.outputs([{"case_id": "a", "scores": {}, "outcome": "invalid"}], OutputTarget(tmp_path, "hf:x", SITE_PHOTOS, spot=3))
     assert list(tmp_path.iterdir()) == []

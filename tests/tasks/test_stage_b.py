@@ -317,6 +317,16 @@ def test_files_are_written_by_mission(tmp_path: Path) -> None:
     assert lines(tmp_path / "stage_b" / BBU / "baseline_wrong_cases.jsonl") == []
 
 
+def test_a_second_test_of_the_same_tickets_changes_no_file(tmp_path: Path) -> None:
+    first = [row | {"test": "test_verdict"} for row in ROWS]
+    second = [row | {"test": "test_form", "details": {"own": 1}} for row in ROWS]
+    stage_b.write_outputs(first, Target(tmp_path / "one"))
+    stage_b.write_outputs([*second, *first], Target(tmp_path / "two"))
+    for path in (tmp_path / "one").rglob("*.json*"):
+        assert (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes() == path.read_bytes()
+    assert stage_b.aggregate(second) == stage_b.aggregate([])
+
+
 def test_any_reason_can_be_written(tmp_path: Path) -> None:
     stage_b.write_outputs([judged_row("fail", "Verdict: 通过\nReason: 半\ud800\u2028个")], Target(tmp_path))
     (row,) = [
