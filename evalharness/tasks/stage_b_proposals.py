@@ -30,10 +30,11 @@ _LEAKAGE = re.compile(
     r"<DOMAIN=|<TASK=|[{}]|obj=|image_?[0-9]|图片[0-9]|QC-[A-Za-z]+-[0-9]|[\"']类别[\"']|类别[=:]|文本[=:]|站点[0-9]", re.IGNORECASE
 )
 _BRANDS = re.compile(r"品牌|华为|中兴|爱立信|诺基亚|大唐|烽火|厂家|厂商")
-# Missing evidence, not a missing fault: 没有紧固件不合格 may pass.
+# Missing evidence, not a missing fault: 没有紧固件不合格 and 未见异常 may pass.
+_NO_FAULT = "(?!不合格|不符合|错误|散乱|问题|异常|松动|缺失)"
 _ABSENT_PASSES = re.compile(
-    r"(?:缺少|缺失|缺乏|没有|未见|看不到|未拍到|无法看到|不可见)(?:(?!不合格|不符合|错误|散乱|问题|异常|松动|缺失)[^,。;；]){0,40}"
-    r",?[^,。;；不未]{0,12}(?<![不未])通过"
+    rf"(?:缺少|缺失|缺乏|没有|未见|看不到|未拍到|无法看到|不可见)(?:{_NO_FAULT}[^,。;；]){{0,40}}"
+    rf",?(?:{_NO_FAULT}[^,。;；不未]){{0,12}}(?<![不未])通过"
 )
 _OPPOSITE = str.maketrans({"\ue000": "通过", "\ue001": "不通过"})
 
