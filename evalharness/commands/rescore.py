@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--report-dir", type=Path, metavar="FOLDER", help="Folder that gets the new run (default: the run's; reports)")
     parser.add_argument("--run-id", metavar="ID", help="Name of the new run (default: that of the source, and that it was rescored)")
     parser.add_argument("--spot", metavar="N", help="Cases that evals with spot checks show in outputs/ (default: the run's; none)")
-    parser.add_argument("--coordinates", metavar="SPACE", help="Space of a dense dump's texts that name none (default: norm1000)")
+    parser.add_argument("--coordinates", metavar="SPACE", help="Space of a dense dump's answers that name none (default: norm1000)")
     parser.set_defaults(command=_rescore)
 
 

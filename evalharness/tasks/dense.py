@@ -196,11 +196,12 @@ def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[dict[
     """Return the pictures of a dump as rows for `aggregate`, `tables`, `offline_report` and `outputs`: scored anew, without a model.
 
     Where a row has the model's text, the objects are read from it, in the space that the row names, else in `coordinates`;
-    so what the original lost or dropped is found and counted. Without a text, the stored predictions are scored, and
-    nothing is said about the form of the answer.
+    so what the original lost or dropped is found and counted. Without a text, the stored predictions are scored, in the same
+    space, and nothing is said about the form of the answer. Of `processed:14` only texts can be: such predictions are taken
+    to be on the grid.
     """
-    patch_size(coordinates)
-    return [_scored_row(row, coordinates) for row in read_dump(path)]
+    predictions_in = "norm1000" if patch_size(coordinates) else coordinates
+    return [_scored_row(row, coordinates) for row in read_dump(path, predictions_in)]
 
 
 def _scored_row(row: DumpRow, coordinates: str) -> dict[str, Any]:

@@ -104,6 +104,11 @@ def test_texts_in_pixels_are_scored_in_the_declared_space(tmp_path: Path) -> Non
     assert dense.score_dump(path)[0]["details"]["pairs"]["category"] == []
 
 
+def test_predictions_in_pixels_without_texts_are_scored_in_the_declared_space(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", {**ROW, "pred": [TRUTH]})
+    assert [dense.score_dump(path, coordinates=space)[0]["scores"]["loc_f1"] for space in ("pixels", "norm1000")] == [1.0, 0.0]
+
+
 def test_a_domain_comes_from_the_row_the_mission_the_categories_or_the_rest_of_the_file(tmp_path: Path) -> None:
     empty = {**ROW, "gt": [], "gt_norm1000": [], "pred": []}
     rru = [{**TRUTH, "desc": "类别=紧固件,安装状态=合格"}]
