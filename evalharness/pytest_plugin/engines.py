@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +97,6 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
                 for backend in real
                 for dtype in dtypes
             ]
-        if run.base_model is not None and all(spec.base_path is None for spec in specs):
-            on_notice(f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter")
         specs.sort(key=lambda spec: (real.index(spec.backend), dtypes.index(spec.dtype)))
     if "fake" in run.backend:
         scripts = _scripts(run)
@@ -106,7 +105,19 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
         specs += [
             EngineSpec(f"fake:{name}", "fake", name, script, None, None, not_taken) for script, name in zip(scripts, names, strict=True)
         ]
+    for notice in _idle_options(run, specs):
+        on_notice(notice)
     return specs
+
+
+def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
+    """Yield what was said of checkpoints that are not in this run; in a file it may be a standing choice, here it is a typo."""
+    if run.origin("base_model") == "command line" and all(spec.base_path is None for spec in specs):
+        yield f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter"
+    for pattern, space in (run.coordinates or ()) if run.origin("coordinates") == "command line" else ():
+        if pattern and not any(fnmatchcase(spec.checkpoint, pattern) for spec in specs):
+            names = ", ".join(dict.fromkeys(spec.checkpoint for spec in specs))
+            yield f"--coordinates {pattern}={space} fits no checkpoint of this run: {names}"
 
 
 def _base_and_adapter(info: CheckpointInfo) -> dict[str, Any]:

@@ -182,8 +182,12 @@ class TestDtypes:
         assert [[spec.id for spec in group] for group in groups.values()] == [["hf:ckpt@float32", "hf:ckpt@bfloat16"], ["fake:echo"]]
 
 
-def test_a_base_that_no_adapter_needs_is_named(scripts: Path) -> None:
+def test_what_is_said_of_checkpoints_that_are_not_there_is_named(scripts: Path) -> None:
     notices: list[str] = []
-    for base in ("ckpt", None):
-        engine_specs(config(scripts, "ckpt", base_model=base), scripts, notices.append)
-    assert notices == [f"--base-model {scripts / 'ckpt'} is not used: no checkpoint of this run is an adapter"]
+    for given in ({"base_model": "ckpt"}, {"coordinates": ["ckp*=pixels", "base-*=unit", "norm1000"]}, {}):
+        engine_specs(config(scripts, "ckpt", **given), scripts, notices.append)
+    engine_specs(config(scripts, "ckpt", file="coordinates = 'base-*=unit'\nbase_model = 'ckpt'"), scripts, notices.append)
+    assert notices == [
+        f"--base-model {scripts / 'ckpt'} is not used: no checkpoint of this run is an adapter",
+        "--coordinates base-*=unit fits no checkpoint of this run: ckpt",
+    ]
