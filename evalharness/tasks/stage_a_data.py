@@ -79,7 +79,11 @@ def draw_groups(groups: Sequence[Group], *, max_pass: int | None = None, max_fai
     """Return at most that many groups per mission and label, order kept; None takes all, 0 none.
 
     `Random(seed)` draws those of label pass, `Random(seed + 1)` those of label fail, both anew for every mission.
+    `ConfigError` for a number below 0.
     """
+    for name, cap in (("max_pass", max_pass), ("max_fail", max_fail)):
+        if cap is not None and cap < 0:
+            raise ConfigError(f"{name} must be at least 0, or None for all, got {cap}")
     drawn: list[Group] = []
     for mission in dict.fromkeys(group.mission for group in groups):
         mine = [group for group in groups if group.mission == mission]

@@ -301,6 +301,8 @@ def test_caps_draw_seeded_groups_and_keep_their_order(tmp_path: Path) -> None:
     assert sampled(tmp_path, max_pass=0) == everything[:20]
     with pytest.raises(ConfigError, match="no group of .* was drawn with max_pass=0, max_fail=0"):
         stage_a.load_cases(tmp_path, max_pass=0, max_fail=0)
+    with pytest.raises(ConfigError, match="max_fail must be at least 0, or None for all, got -1"):
+        stage_a.load_cases(tmp_path, max_fail=-1)
     assert sampled(tmp_path, max_fail=99) == everything
     drawn = [sampled(tmp_path, max_pass=5, max_fail=0, seed=1), sampled(tmp_path, max_pass=0, max_fail=5, seed=0)]
     assert [group.removesuffix("::pass") for group in drawn[0]] == [group.removesuffix("::fail") for group in drawn[1]]  # Random(seed + 1)
