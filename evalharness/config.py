@@ -230,6 +230,13 @@ OPTIONS: tuple[Option, ...] = (
         "Name of the run and of its folder (default: UTC time and six random digits)",
         metavar="ID",
     ),
+    Option(
+        "resume",
+        Text(_RUN_ID, legal="the name of a run, which is that of its folder in --report-dir"),
+        "Go on with a run that broke off or has errors, with the options it was started with: what it has generated is not generated "
+        "again (default: start a new run)",
+        metavar="RUN_ID",
+    ),
     Option("report_dir", Folder(), "Folder that gets one folder per run (default: reports)", default=Path("reports"), metavar="FOLDER"),
     Option(
         "baseline",

@@ -17,12 +17,17 @@ Where a case was asked in steps, `steps` in its generation or failure says how m
 lines before it, that many, are its own. `copied` marks what a worker took over from the journal of one that died.
 `journal/crashes.jsonl` has the units that workers left unfinished (`pytest_plugin/takeover.py`). Readers ignore unknown
 kinds and keys, and a torn last line.
+
+A session that resumes a run adds files of its own, `resumed-001-<worker>.jsonl`, and what they say comes later, whatever
+workers are called. Each file is locked while its process lives, so that nobody resumes what still goes on.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,10 +35,23 @@ from typing import Any, NamedTuple
 
 from evalharness.errors import RecordError
 
-__all__ = ["Journal", "Line", "encode", "read_journals", "read_lines"]
+__all__ = ["Journal", "Line", "encode", "journal_name", "read_journals", "read_lines", "session_of"]
 
 encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 """Returns plain data as one line of ASCII JSON; `TypeError` or `ValueError` for what is none."""
+
+_RESUMED = re.compile(r"resumed-(\d{3,})-.+", re.DOTALL)
+
+
+def journal_name(writer: str, session: int) -> str:
+    """Return how a writer's journal is called in a session of the run: 0 began it, 1, 2… resumed it."""
+    return writer if session == 0 else f"resumed-{session:03}-{writer}"
+
+
+def session_of(name: str) -> int:
+    """Return the session that a journal of this name was written in."""
+    found = _RESUMED.fullmatch(name)
+    return 0 if found is None else int(found[1])
 
 
 class Journal:
@@ -48,6 +66,13 @@ class Journal:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             raise RecordError(f"{self.path} cannot be opened: {error.strerror}; choose another folder with --report-dir") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise RecordError(f"{self.path} is being written by another process; start this run under another --run-id") from None
+        except OSError:
+            pass  # a file system without locks; who resumes the run there is told so
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line and hand it to the operating system; raises `RecordError` (disk full, folder gone, no JSON)."""
@@ -86,8 +111,8 @@ class Line(NamedTuple):
 
 
 def read_lines(run_dir: Path) -> Iterator[Line]:
-    """Yield every complete line of every worker's journal, in name order; a torn last line is left out."""
-    for path in sorted((run_dir / "journal").glob("*.jsonl")):
+    """Yield every complete line of every worker's journal, by session, then by name; a torn last line is left out."""
+    for path in sorted((run_dir / "journal").glob("*.jsonl"), key=lambda path: (session_of(path.stem), path.name)):
         offset = 0
         with path.open("rb") as lines:
             for number, raw in enumerate(lines, 1):

@@ -6,6 +6,7 @@ finds here what need not be generated again: samples one by one, and the request
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,8 +40,11 @@ class RecordedRun:
             self._by_case.setdefault((case[0], case[1], case[2]), {})[worker] = found
 
     @classmethod
-    def read(cls, run_dir: Path) -> RecordedRun:
-        """Return the records of a run that ended or was killed. Raises `RecordError` where there is nothing to go by."""
+    def read(cls, run_dir: Path, *, may_be_empty: bool = False) -> RecordedRun:
+        """Return the records of a run that ended or was killed. Raises `RecordError` where there is nothing to go by.
+
+        `may_be_empty`: that it was collected is enough, though no case has a record.
+        """
         if not run_dir.is_dir():
             raise RecordError(f"{run_dir} is no folder; give that of a run, such as reports/RUN_ID")
         run = read_run(run_dir)
@@ -55,7 +59,7 @@ class RecordedRun:
             raise RecordError(
                 f"{run_dir / 'journal'} cannot be understood ({problem}); it is no journal that this evalharness reads"
             ) from error
-        if not records.collected or not (records.rows or records.cases):
+        if not records.collected or not (may_be_empty or records.rows or records.cases):
             raise RecordError(f"{run_dir} holds no record of any case: its run ended before the first one")
         return cls(run_dir, run, records)
 
@@ -92,7 +96,8 @@ class RecordedRun:
     def find(self, engine: str, eval_name: str, case_id: str, nodeid: str | None = None) -> CaseRecords | None:
         """Return what is recorded of a case, None if nothing is.
 
-        Where several workers asked it, that which the test `nodeid` judged, else the one with the most samples, the last of equals.
+        Where several workers asked it, that which the test `nodeid` judged, else the one with the most samples, then with the
+        most of its steps, the last of equals.
         """
         found = self._by_case.get((engine, eval_name, case_id))
         if found is None:
@@ -100,4 +105,25 @@ class RecordedRun:
         row = self.records.rows.get(nodeid or "")
         if row is not None and row["worker"] in found:
             return found[row["worker"]]
-        return max(reversed(found.values()), key=lambda case: sum(isinstance(sample, Recorded) for sample in case.samples.values()))
+        return max(reversed(found.values()), key=lambda case: (_num_made(case.samples), _num_made(case.in_steps)))
+
+    def find_made(self, engine: str, eval_name: str, case_id: str) -> CaseRecords | None:
+        """Return what was generated for a case, failures left out; None if nothing was."""
+        found = self.find(engine, eval_name, case_id)
+        if found is None:
+            return None
+        samples: dict[int, Recorded | Failed] = {sample: one for sample, one in found.samples.items() if isinstance(one, Recorded)}
+        in_steps: dict[tuple[int, int], Recorded | Failed] = {
+            place: one for place, one in found.in_steps.items() if isinstance(one, Recorded)
+        }
+        return CaseRecords(samples, in_steps, found.shape) if samples or in_steps else None
+
+    @property
+    def num_generations(self) -> int:
+        """How many different samples were generated."""
+        made = (self.find(*case) for case in self._by_case)
+        return sum(_num_made(case.samples) for case in made if case is not None)
+
+
+def _num_made(outcomes: Mapping[Any, Recorded | Failed]) -> int:
+    return sum(isinstance(outcome, Recorded) for outcome in outcomes.values())

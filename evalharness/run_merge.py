@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.errors import RecordError
-from evalharness.journal import Line, encode, read_lines
+from evalharness.journal import Line, encode, read_lines, session_of
 from evalharness.nodeids import parse_nodeid
 from evalharness.run_totals import Throughput
 from evalharness.run_workers import WorkerTimes
@@ -27,6 +27,7 @@ __all__ = [
     "Failed",
     "Recorded",
     "RunRecords",
+    "eval_entries",
     "generation_facts",
     "known_nodeids",
     "merge_rows",
@@ -96,6 +97,10 @@ class CaseRecords:
     shape: list[int] | None = None
     """How many requests each step had; None for a case that was not asked in steps, or that has not come to its end."""
 
+    def has_all(self, num_samples: int) -> bool:
+        """Return whether every sample came to its end, by a generation or a failure."""
+        return all(sample in self.samples for sample in range(num_samples))
+
     def generation(self, sample: int) -> Recorded | None:
         """Return a sample's generation, None where it failed or is not there."""
         found = self.samples.get(sample)
@@ -117,6 +122,10 @@ class RunRecords:
     evals: dict[str, Row] = field(default_factory=dict)
     engine_lines: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    """Those of the session that was the last to work on the run."""
+    earlier_problems: list[str] = field(default_factory=list)
+    """Those of the sessions that it resumed."""
+    session: int = 0
     throughput: Throughput = field(default_factory=Throughput)
     workers: WorkerTimes = field(default_factory=WorkerTimes)
     rows: dict[str, Row] = field(default_factory=dict)
@@ -132,6 +141,10 @@ def read_records(run_dir: Path) -> RunRecords:
     records = RunRecords()
     for line in read_lines(run_dir):
         worker, values = line.path.stem, line.values
+        if (session := session_of(worker)) != records.session:
+            records.session = session
+            records.earlier_problems += records.problems
+            records.problems = []
         kind = values.pop("kind")
         if kind in ("generation", "step"):
             _add_outcome(records, worker, values, _recorded(records, worker, line))
@@ -206,6 +219,11 @@ def generation_facts(records: RunRecords) -> dict[str, list[Row]]:
     """Return what run.json says of how the generations were made: throughput, workers, durations."""
     workers = records.workers
     return {"throughput": records.throughput.entries(), "workers": workers.entries(), "durations": workers.durations()}
+
+
+def eval_entries(records: RunRecords) -> list[Row]:
+    """Return what run.json says of the evals: all but their cases and how these are decoded, which are in every row."""
+    return [{name: value for name, value in entry.items() if name not in ("cases", "options")} for entry in records.evals.values()]
 
 
 def known_nodeids(nodeids: Iterable[str], evals: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from evalharness.errors import RecordError
 from evalharness.report.reading import read_run
 from evalharness.run_file import write_run_file
-from evalharness.run_merge import generation_facts, known_nodeids, merge_rows, missing_row, read_records, write_samples
+from evalharness.run_merge import eval_entries, generation_facts, known_nodeids, merge_rows, missing_row, read_records, write_samples
 from evalharness.run_totals import engine_entries, judge_gates
 
 __all__ = ["rebuild_run"]
@@ -41,7 +41,7 @@ def rebuild_run(run_dir: Path) -> bool:
     judged = {
         "rebuilt": True,
         "engines": engine_entries(engines.values(), records.engine_lines),
-        "evals": [{name: value for name, value in entry.items() if name != "cases"} for entry in records.evals.values()],
+        "evals": eval_entries(records),
         "gates": judge_gates(records.evals, rows, (), interrupted=_UNFINISHED, unfinished=_UNFINISHED),
         "aggregates": [],
         "tables": [],

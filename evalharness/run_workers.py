@@ -6,9 +6,11 @@ Plain data from journal lines; no pytest. Times are of one machine's clock.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from evalharness.journal import session_of
 
 __all__ = ["WorkerTimes"]
 
@@ -73,10 +75,13 @@ class WorkerTimes:
         """Return one entry per worker that opened an engine.
 
         `idle_share` is the part of the run's working time, from the first engine that any worker began to open to the last
-        result, in which this one neither opened an engine nor generated; a worker that died is idle from then on.
+        result, in which this one neither opened an engine nor generated; a worker that died is idle from then on. The time
+        before a run was resumed is nobody's.
         """
-        firsts = [entry.first_s for entry in self._workers.values() if entry.first_s is not None]
-        span_s = max((entry.last_s for entry in self._workers.values()), default=0.0) - min(firsts, default=0.0)
+        sessions: defaultdict[int, list[_Worker]] = defaultdict(list)
+        for name, entry in self._workers.items():
+            sessions[session_of(name)].append(entry)
+        spans = {session: _span_s(entries) for session, entries in sessions.items()}
         return [
             {
                 "worker": name,
@@ -86,7 +91,7 @@ class WorkerTimes:
                 "num_units": entry.num_units,
                 "load_s": round(entry.load_s, 3),
                 "generation_s": round(entry.generation_s, 3),
-                "idle_share": round(max(0.0, 1 - (entry.load_s + entry.generation_s) / span_s), 4) if span_s > 0 else None,
+                "idle_share": _idle_share(entry, spans[session_of(name)]),
             }
             for name, entry in sorted(self._workers.items(), key=lambda item: (len(item[0]), item[0]))
         ]
@@ -94,3 +99,12 @@ class WorkerTimes:
     def durations(self) -> list[Row]:
         """Return the seconds and outcomes of each engine's evals, units that broke left out."""
         return [{**total, "generation_s": round(total["generation_s"], 3)} for total in self._evals.values()]
+
+
+def _span_s(workers: Sequence[_Worker]) -> float:
+    firsts = [entry.first_s for entry in workers if entry.first_s is not None]
+    return max((entry.last_s for entry in workers), default=0.0) - min(firsts, default=0.0)
+
+
+def _idle_share(worker: _Worker, span_s: float) -> float | None:
+    return round(max(0.0, 1 - (worker.load_s + worker.generation_s) / span_s), 4) if span_s > 0 else None

@@ -8,6 +8,7 @@ from evalharness.pytest_plugin.card_slots import pytest_xdist_auto_num_workers
 from evalharness.pytest_plugin.fixtures import case, coordinates, details, engine, generation, generations, score, steps
 from evalharness.pytest_plugin.hooks import (
     pytest_collection_finish,
+    pytest_collection_modifyitems,
     pytest_configure,
     pytest_generate_tests,
     pytest_keyboard_interrupt,
@@ -35,6 +36,7 @@ __all__ = [
     "generations",
     "pytest_addoption",
     "pytest_collection_finish",
+    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_keyboard_interrupt",

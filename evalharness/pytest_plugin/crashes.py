@@ -84,7 +84,7 @@ class Crashes:
 
     def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Sequence[str]) -> bool:
         """Return whether the test runs once more, and note what is left of its unit."""
-        signs = last_signs(self._state.run_dir / "journal" / f"{worker}.jsonl")
+        signs = self._last_signs(worker)
         how = self._how_it_died(worker, signs)
         one_by_one = self._unit_deaths[unit] >= _MAX_DEATHS
         ran = self._running.get(worker) == nodeid
@@ -108,8 +108,11 @@ class Crashes:
         one_by_one = self._unit_deaths[unit] >= _MAX_DEATHS
         if nodeids:
             note = CrashNote(worker, unit.engine, unit.path, unit.shard, nodeids, one_by_one, signs.words is not None)
-            note_crash(self._state.run_dir, note)
+            note_crash(self._state.run_dir, note, self._state.session_number)
         return retried
+
+    def _last_signs(self, worker: str) -> LastSigns:
+        return last_signs(self._state.run_dir / "journal" / f"{self._state.journal_name(worker)}.jsonl")
 
     def _how_it_died(self, worker: str, signs: LastSigns) -> str:
         if worker in self.killed:
@@ -118,7 +121,7 @@ class Crashes:
 
     def died_without_work(self, worker: str) -> None:
         """Note the death of a worker that had no test any more."""
-        how = self._how_it_died(worker, last_signs(self._state.run_dir / "journal" / f"{worker}.jsonl"))
+        how = self._how_it_died(worker, self._last_signs(worker))
         self._state.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
 
     def is_given_up(self, engine: str) -> bool:

@@ -21,7 +21,17 @@ from evalharness.pytest_plugin.output_files import write_outputs
 from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
 from evalharness.regression_gates import RegressionJudge, find_baseline
 from evalharness.run_file import environment_facts, write_run_file
-from evalharness.run_merge import generation_facts, known_nodeids, merge_rows, missing_row, note_crashes, read_records, write_samples
+from evalharness.run_lock import RunLock
+from evalharness.run_merge import (
+    eval_entries,
+    generation_facts,
+    known_nodeids,
+    merge_rows,
+    missing_row,
+    note_crashes,
+    read_records,
+    write_samples,
+)
 from evalharness.run_totals import engine_entries, judge_gates
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
@@ -32,14 +42,8 @@ EXIT_BROKEN = 10
 
 def start_run(state: EvalSession) -> None:
     """Write run.json with what is asked; raises `RecordError` where the run's folder is taken or cannot be written."""
-    journal_dir = state.run_dir / "journal"
-    try:
-        state.run_dir.mkdir(parents=True, exist_ok=True)
-        journal_dir.mkdir()  # fails if it is there: of two runs started with one id, one gets it
-    except FileExistsError:
-        raise RecordError(f"run {state.run.run_id!r} exists already in {state.run.report_dir}; choose another --run-id") from None
-    except OSError as error:
-        raise RecordError(f"{journal_dir} cannot be made: {error.strerror}; choose another folder with --report-dir") from error
+    if state.resumed is None:
+        _make_folder(state)
     state.started_run = True
     state.asked = {
         "run_id": state.run.run_id,
@@ -52,10 +56,27 @@ def start_run(state: EvalSession) -> None:
         **state.origin,
         **environment_facts(state.root),
     }
+    if state.resumed is not None:
+        state.asked = state.resumed.asked(state.asked)
     write_run_file(state.run_dir, state.asked)
     # Were the run killed, its report would be made from this.
     engines = [spec.to_json() for spec in state.known_engines]
     state.journal.write("collected", {"engines": engines, "nodeids": state.eval_nodeids})
+
+
+def _make_folder(state: EvalSession) -> None:
+    journal_dir = state.run_dir / "journal"
+    try:
+        state.run_dir.mkdir(parents=True, exist_ok=True)
+        journal_dir.mkdir()  # fails if it is there: of two runs started with one id, one gets it
+    except FileExistsError:
+        name = state.run.run_id
+        raise RecordError(
+            f"run {name!r} exists already in {state.run.report_dir}; choose another --run-id, or go on with it: --resume {name}"
+        ) from None
+    except OSError as error:
+        raise RecordError(f"{journal_dir} cannot be made: {error.strerror}; choose another folder with --report-dir") from error
+    state.lock = RunLock(state.run_dir)
 
 
 def finish_run(
@@ -92,7 +113,7 @@ def finish_run(
         "interrupted": interrupted,
         "exit_code": _exit_code(exit_code, gates, is_broken=bool(problems or counts["error"])),
         "engines": entries,
-        "evals": [{name: value for name, value in entry.items() if name != "cases"} for entry in records.evals.values()],
+        "evals": eval_entries(records),
         "gates": gates,
         "aggregates": aggregates,
         "tables": tables,
@@ -101,6 +122,8 @@ def finish_run(
         **(state.generation_facts or generation_facts(records)),
         "problems": problems,
     }
+    if records.earlier_problems:
+        run["earlier_problems"] = records.earlier_problems  # what broke then is mended, or has broken again
     write_run_file(state.run_dir, run)
     return run, rows
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from _pytest.outcomes import Failed
@@ -14,13 +15,15 @@ from evalharness.config_kinds import PerCheckpoint
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.pytest_plugin.collection import is_ours
+from evalharness.pytest_plugin.deferred_engine import DeferredEngine
 from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, NotRecorded, shorten
 from evalharness.pytest_plugin.recording import Details, Score
-from evalharness.pytest_plugin.session import STATE
+from evalharness.pytest_plugin.session import STATE, EvalSession
 from evalharness.pytest_plugin.worker_life import leave_if_engine_died
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
+    from evalharness.pytest_plugin.engines import EngineSpec
 
 __all__ = ["case", "coordinates", "details", "engine", "generation", "generations", "score", "steps"]
 
@@ -32,19 +35,27 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """The engine of this test: one checkpoint on one backend, kept loaded while tests use it."""
     state = request.config.stash[STATE]
     spec = state.engine_spec(request.param)
+    if state.may_need_no_engine(spec):
+        opened = cast("Engine", DeferredEngine(spec.backend, partial(_open, state, spec)))
+    else:
+        opened = _open(state, spec)
+    yield opened
     try:
-        opened = state.open_engine(spec)
+        state.close_engine(spec, opened)
+    except RecordError as error:
+        stop_for(request.session, error)
+
+
+def _open(state: EvalSession, spec: EngineSpec) -> Engine:
+    """Return the engine, loaded; fails the test where that does not work."""
+    try:
+        return state.open_engine(spec)
     except Exception as error:
         if not isinstance(error, EvalHarnessError):
             traceback.print_exc()  # captured with the first test that needs the engine
         # Short on purpose: pytest shows this for every test that needs the engine.
         message = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {error}"
         raise Failed(f"engine {spec.id} cannot be opened: {message}", pytrace=False) from None
-    yield opened
-    try:
-        state.close_engine(spec, opened)
-    except RecordError as error:
-        stop_for(request.session, error)
 
 
 @pytest.fixture

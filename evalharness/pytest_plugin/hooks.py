@@ -20,9 +20,12 @@ from evalharness.pytest_plugin.options import add_markers, asked_on_command_line
 from evalharness.pytest_plugin.outcomes import Miss, is_assertion, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, forget_config, reporting_config
+from evalharness.pytest_plugin.resuming import Resumption, asks_to_resume, resume_run
 from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
+from evalharness.pytest_plugin.unit_plan import is_eval_test
 from evalharness.pytest_plugin.worker_life import start_heartbeat
+from evalharness.run_lock import RunLock
 
 _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
 
@@ -38,10 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
     elif given is not None:
         engines = None if given["engines"] is None else [EngineSpec.from_json(values) for values in given["engines"]]
         worker: str = config.workerinput["workerid"]  # type: ignore[attr-defined]
-        state = EvalSession(RunConfig.from_json(given["run"]), config.rootpath, worker, given["num_workers"], engines)
+        run = RunConfig.from_json(given["run"])
+        resumed = Resumption.read(Path(run.report_dir) / run.run_id, given["session"]) if given["session"] else None
+        state = EvalSession(run, config.rootpath, worker, given["num_workers"], engines, resumed)
     else:
         num_workers = _num_workers(config)
-        state = EvalSession(resolve_run_config(config), config.rootpath, "controller" if num_workers else "main", num_workers)
+        run, resumed, lock = _options(config)
+        state = EvalSession(run, config.rootpath, "controller" if num_workers else "main", num_workers, resumed=resumed)
+        state.lock = lock
         plan_cards(config, state.run, num_workers)
         if not num_workers:
             take_cards(config)
@@ -59,6 +66,15 @@ def pytest_configure(config: pytest.Config) -> None:
             state.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
         except EvalHarnessError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLock | None]:
+    """Return the options of the run, and what it has where it is resumed."""
+    run = resolve_run_config(config)
+    try:
+        return resume_run(run, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
+    except EvalHarnessError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def _given(config: pytest.Config) -> Any:
@@ -92,6 +108,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise as_collection_error(error) from error
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the evals' tests that a resumed run does not have."""
+    resumed = config.stash[STATE].resumed
+    if resumed is None:
+        return
+    others = [item for item in items if is_eval_test(item) and not resumed.is_wanted(item.nodeid)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
@@ -100,6 +129,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     try:
         state.plan_units(session.items)
+        if state.resumed is not None and state.worker == "main":
+            state.resumed.check_collected(state.eval_nodeids)
         if not state.eval_nodeids:
             return
         state.card_problem = card_problem(state.cards, state.worker)
@@ -274,3 +305,5 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()
+        if state.lock is not None:
+            state.lock.close()

@@ -24,7 +24,8 @@ def announce(state: EvalSession, num_tests: int) -> str:
     engines = ", ".join(spec.id for spec in state.known_engines)
     workers = f", {state.num_workers} workers" if state.num_workers > 1 else ""
     line = f"evalharness: {num_tests} eval tests on {engines}{workers}; run {run.run_id} -> {state.run_dir}"
-    line = "\n".join([line, *(f"evalharness: {notice}" for notice in state.notices)])
+    more = state.notices if state.resumed is None else [state.resumed.announcement, *state.notices]
+    line = "\n".join([line, *(f"evalharness: {notice}" for notice in more)])
     baseline = state.asked.get("baseline")
     if baseline is None:
         return line

@@ -1,4 +1,4 @@
-"""Whether a case would be asked today what it was asked then, as far as can be told without a tokenizer.
+"""Whether a run's cases are the same today, and would be asked what they were asked then, as far as can be told without a tokenizer.
 
 Every text of the messages must stand in the recorded prompt, and every image must be the one whose SHA-256 is recorded. A
 text that has only lost its end is still found: that is not noticed.
@@ -6,9 +6,10 @@ text that has only lost its end is still found: that is not noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import EvalHarnessError
 from evalharness.images import image_sha256
@@ -17,7 +18,18 @@ from evalharness.pytest_plugin.asking import CaseRequest, Request, Step
 from evalharness.recorded import outcome_of
 from evalharness.run_merge import CaseRecords, Recorded
 
-__all__ = ["PromptChange", "prompt_change"]
+__all__ = ["PromptChange", "case_changes", "prompt_change"]
+
+
+def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple[str, str]]:
+    """Yield the id of each case that is gone, new or described otherwise, and which it is; `then` is by id, as journals have it."""
+    known = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in now}
+    yield from ((case_id, "the case is not there any more") for case_id in then if case_id not in known)
+    for case_id, facts in known.items():
+        if case_id not in then:
+            yield case_id, "the case is new and was never asked"
+        elif facts != then[case_id]:
+            yield case_id, "its group or tags are others now"
 
 
 class PromptChange(NamedTuple):

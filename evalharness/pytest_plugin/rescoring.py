@@ -20,7 +20,7 @@ from evalharness.nodeids import parse_nodeid
 from evalharness.pytest_plugin.asking import Outcome
 from evalharness.pytest_plugin.engines import EngineSpec
 from evalharness.pytest_plugin.outcomes import ItemRecord, NotRecorded
-from evalharness.pytest_plugin.prompt_changes import prompt_change
+from evalharness.pytest_plugin.prompt_changes import case_changes, prompt_change
 from evalharness.pytest_plugin.session import EvalSession
 from evalharness.recorded import RecordedRun, outcome_of
 from evalharness.run_merge import CaseRecords, Recorded
@@ -112,20 +112,10 @@ class RescoringSession(EvalSession):
     def _compare_evals(self) -> None:
         for path, entry in self.recorded.records.evals.items():
             if path in self.modules:
-                self._compare_cases(entry["name"], entry.get("cases", {}), self.modules[path].cases)
+                for case_id, what in case_changes(entry.get("cases", {}), self.modules[path].cases):
+                    self._note_change(entry["name"], what, case_id)
             else:
                 self.journal.write("problem", {"problem": f"{path} is not there any more: its tests could not run again"})
-
-    def _compare_cases(self, eval_name: str, then: dict[str, Any], now: Sequence[Case]) -> None:
-        known = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in now}
-        for case_id in then:
-            if case_id not in known:
-                self._note_change(eval_name, "the case is not there any more", case_id)
-        for case_id, facts in known.items():
-            if case_id not in then:
-                self._note_change(eval_name, "the case is new and was never asked", case_id)
-            elif facts != then[case_id]:
-                self._note_change(eval_name, "its group or tags are others now", case_id)
 
     def _note_change(self, eval_name: str, what: str, case_id: str, detail: str | None = None) -> None:
         """Add a case to run.json's list of changes; each engine asked it, and it is named once."""

@@ -16,19 +16,24 @@ import pytest
 from evalharness.config import RunConfig
 from evalharness.config_checks import check_combinations
 from evalharness.errors import BackendError, ConfigError
-from evalharness.journal import Journal
-from evalharness.pytest_plugin.collection import EvalModule, gates_of, parametrize_eval, plugin_names, read_eval
+from evalharness.journal import Journal, journal_name
+from evalharness.pytest_plugin.collection import EvalModule, parametrize_eval, read_eval
+from evalharness.pytest_plugin.deferred_engine import asks_anything, opened_engine
 from evalharness.pytest_plugin.engine_pool import EnginePool
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.eval_notes import eval_lines
 from evalharness.pytest_plugin.heartbeat import Heartbeat
 from evalharness.pytest_plugin.outcomes import ItemRecord
-from evalharness.pytest_plugin.takeover import takeover_of
+from evalharness.pytest_plugin.resuming import Resumption
+from evalharness.pytest_plugin.takeover import Takeover, read_crashes, takeover_of
 from evalharness.pytest_plugin.unit_plan import UnitPlan
 from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.units import EvalNode, UnitKey, parse_nodeid
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
+    from evalharness.run_lock import RunLock
+    from evalharness.run_merge import CaseRecords
 
 __all__ = ["NEW_SESSION", "STATE", "EvalSession", "utc_now"]
 
@@ -41,8 +46,20 @@ def utc_now() -> str:
 class EvalSession:
     """State of one pytest process; `worker` is "main" without xdist, "gw0"… in a worker, "controller" above them."""
 
-    def __init__(self, run: RunConfig, root: Path, worker: str, num_workers: int, engines: Sequence[EngineSpec] | None = None) -> None:
+    def __init__(
+        self,
+        run: RunConfig,
+        root: Path,
+        worker: str,
+        num_workers: int,
+        engines: Sequence[EngineSpec] | None = None,
+        resumed: Resumption | None = None,
+    ) -> None:
         self.run = run
+        self.resumed = resumed
+        """What the run has, where this session goes on with one."""
+        self.lock: RunLock | None = None
+        """What keeps other processes from going on with this run."""
         self.root = root
         self.worker = worker
         self.num_workers = num_workers
@@ -71,6 +88,8 @@ class EvalSession:
         self._notices: list[str] = []
         self.notices: list[str] = []
         """What is odd about the checkpoints, and which were skipped; said before the run and in run.json."""
+        if resumed is not None:
+            self.notices += resumed.notices
         self._pool = EnginePool(run, self._note)
         self.progress = UnitProgress()
         self.cards: tuple[str, ...] | None = None
@@ -93,7 +112,8 @@ class EvalSession:
         """The engines of the run; found, and their checkpoints looked at, on first use."""
         if self._engines is None:
             check_combinations(self.run)
-            self._engines = engine_specs(self.run, self.root, self.notices.append)
+            find = engine_specs if self.resumed is None else self.resumed.engine_specs
+            self._engines = find(self.run, self.root, self.notices.append)
         return self._engines
 
     @property
@@ -109,6 +129,8 @@ class EvalSession:
         """Return the eval of a module, its cases loaded once per process."""
         if path not in self.modules:
             module = read_eval(marker, path, self.run, self.root)
+            if self.resumed is not None:
+                self.resumed.check_eval(module)
             for other in self.modules.values():
                 if other.name == module.name:  # rows, journals and comparisons go by this name
                     raise ConfigError(
@@ -180,11 +202,26 @@ class EvalSession:
     # Running
 
     @property
+    def session_number(self) -> int:
+        """Which session of the run this is: 0 began it."""
+        return 0 if self.resumed is None else self.resumed.session
+
+    def journal_name(self, worker: str) -> str:
+        """Return how the journal of one of this session's processes is called, and the process itself in rows."""
+        return journal_name(worker, self.session_number)
+
+    @property
     def journal(self) -> Journal:
         """This process's journal, opened on first use."""
         if self._journal is None:
-            self._journal = Journal(self.run_dir, self.worker)
+            self._journal = Journal(self.run_dir, self.journal_name(self.worker))
         return self._journal
+
+    def may_need_no_engine(self, spec: EngineSpec) -> bool:
+        """Return whether all that an engine would be asked may be recorded: by earlier sessions, or by a worker that died."""
+        if self.resumed is not None:
+            return True
+        return self.is_worker and any(note.engine == spec.id for note in read_crashes(self.run_dir, self.session_number))
 
     def open_engine(self, spec: EngineSpec) -> Engine:
         """Return the opened engine of a spec and note its facts."""
@@ -200,7 +237,7 @@ class EvalSession:
         finally:
             self.is_opening_engine = False
         facts = engine.describe()
-        where = {"worker": self.worker, "devices": None if self.cards is None else list(self.cards)}
+        where = {"worker": self.journal.worker, "devices": None if self.cards is None else list(self.cards)}
         self.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
         return engine
 
@@ -225,13 +262,21 @@ class EvalSession:
         if unit.engine in self._hanging:
             raise BackendError(self._hanging[unit.engine])
         module = self.modules[unit.path]
-        takeover = takeover_of(self.run_dir, unit, module.name) if self.is_worker else None
-        cases = self._plan.cases_left(unit, None if takeover is None else takeover.nodeids)
-        more: Any = {} if takeover is None else {"recorded": takeover.recorded, "one_by_one": takeover.one_by_one}
+        takeover = takeover_of(self.run_dir, unit, module.name, self.session_number) if self.is_worker else None
+        if takeover is None:
+            takeover = Takeover(None, False, self._recorded_of(unit.engine, module.name))
+        cases = self._plan.cases_left(unit, takeover.nodeids)
+        if asks_anything(cases, takeover.recorded, len(module.variants)):
+            opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
+        more: Any = {"recorded": takeover.recorded, "one_by_one": takeover.one_by_one}
         self.journal.write("unit_start", {"engine": unit.engine, "eval": module.name})
         runner = UnitRunner(unit.engine, engine, module, cases, self.journal, self.progress, **more)
         self.running = (unit, runner)
         return runner
+
+    def _recorded_of(self, engine_id: str, eval_name: str) -> Callable[[str], CaseRecords | None]:
+        """Return what earlier sessions of the run have generated."""
+        return (lambda case_id: None) if self.resumed is None else self.resumed.made(engine_id, eval_name)
 
     def stop_runner(self) -> None:
         """End the running unit, if any."""
@@ -250,11 +295,12 @@ class EvalSession:
         Its facts are noted again: some are counts of what happened since it was opened.
         """
         self.stop_runner()
-        if spec.id in self._hanging:
+        opened = opened_engine(engine)
+        if spec.id in self._hanging or opened is None:
             return
-        facts = engine.describe()
-        self._pool.give_back(spec, engine)
-        self.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self.worker})
+        facts = opened.describe()
+        self._pool.give_back(spec, opened)
+        self.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self.journal.worker})
 
     def test_ended(self, record: ItemRecord, duration_s: float) -> None:
         """Write the test's row and let its case's generations go when no other test needs them."""
@@ -262,7 +308,7 @@ class EvalSession:
         if is_last and self.running is not None:
             self.running[1].release(record.case.id)
         self.journal.write(
-            "row", {**record.to_json(), "run_id": self.run.run_id, "worker": self.worker, "duration_s": round(duration_s, 6)}
+            "row", {**record.to_json(), "run_id": self.run.run_id, "worker": self.journal.worker, "duration_s": round(duration_s, 6)}
         )
 
     def note_evals(self, items: Sequence[pytest.Item]) -> None:
@@ -270,20 +316,9 @@ class EvalSession:
         if self._evals_noted:
             return
         self._evals_noted = True
-        tests: dict[str, dict[str, list[str]]] = {}
-        for item in items:
-            if item.nodeid in self._plan.units:
-                node = self.eval_node(item.nodeid)
-                known = tests.setdefault(node.path, {})
-                if node.test not in known:
-                    known[node.test] = [gate.expression for gate in gates_of(item)]
-        for path, gates in tests.items():
-            module = self.modules[path]
-            cases = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in module.cases}
-            facts = {"name": module.name, "path": path, "num_cases": len(cases), "plugins": plugin_names(module.plugins)}
-            if module.directions:
-                facts["directions"] = dict(module.directions)
-            self.journal.write("eval", {**facts, "tests": gates, "cases": cases})
+        evals = ((item, self.eval_node(item.nodeid)) for item in items if item.nodeid in self._plan.units)
+        for line in eval_lines(evals, self.modules):
+            self.journal.write("eval", line)
 
     def close(self) -> None:
         """End the running unit, close the engine that was kept, and close the journal."""

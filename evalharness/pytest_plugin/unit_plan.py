@@ -11,7 +11,7 @@ from evalharness.cases import Case
 from evalharness.errors import ConfigError
 from evalharness.pytest_plugin.units import UnitKey, assign_units
 
-__all__ = ["UnitPlan"]
+__all__ = ["UnitPlan", "is_eval_test"]
 
 
 class UnitPlan:
@@ -30,7 +30,7 @@ class UnitPlan:
 
     def add_items(self, items: Iterable[pytest.Item], engine_ids: Sequence[str], num_workers: int) -> None:
         """Note which tests share a unit, which cases each unit has, and how many tests wait for each case."""
-        evals = {item.nodeid: item for item in items if _is_eval(item)}
+        evals = {item.nodeid: item for item in items if is_eval_test(item)}
         self.add_nodeids(list(evals), engine_ids, num_workers)
         for nodeid, item in evals.items():
             case, engine_id = item.callspec.params["case"], item.callspec.params["engine"]  # type: ignore[attr-defined]
@@ -61,6 +61,7 @@ class UnitPlan:
         return not self._tests_left[key]
 
 
-def _is_eval(item: pytest.Item) -> bool:
+def is_eval_test(item: pytest.Item) -> bool:
+    """Return whether a collected test has a case and an engine."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return "engine" in parameters and isinstance(parameters.get("case"), Case)

@@ -21,9 +21,10 @@ from evalharness.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.asking import CaseRequest, Next, Outcome, Request, Step, asks_in_steps, last_frame
 from evalharness.pytest_plugin.collection import EvalModule
+from evalharness.pytest_plugin.deferred_engine import asks_anything
 from evalharness.pytest_plugin.own_record import OwnRecord, read_own_record
 from evalharness.recorded import outcome_of
-from evalharness.run_merge import CaseRecords
+from evalharness.run_merge import CaseRecords, Failed, Recorded
 
 __all__ = ["UnitProgress", "UnitRunner"]
 
@@ -67,15 +68,16 @@ class _Asked(NamedTuple):
     position: int
     request: Request
     options: GenerationOptions
-    known: Outcome | None = None
-    """What a worker that died had recorded of it."""
+    known: Recorded | Failed | None = None
+    """What is recorded of it already."""
 
 
 class UnitRunner:
     """Generates a unit's cases in a thread of its own; `outcomes` waits for one case.
 
     Every finished generation is in the journal before a test can see it. `recorded` gives what the run has of a case from
-    a worker that died: that is not generated again. `one_by_one`: a case is asked only once a test waits for it.
+    a worker that died, or from an earlier session: that is not generated again, and where it is all, the engine is not
+    touched. `one_by_one`: a case is asked only once a test waits for it.
     """
 
     def __init__(
@@ -196,9 +198,10 @@ class UnitRunner:
             self.fatal = error
 
     def _generate(self) -> None:
-        if asks_in_steps(self._module.request):
-            self._engine.check_options(self._module.variants)  # before the first step, not after the last one
-        cases = [_Open(case, self._module.request_of(case, self._engine.check_options)) for case in self._cases]
+        variants = self._module.variants
+        if asks_in_steps(self._module.request) and asks_anything(self._cases, self._recorded_before, len(variants)):
+            self._engine.check_options(variants)  # before the first step, not after the last one
+        cases = [_Open(case, self._request_of(case)) for case in self._cases]
         try:
             for case in cases:
                 self._go_on(case, case.request.begin())
@@ -206,7 +209,7 @@ class UnitRunner:
                 asked = self._next_round()
                 for one in asked:
                     if one.known is not None:
-                        self._take(one, one.known)
+                        self._take(one, outcome_of(one.known))
                 self._ask([one for one in asked if one.known is None])
         finally:
             for case in cases:
@@ -218,6 +221,8 @@ class UnitRunner:
         questions = [one for one in asked if one.step is None] if plugins else list(asked)
         steps = [one for one in asked if one.step is not None] if plugins else []
         for group, acting in ((steps, ()), (questions, plugins)):
+            if not group:
+                continue
             requests, options = [one.request for one in group], [one.options for one in group]
             for number, outcome in self._engine.stream(requests, options, plugins=acting, should_stop=self._should_stop):
                 self._take(group[number], outcome)
@@ -237,12 +242,16 @@ class UnitRunner:
             self._waiting = [one for one in asked if one.open.case.id != self._wanted]
             return [one for one in asked if one.open.case.id == self._wanted]
 
-    def _known(self, case: _Open, step: int | None, position: int) -> Outcome | None:
+    def _request_of(self, case: Case) -> CaseRequest:
+        # Steps of what is recorded in full were checked when they were asked.
+        asks = asks_anything([case], self._recorded_before, len(self._module.variants))
+        return self._module.request_of(case, self._engine.check_options) if asks else self._module.request_of(case)
+
+    def _known(self, case: _Open, step: int | None, position: int) -> Recorded | Failed | None:
         found = self._recorded_before(case.case.id)
         if found is None:
             return None
-        known = found.samples.get(position) if step is None else found.in_steps.get((step, position))
-        return None if known is None else outcome_of(known)
+        return found.samples.get(position) if step is None else found.in_steps.get((step, position))
 
     def _go_on(self, case: _Open, asks: Next) -> None:
         if isinstance(asks, Step):

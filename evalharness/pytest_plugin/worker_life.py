@@ -41,6 +41,6 @@ def leave_if_engine_died(state: EvalSession) -> None:
     unit, runner = state.running
     if runner.engine_failure is None:
         return
-    if sum(note.gave_up and note.engine == unit.engine for note in read_crashes(state.run_dir)) < _MAX_ENGINE_DEATHS:
+    if sum(note.gave_up and note.engine == unit.engine for note in read_crashes(state.run_dir, state.session_number)) < _MAX_ENGINE_DEATHS:
         state.journal.write("last_words", {"problem": runner.engine_failure})
         os._exit(EXIT_ENGINE_DIED)

@@ -48,6 +48,7 @@ def pytest_configure_node(node: Any) -> None:
         "run": state.run.to_json(),
         "engines": engines,
         "num_workers": state.num_workers,
+        "session": state.session_number,
         "cards": _cards_of(node),
         "heartbeat": str(_signs_of(node)) if watched else None,
     }
@@ -141,6 +142,11 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     config = node.config
     state = config.stash[STATE]
     state.plan_nodeids(ids)
+    if state.resumed is not None:
+        try:
+            state.resumed.check_collected(ids)
+        except EvalHarnessError as error:
+            raise pytest.UsageError(str(error)) from error
     if state.started_run or not state.eval_nodeids:
         return
     if config.getoption("dist") != "load":

@@ -1,0 +1,369 @@
+"""A run that broke off goes on: nothing is generated twice, nothing is lost, and whatever is not as it was is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.journal import Journal
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.run_lock import RunLock
+from tests.pytest_plugin.project import HEADER, Project, Run
+
+NUM_CASES = 12
+CASES = f"\ndef cases(data_dir): return [Case(id=f'c{{i:02}}') for i in range({NUM_CASES})]\n"
+TESTS = (
+    HEADER
+    + CASES
+    + """
+pytestmark = pytest.mark.eval(cases=cases, request=ask)
+
+@pytest.mark.gate("x >= 1")
+def test_s(case, generation, score):
+    score(x=len(generation.text))
+    assert case.id != "c07"
+"""
+)
+# Each load and each generation leaves a line in a file, whoever makes it.
+CONFTEST = """
+import pathlib
+from evalharness.backends.fake import FakeBackend
+from evalharness.errors import BackendError
+here = pathlib.Path(__file__).parent
+complete, start = FakeBackend._complete, FakeBackend.__init__
+
+def note(text):
+    with open(here / "made.txt", "a") as file:
+        file.write(text + "\\n")
+
+def noted(self, prompt, plugins):
+    case = prompt.text.partition("ask ")[2][:3]
+    if (here / "broken").exists() and case > "c05":
+        raise BackendError("the device failed")
+    note(case)
+    return complete(self, prompt, plugins)
+
+def loaded(self, *arguments, **keywords):
+    note("load")
+    start(self, *arguments, **keywords)
+
+FakeBackend._complete, FakeBackend.__init__ = noted, loaded
+
+def pytest_unconfigure(config):  # the next run may be in this process too
+    FakeBackend._complete, FakeBackend.__init__ = complete, start
+"""
+VOLATILE = {"worker", "started_at", "duration_s", "run_id"}
+
+
+def made(project: Project) -> Counter[str]:
+    """Return how often each case was generated, and engines were loaded; from now on it starts at nothing."""
+    path = project.root / "made.txt"
+    counts = Counter(path.read_text().split()) if path.exists() else Counter()
+    path.unlink(missing_ok=True)
+    return counts
+
+
+def content(run: Run) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in VOLATILE} for row in run.rows]
+
+
+def broken_run(project: Project, tests: str = TESTS, *arguments: str) -> Run:
+    """Return a run whose engine broke after six cases."""
+    project.write(conftest=CONFTEST, test_a=tests)
+    (project.root / "broken").touch()
+    run = project.run("--run-id", "r", *arguments)
+    (project.root / "broken").unlink()
+    made(project)
+    return run
+
+
+def resumed(project: Project, *arguments: str, **keywords: Any) -> Run:
+    run = project.run("--resume", "r", *arguments, **keywords)
+    return Run(run.exit_code, run.output, run.duration_s, run.root, "r")
+
+
+class TestWhatIsMade:
+    def test_only_what_is_missing_is_generated(self, project: Project, mode: str) -> None:
+        before = broken_run(project)
+        assert before.exit_code == EXIT_BROKEN
+        assert before.counts == {"pass": 6, "error": 6}
+        run = resumed(project, mode=mode)
+        assert run.exit_code == 0, run.output
+        assert run.counts == {"pass": 11, "miss": 1}
+        counts = made(project)
+        assert counts.pop("load") >= 1
+        assert counts == Counter(f"c{i:02}" for i in range(6, NUM_CASES))
+
+    def test_rows_are_those_of_a_run_that_nothing_happened_to(self, project: Project) -> None:
+        broken_run(project)
+        run, calm = resumed(project), project.run("--run-id", "calm")
+        assert content(run) == content(calm)
+        assert run.facts["gates"] == calm.facts["gates"]
+        assert (run.run_dir / "report.csv").exists()
+
+    def test_nothing_is_loaded_where_nothing_is_missing(self, project: Project, mode: str) -> None:
+        before = project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r")
+        made(project)
+        run = resumed(project, mode=mode)
+        assert (run.exit_code, content(run)) == (before.exit_code, content(before))
+        assert made(project) == Counter()
+
+    def test_a_run_is_resumed_again_and_again(self, project: Project) -> None:
+        project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r", "--maxfail=1")
+        for mode in ("n2", "no-xdist", "n2"):
+            run = resumed(project, mode=mode)
+        assert run.counts == {"pass": 11, "miss": 1}
+        assert [entry["num_generations_taken"] for entry in run.facts["resumptions"]] == [NUM_CASES] * 3
+        assert {path.stem for path in (run.run_dir / "journal").glob("*.jsonl")} >= {"main", "resumed-001-controller", "resumed-002-main"}
+        assert made(project)["load"] == 1
+
+    def test_a_torn_last_line_is_what_is_made_again(self, project: Project) -> None:
+        before = project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r")
+        made(project)
+        path = before.run_dir / "journal" / "main.jsonl"
+        lines = [line for line in path.read_bytes().splitlines(keepends=True) if not line.startswith((b'{"kind":"row"', b'{"kind":"unit"'))]
+        last = max(number for number, line in enumerate(lines) if line.startswith(b'{"kind":"generation"'))
+        path.write_bytes(b"".join(lines[:last]) + lines[last][:100])
+        run = resumed(project)
+        assert content(run) == content(before)
+        assert made(project) == Counter({"load": 1, "c11": 1})
+
+    def test_samples_of_a_case_that_are_there_are_kept(self, project: Project) -> None:
+        sampled = "pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=3, options=GenerationOptions(temperature=1.0))"
+        tests = HEADER + CASES + sampled + "\ndef test_s(case, generations): assert len({one.seed for one in generations}) == 3\n"
+        before = project.write(conftest=CONFTEST, test_a=tests.replace("one.seed for one in generations", "1, 2, 3")).run("--run-id", "r")
+        made(project)
+        path = before.run_dir / "journal" / "main.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True)
+        lost = [line for line in lines if b'"case_id":"c03","sample":1,' in line]
+        path.write_bytes(b"".join(line for line in lines if line not in lost))
+        run = resumed(project)
+        assert made(project) == Counter({"load": 1, "c03": 1})
+        assert content(run) == content(before)
+
+    def test_steps_that_were_made_are_kept(self, project: Project) -> None:
+        tests = (
+            HEADER
+            + CASES
+            + """
+def ask(case):
+    (first,) = yield [TextGenerationRequest([{"role": "user", "content": f"ask {case.id}"}])], GenerationOptions()
+    return TextGenerationRequest([{"role": "user", "content": first.text + " again"}])
+pytestmark = pytest.mark.eval(cases=cases, request=ask)
+def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].text} again"
+"""
+        )
+        before = project.write(conftest=CONFTEST, test_a=tests).run("--run-id", "r")
+        made(project)
+        path = before.run_dir / "journal" / "main.jsonl"
+        path.write_bytes(
+            b"".join(
+                line
+                for line in path.read_bytes().splitlines(keepends=True)
+                if b'"case_id":"c04"' not in line or line.startswith(b'{"kind":"step"')
+            )
+        )
+        run = resumed(project)
+        assert made(project) == Counter({"load": 1, "c04": 1}), "the question alone"
+        assert content(run) == content(before)
+        assert resumed(project).counts == {"pass": NUM_CASES}
+        assert made(project) == Counter()
+
+    def test_failures_and_invalid_samples_are_asked_again_but_not_what_its_loader_calls_invalid(self, project: Project) -> None:
+        tests = HEADER + "cases = lambda d: [Case(id='c00'), Case(id='c01', invalid='no photo'), Case(id='c02')]\n"
+        tests += "pytestmark = pytest.mark.eval(cases=cases, request=ask)\n@pytest.mark.gate('x>=0')\n"
+        tests += "def test_s(case, generation, score): score(x=1)\n"
+        project.write(conftest=CONFTEST, test_a=tests)
+        script = project.script({"contains": "c02", "invalid": "too long"}, {"text": "x"})
+        before = project.run("--run-id", "r", "--model", script)
+        assert before.counts == {"pass": 1, "invalid": 2}
+        project.script({"text": "x"})
+        made(project)
+        run = resumed(project)
+        assert run.counts == {"pass": 2, "invalid": 1}
+        assert made(project) == Counter({"load": 1, "c02": 1})
+        assert resumed(project).counts == {"pass": 2, "invalid": 1}
+        assert made(project) == Counter(), "nothing is missing but what can never be asked"
+
+    def test_tests_that_the_run_had_left_out_stay_out(self, project: Project) -> None:
+        project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r", "-k", "c01 or c02")
+        run = resumed(project)
+        assert run.outcomes == {"test_s/c01": "pass", "test_s/c02": "pass"}
+        assert "10 deselected" in run.output
+
+    def test_a_run_that_had_generated_nothing_begins_anew(self, project: Project) -> None:
+        before = project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r")
+        path = before.run_dir / "journal" / "main.jsonl"
+        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+        assert content(resumed(project)) == content(before)
+
+    def test_what_broke_before_does_not_break_the_exit_code(self, project: Project) -> None:
+        tests = TESTS + "    if case.id == 'c03' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
+        project.write(conftest=CONFTEST, test_a=tests)
+        before = project.run("--run-id", "r", mode="n2")
+        problems = before.facts["problems"]
+        assert (before.exit_code, len(problems)) == (EXIT_BROKEN, 1)
+        run = resumed(project, mode="n2")
+        assert run.exit_code == 0
+        assert run.facts["problems"] == []
+        assert run.facts["earlier_problems"] == problems
+
+    def test_a_failed_gate_fails_a_resumed_run_too(self, project: Project) -> None:
+        broken_run(project, TESTS.replace("x >= 1", "x >= 100"))
+        assert resumed(project).exit_code == pytest.ExitCode.TESTS_FAILED
+
+    def test_a_worker_that_dies_while_a_run_is_resumed_is_replaced(self, project: Project) -> None:
+        broken_run(project)
+        dies = "    if case == 'c09' and not (here / 'died').exists():\n        (here / 'died').touch()\n        import os; os._exit(9)\n"
+        project.write(conftest=CONFTEST.replace("    note(case)\n", dies + "    note(case)\n"))
+        run = resumed(project, mode="n2")
+        assert run.counts == {"pass": 11, "miss": 1}
+        counts = made(project)
+        assert counts.pop("load") >= 1
+        assert counts == Counter(f"c{i:02}" for i in range(6, NUM_CASES))
+
+
+class TestTakeoverWithoutModel:
+    def test_a_worker_that_only_judges_again_loads_nothing(self, project: Project) -> None:
+        tests = TESTS + "    if case.id == 'c11' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
+        project.write(conftest=CONFTEST, test_a=tests)
+        run = project.run("-p", "xdist", "-n1", apart=True)
+        assert run.counts == {"pass": 11, "miss": 1}
+        assert made(project)["load"] == 1
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "difference"),
+        [
+            (("--max-new-tokens", "9"), "--max-new-tokens is 9 (command line), but was not set (default)"),
+            (("--limit", "3"), "--limit is 3 (command line), but was not set (default)"),
+            (("--seed", "1"), "--seed is 1 (command line), but was 0 (default)"),
+            (("--run-id", "other"), "--run-id other contradicts --resume r"),
+        ],
+        ids=["tokens", "limit", "seed", "run-id"],
+    )
+    def test_other_options(self, project: Project, arguments: tuple[str, ...], difference: str) -> None:
+        broken_run(project)
+        run = project.run("--resume", "r", *arguments)
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert difference in run.output
+
+    @pytest.mark.parametrize(
+        ("old", "new", "difference"),
+        [
+            ("range(12)", "range(11)", "the case is not there any more: c11"),
+            ("range(12)", "range(13)", "the case is new and was never asked: c12"),
+            ("Case(id=f'c{i:02}')", "Case(id=f'c{i:02}', group='g')", "its group or tags are others now: c00, c01, c02 and 9 more"),
+            ("ask {case.id}", "tell {case.id}", "the text of its prompt would be another now: c00, c01, c02 and 3 more"),
+            ("request=ask", "request=ask, options=GenerationOptions(max_new_tokens=7)", "option max_new_tokens is 7, but was 256"),
+            ("request=ask", "request=ask, options=[GenerationOptions()] * 2", "2 generations per case are asked for, but it were 1"),
+        ],
+        ids=["gone", "new", "tags", "prompt", "option", "samples"],
+    )
+    @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
+    def test_other_evals(self, project: Project, old: str, new: str, difference: str, mode: str) -> None:
+        before = broken_run(
+            project, TESTS.replace("(case, generation, score)", "(case, generations, score)").replace("generation.text", "'x'")
+        )
+        journals = sorted((before.run_dir / "journal").iterdir())
+        (project.root / "test_a.py").write_text((project.root / "test_a.py").read_text().replace(old, new))
+        run = resumed(project, mode=mode)
+        assert f"run r cannot be resumed: test_a.py: {difference}" in " ".join(run.output.split())
+        assert run.exit_code not in (0, pytest.ExitCode.INTERNAL_ERROR)
+        assert made(project) == Counter()
+        assert sorted((before.run_dir / "journal").iterdir()) == journals, "the run is left as it was"
+
+    @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
+    def test_a_selection_that_leaves_tests_out(self, project: Project, mode: str) -> None:
+        broken_run(project)
+        run = resumed(project, "-k", "c01", mode=mode)
+        assert "11 of its 12 tests are not collected now: test_a.py::test_s[fake:echo-c00]" in run.output
+        assert made(project) == Counter()
+
+    def test_a_run_that_is_not_there(self, project: Project) -> None:
+        run = project.write(test_a=TESTS).run("--resume", "nothing")
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "there is no run 'nothing' in" in run.output
+
+    def test_a_run_that_still_goes_on(self, project: Project) -> None:
+        before = broken_run(project)
+        lock = RunLock(before.run_dir)
+        run = project.run("--resume", "r")
+        lock.close()
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "run 'r' still goes on, or another process resumes it" in run.output
+        assert resumed(project).exit_code == 0
+
+    def test_a_run_with_a_worker_that_still_writes(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = broken_run(project)
+        monkeypatch.setattr("evalharness.pytest_plugin.resuming.WRITERS_TIMEOUT_S", 0.3)
+        journal = Journal(before.run_dir, "gw0")
+        run = project.run("--resume", "r")
+        journal.close()
+        assert "is still being written, by a worker that outlives its run" in run.output
+
+    def test_a_settings_file_that_says_resume(self, project: Project) -> None:
+        broken_run(project)
+        (project.root / "evalharness.toml").write_text('resume = "r"\n')
+        assert "resume in evalharness.toml would resume one run for ever" in project.run().output
+
+    def test_a_setting_of_a_file_that_the_command_line_had_overruled_is_no_difference(self, project: Project) -> None:
+        (project.root / "evalharness.toml").write_text("max_new_tokens = 3\n")
+        broken_run(project, TESTS, "--max-new-tokens", "50")
+        run = resumed(project)
+        assert run.exit_code == 0, run.output
+        (project.root / "evalharness.toml").write_text("limit = 3\n")
+        assert "--limit is 3 (evalharness.toml), but was not set (default)" in project.run("--resume", "r").output
+
+
+class TestWhatIsSaid:
+    def test_run_json_notes_each_resumption(self, project: Project) -> None:
+        finished_at = broken_run(project).facts["finished_at"]
+        run = resumed(project, mode="n2")
+        (entry,) = run.facts["resumptions"]
+        assert entry["num_generations_taken"] == 6
+        assert entry["num_workers"] == 2
+        assert entry["finished_before"] == finished_at
+        assert run.facts["started_at"] < finished_at < entry["started_at"]
+        assert run.facts["run_id"] == "r"
+        assert "evalharness: resumes a run that has 6 generations: they are not made again" in run.output
+
+    def test_what_was_taken_counts_once(self, project: Project) -> None:
+        broken_run(project)
+        (entry,) = resumed(project).facts["throughput"]
+        assert entry["num_generations"] + entry["num_untimed_generations"] == NUM_CASES
+
+    def test_rows_name_the_worker_that_judged_them(self, project: Project) -> None:
+        broken_run(project)
+        assert {row["worker"] for row in resumed(project).rows} == {"resumed-001-main"}
+
+    def test_listing_a_run_changes_nothing(self, project: Project) -> None:
+        before = broken_run(project)
+        files = {path: path.read_bytes() for path in before.run_dir.rglob("*") if path.is_file()}
+        run = project.run("--resume", "r", "--collect-only", "-q")
+        assert run.exit_code == 0
+        assert {path: path.read_bytes() for path in before.run_dir.rglob("*") if path.is_file()} == files
+
+
+def test_a_run_of_older_journals_without_decoding_is_resumed(project: Project) -> None:
+    before = broken_run(project)
+    path = before.run_dir / "journal" / "main.jsonl"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for line in lines:
+        if line["kind"] == "eval":
+            del line["options"]
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    assert resumed(project).exit_code == 0
+
+
+def test_locks_are_given_back(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    RunLock(tmp_path).close()
+    second = RunLock(tmp_path)
+    assert second.is_certain
+    second.close()
