@@ -33,6 +33,7 @@ class CaseLine(NamedTuple):
     marks: Mapping[str, float]
     """A score by category, from the row's `details["categories"]`; a category that is missing was neither said nor true."""
     prompt: str | None
+    """Hash of what the case was asked before any answer: where it is asked in steps, of the first step's prompts."""
     answer: str | None
     """Hash of all texts of the case."""
     group: str | None = None
@@ -98,12 +99,12 @@ def _line(row: Row) -> CaseLine:
     if outcome in _JUDGED:
         rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in RATES if BUILT_IN_METRICS[name].counts(row)}
         scores = {**rates, **{name: value for name, value in scores.items() if name not in RATES}}
-    prompt = row.get("prompt_sha256")
+    prompt = _prompt(row)
     return CaseLine(
         outcome=outcome,
         scores=scores,
         marks=_marks(_mapping(row.get("details")).get("categories")),
-        prompt=prompt[:_SHORT_HASH] if isinstance(prompt, str) else None,
+        prompt=prompt[:_SHORT_HASH] if prompt is not None else None,
         answer=_hash(texts) if texts else None,
         group=row.get("group") if isinstance(row.get("group"), str) else None,
         tags={_text(name): _text(value) for name, value in _mapping(row.get("tags")).items()},
@@ -111,6 +112,17 @@ def _line(row: Row) -> CaseLine:
         problem=_text(row.get("problem"))[:TEXT_CHARS] or None,
         nodeid=_text(row.get("nodeid")) or None,
     )
+
+
+def _prompt(row: Row) -> str | None:
+    """Return the hash of what was asked before any answer: what comes after the first step is made of the checkpoint's own words."""
+    steps = row.get("steps")
+    first = steps[0] if isinstance(steps, list) and steps else None
+    if isinstance(first, list) and first:
+        hashes = [one for result in first if isinstance(one := _mapping(result).get("prompt_sha256"), str)]
+        return _hash(hashes) if len(hashes) == len(first) else None
+    prompt = row.get("prompt_sha256")
+    return prompt if isinstance(prompt, str) else None
 
 
 def _marks(categories: object) -> dict[str, float]:

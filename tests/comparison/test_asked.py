@@ -32,6 +32,20 @@ GRAVE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
 }
 
 
+def in_steps(first: str, question: str) -> list[dict[str, Any]]:
+    """Five cases whose question is made of the answers to a first step."""
+    steps = [[{"text": "seen", "prompt_sha256": first}, {"text": "seen", "prompt_sha256": "aa11"}], [{"prompt_sha256": question}]]
+    return cases([1.0] * 5, steps=steps, prompt_sha256=question)
+
+
+def test_a_question_made_of_other_answers_is_the_same_question(tmp_path: Path) -> None:
+    base = run_dir(tmp_path / "base", in_steps("ab12", "cd34"))
+    alike = compared(base, run_dir(tmp_path / "cand", in_steps("ab12", "ef56"), {**ENGINE, "fingerprint": "f2"}))
+    assert "prompts" not in {difference.field for difference in alike.differences}
+    with pytest.raises(ComparisonError, match=f"the prompts differ {WHERE}: 5 of 5 cases"):
+        compared(base, run_dir(tmp_path / "other", in_steps("ab13", "cd34"), {**ENGINE, "fingerprint": "f2"}))
+
+
 @pytest.mark.parametrize("name", GRAVE)
 def test_what_was_not_asked_alike_is_refused_by_its_field(tmp_path: Path, name: str) -> None:
     samples, engine, text = GRAVE[name]
