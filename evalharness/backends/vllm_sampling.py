@@ -28,13 +28,22 @@ def _token_bias(value: Mapping[int | str, float]) -> dict[int, float]:
 def _repetition_detection(value: Mapping[str, int]) -> Any:
     from vllm.sampling_params import RepetitionDetectionParams
 
-    return RepetitionDetectionParams(**value)
+    return _made_of(RepetitionDetectionParams, value)
 
 
 def _structured_outputs(value: Mapping[str, Any]) -> Any:
     from vllm.sampling_params import StructuredOutputsParams
 
-    return StructuredOutputsParams(**value)
+    return _made_of(StructuredOutputsParams, value)
+
+
+def _made_of(kind: type[Any], value: Mapping[str, Any]) -> Any:
+    """Return vLLM's object of these fields; vLLM itself passes over what it does not know."""
+    known = [name for name in inspect.signature(kind).parameters if not name.startswith("_")]
+    for name in value:
+        if name not in known:
+            raise ValueError(f"{name!r} is unknown; vLLM knows {', '.join(known)}")
+    return kind(**value)
 
 
 EXTRA_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
