@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evalharness.errors import RecordError
-from evalharness.journal import Journal, read_journals
+from evalharness.journal import Journal, journal_name, read_journals, session_of
 
 
 def write(run_dir: Path, worker: str, *lines: tuple[str, dict[str, Any]]) -> None:
@@ -134,3 +134,17 @@ class TestReading:
 
     def test_a_run_without_journal_has_no_lines(self, tmp_path: Path) -> None:
         assert list(read_journals(tmp_path)) == []
+
+
+class TestSessions:
+    def test_what_resumed_a_run_is_read_after_what_it_resumed(self, tmp_path: Path) -> None:
+        names = [journal_name(writer, session) for session in (11, 2, 1, 0) for writer in ("zz", "controller", "gw0")]
+        for name in names:
+            write(tmp_path, name, ("row", {"nodeid": name}))
+        read = [line["nodeid"] for line in read_journals(tmp_path)]
+        assert read[:3] == ["controller", "gw0", "zz"]
+        assert [session_of(name) for name in read] == [0] * 3 + [1] * 3 + [2] * 3 + [11] * 3
+
+    @pytest.mark.parametrize("name", ["main", "gw0", "resumed", "resumed-x-gw0", "resumed-1-gw0"])
+    def test_other_names_are_of_the_first_session(self, name: str) -> None:
+        assert session_of(name) == 0

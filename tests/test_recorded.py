@@ -114,3 +114,28 @@ def test_why_something_is_missing_is_known(tmp_path: Path, facts: dict[str, Any]
 def test_a_run_without_any_case_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="holds no record of any case: its run ended before the first one"):
         run_of(tmp_path, main=[])
+
+
+def test_what_was_made_leaves_failures_out(tmp_path: Path) -> None:
+    failed = ("failure", {**CASE, "sample": 1, "failure": "error", "problem": "no device"})
+    run = run_of(tmp_path, main=[generation("made"), failed])
+    found = run.find_made("fake:x", "a", "c")
+    assert found is not None
+    assert set(found.samples) == {0}
+    assert run.num_generations == 1
+    assert run.find_made("fake:x", "a", "other") is None
+
+
+def test_of_two_workers_that_made_steps_only_the_one_with_more_counts(tmp_path: Path) -> None:
+    def step(number: int) -> tuple[str, dict[str, Any]]:
+        return "step", {**CASE, "step": number, "request": 0, "generation": made(f"s{number}")}
+
+    found = run_of(tmp_path, gw0=[step(0), step(1)], gw1=[step(0)]).find("fake:x", "a", "c")
+    assert found is not None
+    assert set(found.in_steps) == {(0, 0), (1, 0)}
+
+
+def test_a_run_that_generated_nothing_may_be_read_where_that_is_enough(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="holds no record of any case"):
+        run_of(tmp_path, main=[("collected", {"engines": [], "nodeids": ["a"]})])
+    assert RecordedRun.read(tmp_path, may_be_empty=True).num_generations == 0

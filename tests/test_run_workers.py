@@ -66,3 +66,12 @@ def test_lines_of_older_journals_and_of_closing_engines_are_passed_over() -> Non
     times.end_unit("gw0", {"engine": "hf:x", "eval": "a", "generation_s": 1.0})
     assert times.entries() == []
     assert times.durations() == []
+
+
+def test_the_time_before_a_run_was_resumed_is_nobodys() -> None:
+    times = WorkerTimes()
+    for worker, start in (("gw0", 0), ("resumed-001-gw0", 100_000)):
+        times.add_engine(worker, opened(10, start + 10))
+        times.start_unit(worker)
+        ran(times, worker, 1, 10, start + 20)
+    assert [entry["idle_share"] for entry in times.entries()] == [0.0, 0.0]

@@ -47,6 +47,8 @@ _MAY_DIFFER = (
 )
 _PRECEDENCE = ("default", "pyproject.toml", "evalharness.toml", "environment", "command line")
 _OF_ENGINE = ("fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")
+_OF_OPEN_ENGINE = ("dtype", "template_sha256", "eos_token_ids", "max_model_len")
+"""What is known of an engine only once it is open."""
 _NUM_NAMED = 3
 
 
@@ -147,6 +149,15 @@ class Resumption:
                         "weights, config, tokenizer and chat template must be those that the run began with",
                     )
         return [now[then.id] for then in self.engines]
+
+    def engine_change(self, spec: EngineSpec, facts: Mapping[str, Any]) -> str | None:
+        """Return why an engine cannot go on with what it began, such as on a machine that has another default dtype; else None."""
+        before = [line["settings"] for line in self.recorded.records.engine_lines if line["id"] == spec.id]
+        for name in _OF_OPEN_ENGINE if before else ():
+            if before[-1].get(name) != facts.get(name):
+                what = f"{name} of {spec.id} is {_shown(facts.get(name))}, but was {_shown(before[-1].get(name))}"
+                return str(self._refusal(what, "go on where it began, with what it began with"))
+        return None
 
     def check_eval(self, module: EvalModule) -> None:
         """Refuse an eval whose cases, prompts, images, decoding or plugins are others than those of the run."""

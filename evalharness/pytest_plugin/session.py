@@ -237,6 +237,10 @@ class EvalSession:
         finally:
             self.is_opening_engine = False
         facts = engine.describe()
+        problem = None if self.resumed is None else self.resumed.engine_change(spec, facts)
+        if problem is not None:
+            self._pool.give_back(spec, engine)
+            raise ConfigError(problem)
         where = {"worker": self.journal.worker, "devices": None if self.cards is None else list(self.cards)}
         self.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
         return engine

@@ -285,6 +285,18 @@ class TestWhatIsRefused:
         assert "11 of its 12 tests are not collected now: test_a.py::test_s[fake:echo-c00]" in run.output
         assert made(project) == Counter()
 
+    def test_a_machine_where_the_engine_would_be_another(self, project: Project) -> None:
+        broken_run(project)
+        other = "\nFakeBackend.describe = lambda self: {'backend': 'fake', 'dtype': 'bfloat16'}\n"
+        project.write(conftest=CONFTEST + other)
+        run = project.run("--resume", "r", apart=True)
+        assert "run r cannot be resumed: dtype of fake:echo is bfloat16, but was not set" in run.output
+        assert run.exit_code == EXIT_BROKEN
+        project.write(conftest=CONFTEST)
+        made(project)
+        assert resumed(project).counts == {"pass": 11, "miss": 1}
+        assert sum(made(project).values()) == 1 + 6
+
     def test_a_run_that_is_not_there(self, project: Project) -> None:
         run = project.write(test_a=TESTS).run("--resume", "nothing")
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR

@@ -1,0 +1,182 @@
+"""Processes killed with SIGKILL at random moments, then resumed by another number of workers: the rows of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pytest_plugin.project import HEADER, MODES, Project, Run, environment
+from tests.pytest_plugin.test_random_kills import CASES, CONFTEST, EVALS, NUM_CASES, content, workers_of
+
+OTHER_MODE = {"no-xdist": "n2", "n2": "no-xdist"}
+ARGUMENTS = {"no-xdist": (), "n2": ("--max-worker-restart=0",)}
+MAX_SESSIONS = 6
+NUM_KILLS = 6
+CHECKPOINT = Path(__file__).parents[2] / "fixtures" / "checkpoints" / "final"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    modules = {name: HEADER + CASES + text for name, text in EVALS.items()}
+    return Project(tmp_path_factory.mktemp("resumed") / "project").write(conftest=CONFTEST, **modules)
+
+
+@pytest.fixture(scope="module")
+def calm(project: Project) -> Run:
+    return project.run("--run-id", "calm", mode="n2")
+
+
+def generations(run_dir: Path) -> Counter[tuple[Any, ...]]:
+    """Return how often each sample and each step was generated; a line that was cut by a kill is none."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for path in (run_dir / "journal").glob("*.jsonl"):
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n") and line.startswith((b'{"kind":"generation"', b'{"kind":"step"')):
+                values = json.loads(line)
+                if not values.get("copied"):
+                    place = ("kind", "engine", "eval", "case_id", "sample", "step", "request")
+                    counts[tuple(values.get(name) for name in place)] += 1
+    return counts
+
+
+def kill(process: subprocess.Popen[str], victim: str, draw: random.Random) -> None:
+    """Kill what runs: the single process or the controller, or one of its workers."""
+    workers = workers_of(process.pid)
+    if victim == "worker" and workers:
+        draw.choice(workers).kill()
+    else:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def disturbed(project: Project, run_id: str, mode: str, victim: str, draw: random.Random, span_s: float) -> tuple[Run, int]:
+    """Return a run that was killed and resumed until a session came to its end, and how many sessions it took."""
+    began = False
+    for number in range(MAX_SESSIONS):
+        start = ("--resume", run_id) if began else ("--run-id", run_id)
+        with project.start(*start, *ARGUMENTS[mode], mode=mode) as process:
+            if number < MAX_SESSIONS - 2:
+                time.sleep(draw.uniform(0.5, span_s))
+                kill(process, victim, draw)
+            output, _ = process.communicate(timeout=120)
+        journal = project.root / "reports" / run_id / "journal"
+        if not began and not list(journal.glob("[cm]*.jsonl")):
+            shutil.rmtree(journal.parent, ignore_errors=True)  # it had not begun, and --resume would say so
+            continue
+        began = True
+        run = Run(process.returncode, output, 0.0, project.root, run_id)
+        if process.returncode == 0 and set(run.counts) <= {"pass", "miss"}:
+            return run, number + 1
+        mode = OTHER_MODE[mode]
+    raise AssertionError(f"no session came to its end: {output}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("mode", "victim"), [("no-xdist", "main"), ("n2", "controller"), ("n2", "worker")])
+def test_a_killed_and_resumed_run_has_the_rows_of_one_that_nobody_disturbed(project: Project, calm: Run, mode: str, victim: str) -> None:
+    draw = random.Random(f"{mode} {victim}")
+    num_kills, number = 0, 0
+    while num_kills < NUM_KILLS:
+        number += 1
+        run, num_sessions = disturbed(project, f"{mode}-{victim}-{number}", mode, victim, draw, calm.duration_s)
+        num_kills += num_sessions - 1
+        assert content(run) == content(calm), f"run {number}"
+        assert len({row["nodeid"] for row in run.rows}) == len(run.rows) == 4 * NUM_CASES
+        counts = generations(run.run_dir)
+        assert set(counts.values()) == {1}, "what is in a journal is not generated again"
+        assert counts.keys() == generations(calm.run_dir).keys(), "nothing is lost"
+
+
+def test_two_runs_at_once_in_one_folder_never_touch_each_other(project: Project, calm: Run) -> None:
+    with project.start("--run-id", "one") as first, project.start("--run-id", "two", mode="n2") as second:
+        runs = [project.wait(first, run_id="one"), project.wait(second, run_id="two")]
+    for run in runs:
+        assert run.exit_code == 0, run.output
+        assert content(run) == content(calm)
+        assert {row["run_id"] for row in run.rows} == {run.run_id}
+        assert set(generations(run.run_dir).values()) == {1}
+
+
+def test_of_two_sessions_that_resume_one_run_at_once_one_is_refused(project: Project, calm: Run) -> None:
+    with project.start("--run-id", "both", mode="n2") as process:
+        deadline = time.monotonic() + 60
+        while not list(project.root.glob("reports/both/journal/gw*.jsonl")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+        with project.start("--resume", "both") as first, project.start("--resume", "both", mode="n2") as second:
+            runs = [project.wait(one, run_id="both") for one in (first, second)]
+    assert sorted(run.exit_code for run in runs) == [0, 4], [run.output for run in runs]
+    assert any("still goes on, or another process resumes it" in run.output for run in runs)
+    assert content(runs[0]) == content(calm)
+    assert set(generations(runs[0].run_dir).values()) == {1}
+
+
+def test_the_command_line_tool_reports_a_resumed_run_that_was_killed_too(project: Project, calm: Run) -> None:
+    for start in ("--run-id", "--resume"):
+        with project.start(start, "reported") as process:
+            deadline = time.monotonic() + 60
+            name = "main" if start == "--run-id" else "resumed-001-main"
+            path = project.root / "reports" / "reported" / "journal" / f"{name}.jsonl"
+            while not (path.exists() and b'{"kind":"row"' in path.read_bytes()) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            process.kill()
+            process.wait()
+    command = [sys.executable, "-m", "evalharness", "report", "reports/reported"]
+    done = subprocess.run(command, cwd=project.root, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert project.run("--resume", "reported").exit_code == 0
+    assert content(Run(0, "", 0.0, project.root, "reported")) == content(calm)
+
+
+HF = """
+import pytest
+from evalharness import Case, GenerationOptions, TextGenerationRequest
+
+def ask(case):
+    return TextGenerationRequest([{"role": "user", "content": f"ask {case.id} {case.id}"}])
+
+pytestmark = pytest.mark.eval(
+    cases=lambda d: [Case(id=f"c{i}") for i in range(4)],
+    request=ask,
+    num_samples=2,
+    options=GenerationOptions(max_new_tokens=24, temperature=0.8, logprobs=True),
+)
+
+def test_s(case, generations):
+    assert len(generations) == 2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", MODES[::2])
+def test_a_killed_run_of_a_real_model_goes_on_token_by_token_as_if_nothing_had_happened(tmp_path: Path, mode: str) -> None:
+    project = Project(tmp_path / "project").write(test_a=HF, test_b=HF, test_c=HF)
+    arguments = ("--model", str(CHECKPOINT), "--dtype", "float32", "--device", "cpu")
+    with project.start("--run-id", "r", *arguments, backend="hf") as process:
+        deadline = time.monotonic() + 120
+        path = project.root / "reports" / "r" / "journal" / "main.jsonl"
+        while not (path.exists() and b'{"kind":"unit","' in path.read_bytes()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.kill()
+    before = generations(project.root / "reports" / "r")
+    assert before
+    resumed = project.run("--resume", "r", mode=mode, backend=None, apart=True)
+    calm = project.run("--run-id", "calm", *arguments, backend="hf", apart=True)
+    assert resumed.exit_code == 0, resumed.output
+    run = Run(0, "", 0.0, project.root, "r")
+    assert content(run) == content(calm), "token ids and log-probabilities too"
+    counts = generations(run.run_dir)
+    assert set(counts.values()) == {1}
+    assert counts.keys() == generations(calm.run_dir).keys() > before.keys()
