@@ -14,6 +14,7 @@ from evalharness.outputs import folder_name, one_test_per_case
         ("../..", "engine-[0-9a-f]{6}"),
         ("末\ud800", "engine-[0-9a-f]{6}"),
     ],
+    ids=["bare", "backend", "path", "parents", "nothing left"],  # with the names, ids would read like those of an eval's tests
 )
 def test_a_folder_has_the_engines_name_as_far_as_every_file_system_takes_it(engine_id: str, wanted: str) -> None:
     import re
