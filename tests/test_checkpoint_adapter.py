@@ -178,9 +178,9 @@ class TestFixtures:
         assert info.base is not None
         assert info.base.path == CHECKPOINTS / "early"
 
-    def test_a_base_of_other_shapes_is_refused(self) -> None:
+    def test_a_base_of_other_shapes_is_refused(self, tiny_vlm_checkpoint: Path) -> None:
         with pytest.raises(CheckpointError, match="shape .*is this the base that it was trained on"):
-            inspect_checkpoint(CHECKPOINTS / "lora-helps", base_model=CHECKPOINTS / "tiny-random")
+            inspect_checkpoint(CHECKPOINTS / "lora-helps", base_model=tiny_vlm_checkpoint)
 
     @pytest.mark.parametrize(
         ("name", "content", "what"),

@@ -48,7 +48,7 @@ def answers(engine: Engine) -> list[tuple[str, Sequence[float]]]:
 
 
 @pytest.fixture(scope="module")
-def swapped() -> dict[str, Any]:
+def swapped(tiny_vlm_checkpoint: Path) -> dict[str, Any]:
     """What one engine answered as one checkpoint after another, started on `early`."""
     engine = start("early")
     try:
@@ -63,7 +63,7 @@ def swapped() -> dict[str, Any]:
             assert engine.why_not_swap(values) is None
             engine.swap(values)
             found[name] = answers(engine)
-        found["why not"] = engine.why_not_swap(config("tiny-random"))
+        found["why not"] = engine.why_not_swap(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"))
     finally:
         engine.close()
     return found
