@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 import evalharness
-from evalharness.commands import bless, compare, report, rescore, summary, watch
+from evalharness.commands import bless, compare, merge, report, rescore, summary, watch
 from evalharness.errors import EvalHarnessError
 
 __all__ = ["main"]
 
-_COMMANDS = (report, rescore, compare, bless, summary, watch)
+_COMMANDS = (report, rescore, merge, compare, bless, summary, watch)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,6 +19,7 @@ from evalharness.backends import known_backends, unknown_backend
 from evalharness.config_kinds import Choice, Flag, Folder, Kind, NameList, Number, PathList, PerCheckpoint, Text
 from evalharness.config_sources import ENV_PREFIX, SETTINGS_FILE, read_environment, read_settings_file, read_tool_table
 from evalharness.errors import ConfigError
+from evalharness.shards import LEGAL, PATTERN
 from evalharness.suggestions import did_you_mean
 
 __all__ = ["OPTIONS", "Option", "RunConfig", "Setting", "resolve"]
@@ -106,6 +107,13 @@ OPTIONS: tuple[Option, ...] = (
         Number(minimum=1, hint_if_too_small="; leave it out to run every case"),
         "Run the first N cases of each eval only (default: all cases)",
         metavar="N",
+    ),
+    Option(
+        "shard",
+        Text(PATTERN, legal=LEGAL),
+        "Run the i-th of n parts of each eval's cases only, the same part wherever it runs; `evalharness merge` puts the parts together "
+        "(default: all cases)",
+        metavar="i/n",
     ),
     Option(
         "spot",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evalharness.config import OPTIONS, RunConfig
 from evalharness.errors import ConfigError
+from evalharness.shards import read_shard
 from evalharness.suggestions import nearest_folder
 
 __all__ = ["check_combinations"]
@@ -82,6 +83,8 @@ def _check_lengths(config: RunConfig) -> None:
 
 
 def _check_inputs(config: RunConfig) -> None:
+    if config.shard is not None:
+        read_shard(config.shard)
     if not config.model and set(config.backend) != {"fake"}:
         raise ConfigError("no checkpoint to evaluate: give --model PATH, or set model in evalharness.toml or [tool.evalharness]")
     if config.data is not None and not config.data.is_dir():

@@ -20,6 +20,7 @@ from evalharness.contracts import GenerationOptions
 from evalharness.errors import ConfigError, EvalHarnessError
 from evalharness.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
 from evalharness.pytest_plugin.asking import CaseRequest, asks_in_steps, is_async
+from evalharness.shards import cases_of_shard
 from evalharness.suggestions import did_you_mean
 
 __all__ = [
@@ -40,6 +41,7 @@ _NOTHING_TO_COMPARE = (
     "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
     "give it several with --backend hf,vllm or --dtype float32,bfloat16"
 )
+_EMPTY_PART = "the eval has fewer cases than there are parts (--shard): none is in this one"
 _OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
 
 
@@ -110,7 +112,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
     name = Path(path).stem.removeprefix("test_")
-    cases = _load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
+    cases = cases_of_shard(_load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit), run.shard)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, compares = _plugins(given, path), given.get("across") is not None
@@ -221,12 +223,15 @@ def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
 def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], module: EvalModule | None) -> None:
     """Parametrise a test over engines and, in an eval module, over cases; ids read `engine-case`.
 
-    Without engines (an eval that compares them, and none has a counterpart) there is one test, skipped with the reason.
+    Without engines (an eval that compares them, and none has a counterpart), or without a case in this part of the cases,
+    there is one test, skipped with the reason.
     """
     nodeid = metafunc.definition.nodeid
-    if not engine_ids and takes(metafunc, "case"):
+    is_empty = module is not None and not module.cases
+    if (not engine_ids or is_empty) and takes(metafunc, "case"):
         names = [name for name in ("engine", "case") if takes(metafunc, name)]
-        nothing = pytest.param(*[None] * len(names), marks=pytest.mark.skip(reason=_NOTHING_TO_COMPARE), id="nothing-to-compare")
+        reason, name = (_EMPTY_PART, "empty-part") if is_empty else (_NOTHING_TO_COMPARE, "nothing-to-compare")
+        nothing = pytest.param(*[None] * len(names), marks=pytest.mark.skip(reason=reason), id=name)
         metafunc.parametrize(names, [nothing], indirect=[name for name in names if name == "engine"])
         return
     if takes(metafunc, "engine"):
