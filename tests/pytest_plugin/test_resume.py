@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evalharness.config import RunConfig, resolve
+from evalharness.errors import CheckpointError, ConfigError
 from evalharness.journal import Journal
+from evalharness.pytest_plugin.engines import engine_specs
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.pytest_plugin.resuming import Resumption
+from evalharness.run_file import write_run_file
 from evalharness.run_lock import RunLock
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 NUM_CASES = 12
+CHECKPOINT = Path(__file__).parents[2] / "fixtures" / "checkpoints" / "final"
 CASES = f"\ndef cases(data_dir): return [Case(id=f'c{{i:02}}') for i in range({NUM_CASES})]\n"
 TESTS = (
     HEADER
@@ -379,3 +386,37 @@ def test_locks_are_given_back(tmp_path: Path) -> None:
     second = RunLock(tmp_path)
     assert second.is_certain
     second.close()
+
+
+class TestCheckpoints:
+    @pytest.fixture
+    def began(self, tmp_path: Path) -> tuple[Path, RunConfig]:
+        """A run of one real checkpoint that has collected its tests and no more."""
+        shutil.copytree(CHECKPOINT, tmp_path / "runs" / "checkpoint-10")
+        run = resolve({"model": [str(tmp_path / "runs" / "checkpoint-*")], "backend": "hf"}, {}, tmp_path)
+        specs = engine_specs(run, tmp_path)
+        write_run_file(tmp_path / "r", {"run_id": "r", "config": run.to_json()})
+        journal = Journal(tmp_path / "r", "main")
+        journal.write("collected", {"engines": [spec.to_json() for spec in specs], "nodeids": ["test_a.py::test_s[hf:checkpoint-10-c0]"]})
+        journal.close()
+        return tmp_path, run
+
+    def test_those_that_have_come_since_are_not_of_the_run(self, began: tuple[Path, RunConfig]) -> None:
+        root, run = began
+        shutil.copytree(CHECKPOINT, root / "runs" / "checkpoint-20")
+        specs = Resumption.read(root / "r").engine_specs(run, root, print)
+        assert [spec.id for spec in specs] == ["hf:checkpoint-10"]
+
+    @pytest.mark.parametrize("name", ["chat_template.jinja", "config.json"])
+    def test_one_that_was_changed_is_refused(self, began: tuple[Path, RunConfig], name: str) -> None:
+        root, run = began
+        path = root / "runs" / "checkpoint-10" / name
+        path.write_text(path.read_text() + "\n")
+        with pytest.raises(ConfigError, match=r"run r cannot be resumed: fingerprint of checkpoint \S+-10 is \w{12}, but was \w{12};"):
+            Resumption.read(root / "r").engine_specs(run, root, print)
+
+    def test_one_that_is_gone_is_refused(self, began: tuple[Path, RunConfig]) -> None:
+        root, run = began
+        shutil.rmtree(root / "runs" / "checkpoint-10")
+        with pytest.raises(CheckpointError, match="checkpoint-10"):
+            Resumption.read(root / "r").engine_specs(run, root, print)
