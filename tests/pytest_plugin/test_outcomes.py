@@ -131,7 +131,7 @@ class TestEveryOutcome:
         row = every_outcome.row("exits", "test_gated")
         if mode == "n2":
             assert row["outcome"] == "error"
-            assert "crashed while running" in row["problem"]
+            assert "died while" in row["problem"]
         else:
             assert row["outcome"] == "pass"
         assert every_outcome.row("exits", "test_ungated")["outcome"] == "pass"
