@@ -193,7 +193,7 @@ class TestNotes:
         journal.close()
         takeover = takeover_of(tmp_path, self.UNIT, "a")
         assert takeover is not None
-        assert takeover.nodeids == {"a", "b"}
+        assert takeover.nodeids == frozenset({"a", "b"})
         assert takeover.recorded("x").samples[0].problem == "no"
         assert takeover.recorded("y") is None
 
