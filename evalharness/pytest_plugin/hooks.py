@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -254,11 +254,18 @@ def _write_reports(config: pytest.Config, state: EvalSession, rows: list[dict[st
     from evalharness.report.tables import load_tables  # pandas, only now
     from evalharness.report.writing import terminal_summary, write_reports
 
-    tables = load_tables(state.run_dir, rows)
+    tables = load_tables(state.run_dir, _drained(rows))
     write_reports(tables)
     write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
+
+
+def _drained(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows in their order and let each go: the tables that are made of them need memory too."""
+    rows.reverse()
+    while rows:
+        yield rows.pop()
 
 
 def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
