@@ -2,7 +2,8 @@
 
 Command line > environment > evalharness.toml > [tool.evalharness] of pyproject.toml > default; each value keeps its
 origin. The pytest options, the environment variables and the keys of both files are derived from `OPTIONS`.
-Knows nothing about pytest and asks nothing of the file system but the two files.
+Knows nothing about pytest and asks nothing of the file system but the two files. Over 300 lines because the table of
+options alone is 200.
 """
 
 from __future__ import annotations

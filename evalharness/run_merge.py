@@ -1,7 +1,8 @@
 """A run's journals put together: rows in the order of collection, and samples.jsonl. Knows no pytest.
 
 Of a generation only what gates and aggregates need is kept in memory; the rest is read from the journal where somebody asks
-for it, and samples.jsonl gets the journal's own bytes, one row at a time.
+for it, and samples.jsonl gets the journal's own bytes, one row at a time. Over 300 lines because reading, merging and
+writing share what is known of where each generation lies.
 """
 
 from __future__ import annotations

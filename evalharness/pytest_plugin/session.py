@@ -1,4 +1,7 @@
-"""What one process of a run knows: options, engines, eval modules, units, journal. The controller's is the one that reports."""
+"""What one process of a run knows: options, engines, eval modules, units, journal. The controller's is the one that reports.
+
+Over 300 lines: hooks and fixtures ask this one object; what it can hand on (plans, pools, workers' lives) has modules of its own.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Requests in steps go in rounds: whatever all cases ask next is one call of the engine. Only between rounds does the engine
 run empty, which with many cases is little; feeding a running call would need every backend to wait for prompts that depend
-on its own answers.
+on its own answers. A little over 300 lines: one thread and its lock, whose parts are safe only when read together.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ OWN_TOP_KEY: Mapping[Domain, str] = {"bbu": NOTES_KEY, "rru": GROUPS_KEY}
 
 # Exact values only: 合格 is an observed state of a screw, 审核通过 is a verdict on the work order.
 VERDICT_WORDS = frozenset({"通过", "不通过", "审核通过", "审核不通过", "需复核"})
-THIRD_STATES = frozenset({"未知", "无法判断", "无法确认", "不确定", "待确认", "看不清"})
+PLACEHOLDERS = frozenset({"未知", "无法判断", "无法确认", "不确定", "待确认", "看不清"})
 _COORDINATES = re.compile(r"\[\s*\d+\s*,\s*\d+")
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -213,7 +213,7 @@ def _values(key: str, value: Any) -> Iterator[str]:
 
 
 def _not_observed(words: str) -> Iterator[str]:
-    if words in THIRD_STATES:
+    if words in PLACEHOLDERS:
         yield f"{words!r} is no observed value"
     elif words in VERDICT_WORDS:
         yield f"{words!r} is a verdict"
