@@ -23,13 +23,13 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "==": operator.eq,
 }
-_EXPRESSION = re.compile(r"\s*([A-Za-z_][\w.@/-]*)\s*(>=|<=|==|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_EXPRESSION = re.compile(r"\s*([A-Za-z_][\w.@^/-]*)\s*(>=|<=|==|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 DIRECTIONS = ("higher", "lower", "none")
 """Which way a score is better; "none": neither way, so that a change of it is no verdict."""
 
 _NO_REGRESSION = re.compile(r"\s*no_regression\s*(?:\(([^()]*)\))?\s*")
-_METRIC = re.compile(r"[A-Za-z_][\w.@/-]*")
+_METRIC = re.compile(r"[A-Za-z_][\w.@^/-]*")
 
 Row: TypeAlias = "Mapping[str, Any]"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from evalharness.statistics.clusters import cluster_sums, cluster_variance, group_codes
 
-__all__ = ["majority_vote", "pass_at_k", "pass_hat_k", "repeated_standard_error"]
+__all__ = ["majority_vote", "pass_at_k", "pass_hat_k", "repeated_standard_error", "sample_scores"]
 
 Answer = TypeVar("Answer", bound=Hashable)
 
@@ -43,6 +43,30 @@ def majority_vote(answers: Iterable[Answer | None]) -> Answer | None:
     """Return the answer given most often; of equally frequent ones the one that came first. None (no answer) has no vote."""
     votes = Counter(answer for answer in answers if answer is not None)
     return votes.most_common(1)[0][0] if votes else None
+
+
+def sample_scores(
+    correct: Sequence[bool], answers: Sequence[Hashable | None] | None = None, *, ks: Sequence[int] | None = None
+) -> dict[str, float]:
+    """Return the scores of a case with several samples: `{"pass@1": …, "pass@2": …, "pass^2": …, "majority": …}`, all within 0…1.
+
+    `correct` has one verdict per sample, `answers` what each sample said in a form that can be compared (None: no answer).
+    With answers there is `majority`: whether the one given most often is correct. `ks` are 1, 2, 4, … and the number of samples
+    unless given; pass^1 is pass@1 and not repeated. Raises `ValueError` for no samples, another number of answers, or a `k`
+    beyond the number of samples.
+    """
+    num_samples, num_correct = len(correct), sum(map(bool, correct))
+    if not num_samples:
+        raise ValueError("needs at least one sample, got none")
+    if answers is not None and len(answers) != num_samples:
+        raise ValueError(f"needs one answer per sample, got {len(answers)} answers for {num_samples} samples")
+    chosen = sorted({*(2**power for power in range(num_samples.bit_length())), num_samples} if ks is None else set(ks))
+    scores = {f"pass@{k}": pass_at_k(num_samples, num_correct, k) for k in chosen}
+    scores |= {f"pass^{k}": pass_hat_k(num_samples, num_correct, k) for k in chosen if k > 1}
+    if answers is not None:
+        winner = majority_vote(answers)
+        scores["majority"] = float(winner is not None and bool(correct[list(answers).index(winner)]))
+    return scores
 
 
 def repeated_standard_error(values: Any, groups: Sequence[str | None] | None = None) -> float:
