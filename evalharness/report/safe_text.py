@@ -11,7 +11,17 @@ import numbers
 import re
 import unicodedata
 
-__all__ = ["CSV_CELL_CHARS", "code_block", "csv_cell", "display_width", "markdown_cell", "one_line", "printable", "terminal_text"]
+__all__ = [
+    "CSV_CELL_CHARS",
+    "code_block",
+    "csv_cell",
+    "display_width",
+    "markdown_cell",
+    "one_line",
+    "printable",
+    "terminal_text",
+    "visible_text",
+]
 
 CSV_CELL_CHARS = 32_767
 """What one spreadsheet cell can hold; a longer cell is cut by us, with a marker, not by the spreadsheet in silence."""
@@ -61,6 +71,11 @@ def terminal_text(text: str, max_chars: int = 200) -> str:
     """
     head, marker = _cut(text, max_chars)
     return (head if head.isprintable() else _UNSAFE.sub(_escape, head)) + marker
+
+
+def visible_text(text: str) -> str:
+    """Return the text with control, line-separating and bidi characters escaped, but newlines and tabs as they are; nothing is cut."""
+    return text if text.isprintable() else _UNSAFE.sub(lambda match: match[0] if match[0] in "\n\t" else _escape(match), text)
 
 
 def one_line(text: str, max_chars: int = 200) -> str:

@@ -1,0 +1,70 @@
+"""The frame of a page: whatever is put into it is text, and its policy fits its own bytes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+
+import pytest
+
+from evalharness.report.html.page import write_page
+
+
+def _page(**context):
+    file = io.StringIO()
+    write_page(file, "base.html.j2", **{"title": "A run", **context})
+    return file.getvalue()
+
+
+def _sha256(text):
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_from_elsewhere():
+    page = _page()
+
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1]
+    assert f"style-src '{_sha256(style)}'" in policy
+    assert f"script-src '{_sha256(script)}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+def test_a_page_refers_to_nothing_outside_itself():
+    page = _page()
+
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)|url\(|@import|\son\w+\s*=\s*["']|\sstyle\s*=""", page)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "<script>alert(1)</script>",
+        '"><img src=x onerror=alert(1)>',
+        "\u202egnp.exe",
+        "\ud83d",
+        "a\x00b\x1b[31m",
+        "</title><b>",
+        "{{ 7 * 7 }}",
+    ],
+    ids=ascii,
+)
+def test_a_hostile_title_stays_text(title):
+    page = _page(title=title)
+
+    page.encode("utf-8")
+    assert page.count("<script>") == 1
+    assert "<img" not in page
+    assert "<b>" not in page
+    assert not re.search("[\x00\x1b\u202e]", page)
+
+
+def test_blocks_come_after_the_content_and_before_the_script():
+    page = _page(blocks=["[block one]", "[block two]"])
+
+    assert page.index("</footer>") < page.index("[block one][block two]") < page.index("<script>")
