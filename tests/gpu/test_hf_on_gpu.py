@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from evalharness.contracts import ModelLoadConfig
 from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, prompt, run
 from tests.backends.test_hf_images import mixed as mixed_image_prompts
+
+CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
@@ -71,4 +75,21 @@ def test_a_swapped_checkpoint_answers_as_a_new_load_there_and_back(checkpoint, t
     backend.swap(ModelLoadConfig(str(other), torch_dtype="bfloat16", device="cuda"))
     assert ids(run(backend, mixed_prompts())) == ids(run(load(other, device="cuda", torch_dtype="bfloat16"), mixed_prompts())) != first
     backend.swap(ModelLoadConfig(str(checkpoint), torch_dtype="bfloat16", device="cuda"))
+    assert ids(run(backend, mixed_prompts())) == first
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_adapters_on_a_warm_base_answer_as_new_loads_and_leave_it_as_it_was(dtype):
+    middle = str(CHECKPOINTS / "middle")
+    backend = load(middle, device="cuda", torch_dtype=dtype)
+    first = ids(run(backend, mixed_prompts()))
+    seen = [first]
+    for name in ("lora-helps", "lora-hurts"):
+        adapter = str(CHECKPOINTS / name)
+        backend.swap(ModelLoadConfig(middle, torch_dtype=dtype, device="cuda", adapter_path=adapter))
+        found = ids(run(backend, mixed_prompts()))
+        assert found == ids(run(load(middle, device="cuda", torch_dtype=dtype, adapter_path=adapter), mixed_prompts()))
+        assert found not in seen
+        seen.append(found)
+    backend.swap(ModelLoadConfig(middle, torch_dtype=dtype, device="cuda"))
     assert ids(run(backend, mixed_prompts())) == first

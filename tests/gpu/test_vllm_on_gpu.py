@@ -1,0 +1,163 @@
+"""The vllm backend on a real GPU: swaps, adapters, killed processes. Run: pytest tests/gpu/test_vllm_on_gpu.py
+
+Compiled, with CUDA graphs, as runs are: a graph holds addresses of weights, so a swap that moved them would answer as before.
+Requests go one at a time: bfloat16 rounds by the shape of the batch, and only so must every token be the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions
+from evalharness.devices import installed_cards
+from evalharness.engine import Engine, build_engine
+from evalharness.tasks import stage_a
+from fixtures.training.samples import stage_b_messages
+from tests.backends.hf_models import make_text_checkpoint
+from tests.backends.test_vllm_processes import Script
+from tests.backends.vllm_models import make_checkpoint
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+CHECKPOINTS = FIXTURES / "checkpoints"
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+Answers = list[tuple[str, Sequence[float]]]
+
+# No question to torch: that would start CUDA in this process, and a process that is forked from it cannot use a GPU.
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.skipif(not installed_cards(), reason="needs an NVIDIA GPU"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spawned() -> Iterator[None]:
+    """Other modules of the session may have started CUDA."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        yield
+
+
+def config(checkpoint: Path, adapter: Path | None = None) -> ModelLoadConfig:
+    return ModelLoadConfig(str(checkpoint), torch_dtype="bfloat16", adapter_path=None if adapter is None else str(adapter))
+
+
+def start(values: ModelLoadConfig, *, enforce_eager: bool = False) -> Engine:
+    options = VllmEngineOptions(max_model_len=2048, gpu_memory_utilization=0.3, enforce_eager=enforce_eager)
+    return build_engine("vllm", values, vllm_options=options)
+
+
+def asked_alone(engine: Engine, texts: Sequence[TextGenerationRequest], pictures: Sequence[Any] = ()) -> Answers:
+    """Return text and log-probabilities of each request."""
+    options = GenerationOptions(max_new_tokens=64, temperature=0.0, logprobs=True)
+    results = [result for request in texts for result in engine.generate_text_batch([request], options)]
+    results += [result for request in pictures for result in engine.generate_vlm_batch([request], options)]
+    return [(result.raw_text, result.logprobs or ()) for result in results]
+
+
+def default_cases(engine: Engine) -> Answers:
+    """Return the answers to a quarter of the default's photos, and to verdicts, which are text alone."""
+    lines = (FIXTURES / "site_photos" / "RRU线缆_stage_a.jsonl").read_text(encoding="utf-8").splitlines()[:6]
+    groups = [json.loads(line)["per_image"].values() for line in lines]
+    verdicts = [
+        TextGenerationRequest(stage_b_messages("RRU线缆", [one if one == stage_a.IRRELEVANT else json.loads(one) for one in group]))
+        for group in groups
+    ]
+    return asked_alone(engine, verdicts, [stage_a.request(case) for case in stage_a.load_cases(FIXTURES / "site_photos")[::4]])
+
+
+def cold(values: ModelLoadConfig, **options: Any) -> Iterator[Engine]:
+    engine = start(values, **options)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def assert_same(found: Answers, wanted: Answers) -> None:
+    assert [text for text, _ in found] == [text for text, _ in wanted]
+    for (_, one), (_, other) in zip(found, wanted, strict=True):
+        assert one == pytest.approx(other, abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def swapped() -> dict[str, Answers]:
+    """What one engine, started on `early`, answered as one checkpoint after another."""
+    found: dict[str, Answers] = {}
+    middle = CHECKPOINTS / "middle"
+    for engine in cold(config(CHECKPOINTS / "early")):
+        found["early"] = default_cases(engine)
+        for name, values in (
+            ("final", config(CHECKPOINTS / "final")),
+            ("lora-helps", config(middle, CHECKPOINTS / "lora-helps")),
+            ("lora-hurts", config(middle, CHECKPOINTS / "lora-hurts")),
+            ("middle", config(middle)),
+            ("early again", config(CHECKPOINTS / "early")),
+        ):
+            assert engine.why_not_swap(values) is None
+            engine.swap(values)
+            found[name] = default_cases(engine)
+    return found
+
+
+def test_every_checkpoint_and_adapter_answers_differently(swapped: dict[str, Answers]) -> None:
+    names = ("early", "final", "lora-helps", "lora-hurts", "middle")
+    assert len({tuple(text for text, _ in swapped[name]) for name in names}) == len(names)
+
+
+def test_there_and_back_answers_as_before(swapped: dict[str, Answers]) -> None:
+    assert_same(swapped["early again"], swapped["early"])
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoint", "adapter"), [("final", "final", None), ("lora-helps", "middle", "lora-helps")], ids=["checkpoint", "adapter"]
+)
+def test_a_swap_answers_as_a_cold_start(swapped: dict[str, Answers], name: str, checkpoint: str, adapter: str | None) -> None:
+    for engine in cold(config(CHECKPOINTS / checkpoint, None if adapter is None else CHECKPOINTS / adapter)):
+        assert_same(swapped[name], default_cases(engine))
+
+
+def test_a_text_model_with_a_head_of_its_own_answers_as_a_cold_start(tmp_path: Path) -> None:
+    folders = [make_text_checkpoint(tmp_path / name, seed=seed) for seed, name in enumerate(("one", "two"))]
+    for folder in folders:
+        (folder / "chat_template.jinja").write_text(TEMPLATE)
+    requests = [TextGenerationRequest([{"role": "user", "content": f"number {number} " * (1 + number % 5)}]) for number in range(16)]
+    found: list[Answers] = []
+    for number, folder in enumerate(folders):
+        for engine in cold(config(folder), enforce_eager=True):
+            found.append(asked_alone(engine, requests))
+            if number == 0:
+                engine.swap(config(folders[1]))
+                found.append(asked_alone(engine, requests))
+    first, swapped_in, second = found
+    assert [text for text, _ in first] != [text for text, _ in second]
+    assert_same(swapped_in, second)
+
+
+def test_a_killed_process_leaves_no_engine_and_no_memory_behind(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    free_before = torch.cuda.mem_get_info()[0]
+    script = Script(make_checkpoint(tmp_path / "tiny"))
+    try:
+        script.wait_for("generating")
+        assert len(script.look()) >= 1
+        assert torch.cuda.mem_get_info()[0] < free_before - 2**30
+    finally:
+        script.process.kill()
+        script.process.wait(timeout=30)
+        left = script.left_after(20)
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, timeout=10)
+        assert script.process.stdout is not None
+        script.process.stdout.close()
+        script.errors.close()
+    assert left == []
+    assert torch.cuda.mem_get_info()[0] > free_before - 2**30
