@@ -1,58 +1,104 @@
-"""The `evalharness` command: what is done with a run once it is there. Runs themselves are started with pytest, or by `watch`.
+"""The `evalharness` command: what is done with a run once it is there, and by hand. Runs are started with pytest, or by `watch`.
 
-Exit codes: 0 done, 1 it could not be done (the message says why) or what it judged did not pass, 2 the command line is wrong.
+Click rather than typer, which is made of it and takes twice as long to import. `evalharness/exit_codes.py` says what the exit
+codes mean.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import evalharness
-from evalharness.commands import bless, compare, merge, report, rescore, summary, watch
-from evalharness.errors import EvalHarnessError
+import click
+
+from evalharness.commands.frame import CommandGroup
+from evalharness.errors import BackendError, EvalHarnessError
+from evalharness.exit_codes import BROKEN, DONE, INTERRUPTED, REFUSED
 
 __all__ = ["main"]
 
-_COMMANDS = (report, rescore, merge, compare, bless, summary, watch)
+_PLACE = "evalharness.commands."
+_SECTIONS = {
+    "Runs": {
+        "report": _PLACE + "report:report",
+        "rescore": _PLACE + "rescore:rescore",
+        "merge": _PLACE + "merge:merge",
+        "summary": _PLACE + "summary:summary",
+    },
+    "Comparing": {
+        "compare": _PLACE + "compare:compare",
+        "bless": _PLACE + "bless:bless",
+    },
+    "Training runs": {
+        "watch": _PLACE + "watch:watch",
+    },
+}
+_MESSAGE_CHARS = 2000
+
+
+@click.group(
+    "evalharness",
+    cls=CommandGroup,
+    sections=_SECTIONS,
+    epilog="evalharness COMMAND --help shows options, defaults and examples. Exit codes: 0 done, 1 something did not pass, 2 nothing was "
+    "done, as the command line or what it names is wrong, 10 machine, network or code broke, 130 stopped by Ctrl-C.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+@click.version_option(package_name="evalharness", message="evalharness %(version)s")
+def group() -> None:
+    """Work with evals of checkpoints and with their runs. A run is started with pytest: pytest evals --model PATH"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Raises `SystemExit` 2 for a wrong command line, as argparse does."""
-    words, for_pytest = _split(list(sys.argv[1:] if arguments is None else arguments))
-    options = _parser().parse_args(words)
-    options.for_pytest = for_pytest
-    command: Callable[[argparse.Namespace], int] = options.command
+    """Run one command and return its exit code; whatever goes wrong is said on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")  # a terminal that lacks a character gets it escaped
     try:
-        return command(options)
+        code = group.main(None if arguments is None else list(arguments), prog_name="evalharness", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        return _usage_error(error)
     except EvalHarnessError as error:
-        from evalharness.report.safe_text import one_line  # a message may quote what a model or a file name says
-
-        print(f"evalharness: error: {one_line(str(error), 2000)}", file=sys.stderr)
-        return 1
+        _say_error(str(error))
+        return BROKEN if isinstance(error, BackendError) else REFUSED
+    except (click.Abort, KeyboardInterrupt):
+        _say_error("stopped by Ctrl-C")
+        return INTERRUPTED
     except BrokenPipeError:  # who reads, `head` perhaps, has seen enough; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return DONE
+    except Exception:
+        return _crash()
+    return code if isinstance(code, int) else DONE
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return what is ours and what a command that starts pytest hands on, after `--`: argparse cannot tell them apart by itself."""
-    if words[:1] != ["watch"] or "--" not in words:
-        return words, []
-    place = words.index("--")
-    return words[:place], words[place + 1 :]
+def _usage_error(error: click.ClickException) -> int:
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and context is not None:
+        click.echo(context.get_help(), err=True)
+        return REFUSED
+    _say_error(error.format_message())
+    if context is not None:
+        click.echo(context.get_usage(), err=True)
+        click.echo(f"{context.command_path} --help shows what is legal, with examples", err=True)
+    return REFUSED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="evalharness",
-        description="Work with the runs of evals. A run is started with pytest: pytest evals --model PATH",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"evalharness {evalharness.__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add(commands)
-    return parser
+def _say_error(message: str) -> None:
+    from evalharness.report.safe_text import one_line  # a message may quote what a model or a file name says
+
+    print(f"evalharness: error: {one_line(message, _MESSAGE_CHARS)}", file=sys.stderr)
+
+
+def _crash() -> int:
+    import traceback
+
+    from evalharness.report.safe_text import terminal_text
+
+    for line in traceback.format_exc().splitlines():
+        print(terminal_text(line, _MESSAGE_CHARS), file=sys.stderr)
+    _say_error("this is a fault of evalharness or of a library, not of your input; please report it with the lines above")
+    return BROKEN

@@ -123,7 +123,7 @@ def test_a_run_killed_before_anything_was_recorded_says_so(
     (run.run_dir / "journal").mkdir()
     if content is not None:
         (run.run_dir / "journal" / "main.jsonl").write_text(content)
-    assert main(["report", str(run.run_dir)]) == 1
+    assert main(["report", str(run.run_dir)]) == 2
     printed = capsys.readouterr()
     assert (printed.out, "holds no record of any case" in printed.err) == ("", True)
     assert not (run.run_dir / "samples.jsonl").exists()

@@ -2,92 +2,78 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from evalharness.errors import EvalHarnessError
+import click
+
+from evalharness.commands.frame import command
+from evalharness.errors import ComparisonError, EvalHarnessError
+from evalharness.exit_codes import DONE, NOT_PASSED, REFUSED
 
 if TYPE_CHECKING:
     from evalharness.comparison.changes import Comparison
 
-__all__ = ["add"]
-
-_EPILOG = """
-A RUN is a run directory, RUN_DIR:ENGINE where a run has several engines (the checkpoint's name is enough), or a baseline's
-file. Cases are paired; docs/comparing.md says how each number is made.
-
-exit codes: 0 no regression shown, 1 a regression shown, 2 cannot be compared (the message says why)
-"""
+__all__ = ["compare"]
 
 
-def add(commands: Any) -> None:
-    """Add the command to argparse's subparsers."""
-    parser = commands.add_parser(
-        "compare",
-        help="Compare runs case by case: what got better, what broke, and whether it is real",
-        description="Compare one or more candidates with a base, case by case.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("base", metavar="BASE", help="RUN to compare with")
-    parser.add_argument("candidates", metavar="CANDIDATE", nargs="+", help="RUN to judge")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="Where compare.md, compare.csv and compare_cases.csv go (default: the first candidate's run)",
-    )
-    parser.add_argument("--anyway", action="store_true", help="Compare also what was asked differently, with a warning (default: refuse)")
-    parser.add_argument(
-        "--lower-is-better", action="append", default=[], metavar="METRIC",
-        help="A score that is better when lower; may be given several times (default: those of which the eval or a gate says so)",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="Seed of the bootstrap intervals (default: 0)")
-    parser.set_defaults(command=_run)
+@command(
+    "compare",
+    examples=[
+        "evalharness compare reports/A reports/B",
+        "evalharness compare baselines/nightly.json reports/B:hf:final",
+        "evalharness compare reports/A reports/B reports/C --out comparison --lower-is-better loss",
+    ],
+    exit_codes={DONE: "no regression shown", NOT_PASSED: "a regression shown", REFUSED: "cannot be compared; the message says why"},
+)
+@click.argument("base", metavar="BASE")
+@click.argument("candidates", metavar="CANDIDATE…", nargs=-1, required=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where compare.md, compare.csv and compare_cases.csv go (default: the first candidate's run)",
+)
+@click.option("--anyway", is_flag=True, help="Compare also what was asked differently, with a warning (default: refuse)")
+@click.option(
+    "--lower-is-better",
+    multiple=True,
+    metavar="METRIC",
+    help="A score that is better when lower; may be given several times (default: those of which the eval or a gate says so)",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Seed of the bootstrap intervals (default: 0)")
+def compare(base: str, candidates: Sequence[str], out: Path | None, anyway: bool, lower_is_better: Sequence[str], seed: int) -> int:
+    """Compare runs case by case: what got better, what broke, and whether it is real.
 
-
-def _seed(text: str) -> int:
-    seed = int(text)
-    if seed < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
-    return seed
-
-
-def _run(options: argparse.Namespace) -> int:
+    BASE and each CANDIDATE is a run directory, RUN_DIR:ENGINE where a run has several engines (the checkpoint's name is
+    enough), or a baseline's file. Cases are paired; docs/comparing.md says how each number is made.
+    """
     try:
-        comparisons = _compare(options)
-        _show(options, comparisons)
+        comparisons = _compare(base, candidates, anyway=anyway, lower_is_better=lower_is_better, seed=seed)
+        _show(comparisons, out)
     except EvalHarnessError as error:
-        from evalharness.report.safe_text import one_line
-
-        print(f"evalharness: error: cannot compare: {one_line(str(error), 2000)}", file=sys.stderr)
-        return 2
-    return int(any(comparison.has_regressed for comparison in comparisons))
+        raise ComparisonError(f"cannot compare: {error}") from error
+    return NOT_PASSED if any(comparison.has_regressed for comparison in comparisons) else DONE
 
 
-def _compare(options: argparse.Namespace) -> list[Comparison]:
-    from evalharness.comparison.changes import compare
+def _compare(base: str, candidates: Sequence[str], *, anyway: bool, lower_is_better: Sequence[str], seed: int) -> list[Comparison]:
+    from evalharness.comparison.changes import compare as compare_sides
     from evalharness.comparison.sides import read_side
 
-    base = read_side(options.base)
+    side = read_side(base)
     return [
-        compare(base, read_side(candidate), anyway=options.anyway, lower_is_better=options.lower_is_better, seed=options.seed)
-        for candidate in options.candidates
+        compare_sides(side, read_side(candidate), anyway=anyway, lower_is_better=lower_is_better, seed=seed) for candidate in candidates
     ]
 
 
-def _show(options: argparse.Namespace, comparisons: list[Comparison]) -> None:
+def _show(comparisons: list[Comparison], out: Path | None) -> None:
     from evalharness.report.compare_files import write_comparison
     from evalharness.report.compare_terminal import comparison_lines
     from evalharness.report.terminal import terminal_width
 
     source = Path(comparisons[0].candidate.source)
-    folder = options.out or (source if source.is_dir() else Path())
-    paths = write_comparison(comparisons, folder)
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal that lacks a character gets it escaped
+    paths = write_comparison(comparisons, out or (source if source.is_dir() else Path()))
     for line in comparison_lines(comparisons, terminal_width()):
         print(line)
     for path in paths:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add"]
+import click
 
+from evalharness.commands.frame import RUN_CODES, command
 
-def add(commands: Any) -> None:
-    """Add the command to argparse's subparsers."""
-    parser = commands.add_parser(
-        "merge",
-        help="Make one run, with one report, of the parts of a run (pytest evals --shard 1/8 …); needs no GPU",
-        allow_abbrev=False,
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="Folders of all parts, in any order; only read")
-    parser.add_argument("--report-dir", type=Path, metavar="FOLDER", help="Folder that gets the new run (default: that of the first part)")
-    parser.add_argument("--run-id", metavar="ID", help="Name of the new run (default: merged and six random digits)")
-    parser.set_defaults(command=_merge)
+__all__ = ["merge"]
 
 
-def _merge(options: argparse.Namespace) -> int:
+@command("merge", examples=["evalharness merge reports/part-1 reports/part-2 --run-id whole"], exit_codes=RUN_CODES)
+@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR…")
+@click.option(
+    "--report-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder that gets the new run (default: that of the first part)"
+)
+@click.option("--run-id", metavar="ID", help="Name of the new run (default: merged and six random digits)")
+def merge(run_dirs: tuple[Path, ...], report_dir: Path | None, run_id: str | None) -> int:
+    """Make one run, with one report, of the parts of a run; needs no GPU.
+
+    RUN_DIR… are the folders of all parts (pytest evals --shard 1/8 …), in any order; they are only read.
+    """
     from evalharness.pytest_plugin.merging import merge_runs  # pytest, so only where it is needed
 
-    return merge_runs(options.runs, report_dir=options.report_dir, run_id=options.run_id)
+    return merge_runs(run_dirs, report_dir=report_dir, run_id=run_id)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
+import click
+
+from evalharness.commands.frame import command
 from evalharness.errors import RecordError
+from evalharness.exit_codes import DONE
 
-__all__ = ["add"]
-
-
-def add(commands: Any) -> None:
-    """Add the command to argparse's subparsers."""
-    parser = commands.add_parser(
-        "report", help="Rebuild the reports of a run from its records, even a killed one; needs no GPU", allow_abbrev=False
-    )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="Folder of the run, such as reports/RUN_ID")
-    parser.set_defaults(command=_report)
+__all__ = ["report"]
 
 
-def _report(options: argparse.Namespace) -> int:
-    run_dir: Path = options.run_dir
+@command("report", examples=["evalharness report reports/RUN_ID"])
+@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
+def report(run_dir: Path) -> int:
+    """Rebuild the reports of a run from its records, even a killed one; needs no GPU.
+
+    RUN_DIR is the folder of the run, such as reports/RUN_ID. Prints the paths of what was written.
+    """
     if not run_dir.is_dir():
         raise RecordError(f"{run_dir} is no folder; give that of a run, such as reports/RUN_ID")
     from evalharness.report.writing import write_reports  # pandas, so only where it is needed
@@ -32,4 +30,4 @@ def _report(options: argparse.Namespace) -> int:
         print(f"{run_dir}: samples.jsonl was rebuilt from the journal", file=sys.stderr)
     for path in write_reports(run_dir).values():
         print(path)
-    return 0
+    return DONE

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add"]
+import click
 
+from evalharness.commands.frame import command
+from evalharness.exit_codes import DONE
 
-def add(commands: Any) -> None:
-    """Add the command to argparse's subparsers."""
-    parser = commands.add_parser(
-        "summary",
-        help="Print verdict, gates and scores of a run as Markdown; runs write the same to $GITHUB_STEP_SUMMARY by themselves",
-        allow_abbrev=False,
-    )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="Folder of the run, such as reports/RUN_ID")
-    parser.set_defaults(command=_summary)
+__all__ = ["summary"]
 
 
-def _summary(options: argparse.Namespace) -> int:
+@command(
+    "summary",
+    examples=["evalharness summary reports/RUN_ID", "evalharness summary reports/RUN_ID > page.md"],
+    exit_codes={DONE: "printed, whatever the verdict"},
+)
+@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
+def summary(run_dir: Path) -> int:
+    """Print verdict, gates and scores of a run as Markdown.
+
+    RUN_DIR is the folder of the run, such as reports/RUN_ID. Runs write the same to $GITHUB_STEP_SUMMARY by themselves.
+    """
     from evalharness.report.ci_summary import ci_summary
     from evalharness.report.tables import load_tables
 
-    sys.stdout.buffer.write(ci_summary(load_tables(options.run_dir)).encode("utf-8", "backslashreplace"))
-    return 0
+    click.echo(ci_summary(load_tables(run_dir)).encode("utf-8", "backslashreplace"), nl=False)
+    return DONE

@@ -13,6 +13,7 @@ import pytest
 
 from evalharness.command_line import shown_command
 from evalharness.errors import BaselineError, RecordError
+from evalharness.exit_codes import BROKEN
 from evalharness.pytest_plugin.across import across_engines
 from evalharness.pytest_plugin.aggregates import aggregate_rows
 from evalharness.pytest_plugin.eval_functions import load_functions
@@ -36,7 +37,7 @@ from evalharness.run_totals import engine_entries, judge_gates
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
 
-EXIT_BROKEN = 10
+EXIT_BROKEN = BROKEN
 """Exit code of a run in which machine, network or code failed: cases ended as errors, or the run has problems."""
 
 

@@ -127,21 +127,21 @@ class TestRefusals:
     def test_a_part_that_is_missing_or_comes_twice(self, project: Project, chosen: tuple[int, ...], problem: str) -> None:
         parts = parts_of(project, 3)
         code, output = merged(project, *(parts[number] for number in chosen))
-        assert (code, problem in output) == (1, True), output
+        assert (code, problem in output) == (2, True), output
         assert not (project.root / "reports" / "whole").exists()
 
     def test_a_run_that_is_no_part(self, project: Project) -> None:
         code, output = merged(project, project.write(test_a=TESTS).run("--run-id", "one"))
-        assert (code, "is no part: it was run without --shard" in output) == (1, True), output
+        assert (code, "is no part: it was run without --shard" in output) == (2, True), output
 
     def test_parts_of_another_number(self, project: Project) -> None:
         first = parts_of(project, 2)[0]
         other = project.run("--run-id", "other", "--shard", "2/3")
         code, output = merged(project, first, other)
-        assert (code, "is part 2/3" in output and "they are not of one run" in output) == (1, True), output
+        assert (code, "is part 2/3" in output and "they are not of one run" in output) == (2, True), output
 
     def test_parts_that_were_asked_otherwise(self, project: Project) -> None:
         first = parts_of(project, 2)[0]
         other = project.run("--run-id", "other", "--shard", "2/2", "--max-new-tokens", "9")
         code, output = merged(project, first, other)
-        assert (code, "its --max-new-tokens is 9, not null; run the part again" in " ".join(output.split())) == (1, True), output
+        assert (code, "its --max-new-tokens is 9, not null; run the part again" in " ".join(output.split())) == (2, True), output

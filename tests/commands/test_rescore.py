@@ -505,7 +505,7 @@ class TestOtherTests:
         live = project.write(test_a=MARK + "def test_s(case, generation): pass\n", helper_check=self.CHECK).run_inline("--run-id", "live")
         made = again(project, live, "--tests", "helper_check.py")
         code, output = rescore(project, str(made.run_dir))
-        assert (code, "was made with --tests from run live; score that run again" in output) == (1, True)
+        assert (code, "was made with --tests from run live; score that run again" in output) == (2, True)
 
 
 class TestRefused:
@@ -515,7 +515,7 @@ class TestRefused:
 
     def refused(self, project: Project, *arguments: str) -> str:
         code, output = rescore(project, *arguments)
-        assert code == 1
+        assert code == 2
         assert output.startswith("evalharness: error: ")
         return output
 

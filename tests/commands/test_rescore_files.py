@@ -121,7 +121,7 @@ print(*[name for name in ("torch", "transformers", "vllm", "pytest") if name in 
 
 class TestRefused:
     def refused(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-        assert main(["rescore", *arguments]) == 1
+        assert main(["rescore", *arguments]) == 2
         printed = capsys.readouterr()
         assert printed.err.startswith("evalharness: error: ")
         return printed.err
