@@ -1,0 +1,250 @@
+"""Calls written as JSON: hermes, mistral, fenced, llama, bare."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evalharness.tool_calls.calls import Found
+
+__all__ = ["bare", "fenced", "hermes", "llama", "mistral"]
+
+_NAMES = ("name", "tool", "tool_name", "function")
+_ARGUMENTS = ("arguments", "parameters", "args", "input")
+_NO_ARGUMENTS = f"the call has no arguments; expected one of {', '.join(_ARGUMENTS)}"
+_WINDOW = 4096  # characters
+_LONGEST_LITERAL = 16  # characters; what ends so near to a window's end may be cut by it: `fals`, `\\ud83d\\ud`
+_SPACE = re.compile(r"\s*")
+_FENCE = re.compile(r"```[^\S\n]*([A-Za-z_+-]*)[^\S\n]*\n?")
+_CALL_START = re.compile(r'\{\s*"(?:type|id|index|' + "|".join((*_NAMES, *_ARGUMENTS)) + r')"\s*:')
+_LOOKS_LIKE_CALL = re.compile(r'"(?:name|tool|tool_name)"\s*:')
+_MARK = "[TOOL_CALLS]"
+_HERMES = re.compile(r"</?tool_call>")
+_BEGUN = re.compile(r'\{\s*"(?:name|tool|tool_name)"\s*:\s*"([^"]{1,256})"\s*,\s*"(?:arguments|parameters|args|input)"')
+_BEGUN_NAME = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]{1,256})"')
+_MISTRAL_CALL = re.compile(r"\s*([\w.-]{1,256})\s*(?:\[CALL_ID\]\s*[\w-]{1,256}\s*)?(?:\[ARGS\])?\s*(?=\{)")
+
+
+class _DuplicateKeys(dict[str, Any]):
+    """An object in which a key stood twice; which of the two was meant, nobody knows."""
+
+    duplicates: tuple[str, ...] = ()
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(pairs)
+    if len(read) == len(pairs):
+        return read
+    keys = [key for key, _ in pairs]
+    marked = _DuplicateKeys(read)
+    marked.duplicates = tuple(sorted({key for key in keys if keys.count(key) > 1}))
+    return marked
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse)
+
+
+def _decode(text: str, start: int) -> tuple[Any, int, str | None]:
+    """Return the JSON value at a place, its end, and what is wrong (then the place up to which it was read).
+
+    Read in windows that grow: json's errors count the lines of all that they were given, which thousands of broken starts
+    in one text would make quadratic.
+    """
+    width = _WINDOW
+    while True:
+        part = text[start : start + width]
+        try:
+            value, end = _DECODER.raw_decode(part)
+        except json.JSONDecodeError as error:
+            cut = error.msg.startswith("Unterminated") or error.pos > len(part) - _LONGEST_LITERAL
+            if cut and len(part) == width:
+                width *= 16
+                continue
+            read = len(part) if error.msg.startswith("Unterminated") else error.pos
+            return None, start + read, f"no JSON: {error.msg} at character {error.pos} of the call"
+        except RecursionError:
+            return None, start + len(part), "no JSON that can be read: nested too deeply"
+        except ValueError as error:
+            return None, start + len(part), f"no JSON: {error}"
+        return value, start + end, None
+
+
+def _skip(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    assert match is not None
+    return match.end()
+
+
+def _call(value: Any, span: tuple[int, int]) -> Found | None:
+    """Return the call that a JSON value is, None for one that is none: no object, or nothing that names a tool."""
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("function"), dict):
+        value = value["function"]
+    named = [key for key in _NAMES if isinstance(value.get(key), str) and value[key].strip()]
+    if not named:
+        return None
+    given = [key for key in _ARGUMENTS if key in value]
+    name = value[named[0]].strip()
+    if not given:
+        return Found(name, {}, span, _NO_ARGUMENTS)
+    arguments = value[given[0]]
+    if isinstance(arguments, str):  # OpenAI's form: JSON within a string
+        decoded, end, problem = _decode(arguments, _skip(arguments, 0))
+        if problem is None and not arguments[end:].strip():
+            arguments = decoded
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        return Found(name, {}, span, f"the arguments are no object, but {type(arguments).__name__}")
+    return Found(name, arguments, span, _doubled(value, arguments))
+
+
+def _doubled(*objects: Mapping[str, Any]) -> str | None:
+    for each in objects:
+        if isinstance(each, _DuplicateKeys):
+            return f"keys stand twice: {', '.join(map(repr, each.duplicates))}"
+    return None
+
+
+def _called(value: Any, span: tuple[int, int]) -> Iterator[Found]:
+    """Yield the call that a value is; without arguments it is none here, where nothing marks a call: data may have names, too."""
+    found = _call(value, span)
+    if found is not None and found.error != _NO_ARGUMENTS:
+        yield found
+
+
+def hermes(text: str, offered: Sequence[str]) -> Iterator[Found]:
+    """Yield calls in `<tool_call>…</tool_call>`; complete JSON without the end mark counts, one broken call harms no other."""
+    opening, closing = "<tool_call>", "</tool_call>"
+    start = text.find(opening)
+    while start >= 0:
+        body = stop = _skip(text, start + len(opening))
+        if text[body : body + 1] in ("{", "["):  # else it is another form, or talk about the mark
+            value, end, problem = _decode(text, body)
+            if problem is None:
+                after = _skip(text, end)
+                stop = after + len(closing) if text.startswith(closing, after) else end
+                yield from _all_calls(value, (start, stop))
+            else:
+                mark = _HERMES.search(text, body)
+                stop = len(text) if mark is None else mark.end() if mark[0] == closing else mark.start()
+                named = _BEGUN_NAME.match(text, body, stop)
+                yield Found(named[1] if named else None, {}, (start, stop), problem)
+        start = text.find(opening, stop)
+
+
+def _all_calls(value: Any, span: tuple[int, int]) -> Iterator[Found]:
+    """Yield the calls in a marked place: an object or a list of them; whatever else stands there is an error."""
+    for each in value if isinstance(value, list) and value else [value]:
+        yield _call(each, span) or Found(None, {}, span, f"no call: the JSON, of type {type(each).__name__}, names no tool")
+
+
+def mistral(text: str, offered: Sequence[str]) -> Iterator[Found]:
+    """Yield calls after `[TOOL_CALLS]`: `name[ARGS]{…}`, one after the other, or the older list of objects."""
+    begin = text.find(_MARK)
+    while begin >= 0:
+        end = begin + len(_MARK)
+        body = _skip(text, end)
+        named = _MISTRAL_CALL.match(text, end)
+        if text.startswith("[", body):
+            value, end, problem = _decode(text, body)
+            if problem is not None:
+                yield Found(None, {}, (begin, len(text)), problem)
+                return
+            yield from _all_calls(value, (begin, end))
+        elif named is None:
+            yield Found(None, {}, (begin, end), f"no name and arguments behind {_MARK}")
+        while named is not None:
+            arguments, end, problem = _decode(text, named.end())
+            if problem is not None:
+                yield Found(named[1], {}, (begin, len(text)), problem)
+                return
+            yield Found(named[1], arguments, (begin, end), _doubled(arguments))
+            begin, named = end, _MISTRAL_CALL.match(text, end)
+        begin = text.find(_MARK, end)
+
+
+def fenced(text: str, offered: Sequence[str]) -> Iterator[Found]:
+    """Yield calls in code fences, with or without `json`. The only call of a fence has the fence's span, of several each its own."""
+    position = 0
+    while (fence := _FENCE.search(text, position)) is not None:
+        body = _skip(text, fence.end())
+        position = fence.end()
+        if text[body : body + 1] not in ("{", "["):
+            close = text.find("```", body)
+            position = len(text) if close < 0 else close + 3
+            continue
+        value, end, problem = _decode(text, body)
+        if problem is not None:
+            close = text.find("```", body)
+            position = len(text) if close < 0 else close + 3
+            if _LOOKS_LIKE_CALL.search(text, body, position):
+                yield Found(None, {}, (fence.start(), position), problem)
+            continue
+        after = _skip(text, end)
+        position = after + 3 if text.startswith("```", after) else end
+        yield from _fenced_calls(text, value, body, (fence.start(), position))
+
+
+def _fenced_calls(text: str, value: Any, body: int, span: tuple[int, int]) -> Iterator[Found]:
+    if not isinstance(value, list):
+        yield from _called(value, span)
+        return
+    position = body + 1
+    for each in value:
+        begin = _skip(text, position)
+        _, end, _ = _decode(text, begin)
+        yield from _called(each, span if len(value) == 1 else (begin, end))
+        position = _skip(text, end) + 1  # behind the comma
+
+
+def llama(text: str, offered: Sequence[str]) -> Iterator[Found]:
+    """Yield calls behind `<|python_tag|>`: objects, several with `;` between them."""
+    mark = "<|python_tag|>"
+    start = text.find(mark)
+    if start < 0:
+        return
+    found = list(_objects(text, start + len(mark)))
+    if found and not text[start + len(mark) : found[0].span[0]].strip():
+        first = found[0]  # the mark belongs to the first call
+        found[0] = Found(first.name, first.arguments, (start, first.span[1]), first.error)
+    yield from found
+
+
+def bare(text: str, offered: Sequence[str]) -> Iterator[Found]:
+    """Yield objects anywhere in the text that name a tool and have arguments; any other JSON is none of ours."""
+    yield from _objects(text, 0)
+
+
+def _objects(text: str, position: int) -> Iterator[Found]:
+    in_vain = 8 * len(text) + 10_000  # characters of broken JSON that are read before we give up: keeps this linear
+    while (start := _CALL_START.search(text, position)) is not None:
+        value, end, problem = _decode(text, start.start())
+        if problem is None:
+            yield from _called(value, (start.start(), end))
+            position = end
+            continue
+        in_vain -= end - start.start()
+        broken_end = _end_of_broken(text, start.start(), end)
+        if broken_end is not None:
+            yield Found(None, {}, (start.start(), broken_end), problem)
+        position = broken_end or start.end()
+        if in_vain < 0:
+            yield Found(None, {}, (position, len(text)), "broken JSON, too much of it to be read")
+            return
+
+
+def _end_of_broken(text: str, start: int, read_to: int) -> int | None:
+    """Return where an attempt at a call that breaks off ends, None where the broken JSON is no attempt."""
+    begun = _BEGUN.match(text, start)
+    if begun is None:
+        return None
+    next_call = _CALL_START.search(text, max(read_to, begun.end()))
+    return next_call.start() if next_call else len(text)

@@ -1,0 +1,106 @@
+"""No text makes the parsers raise, and long ones take no longer than their length."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from evalharness.tool_calls import FORMATS, Tool, parse_tool_calls
+
+TOOLS = (Tool("f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}), Tool("get-it"))
+PIECES = [
+    "<tool_call>",
+    "</tool_call>",
+    "<function=f>",
+    "</function>",
+    "<parameter=a>",
+    "</parameter>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<invoke>",
+    "</invoke>",
+    '<invoke name="f">',
+    '<parameter name="a">',
+    "<tool_name>f</tool_name>",
+    "<parameters>",
+    "</parameters>",
+    "```json\n",
+    "```",
+    '{"name": "f", "arguments": ',
+    '{"a": 1}',
+    "}",
+    "{",
+    "[",
+    "]",
+    "f(",
+    "a=1",
+    ")",
+    "get-it(",
+    ",",
+    '"',
+    "'",
+    "\\",
+    "\n",
+    " ",
+    "<think>",
+    "</think>",
+    "<|python_tag|>",
+    ";",
+    "\ud800",
+    "\x00",
+    "[f(a=1)]",
+    "<function_calls>",
+    "中",
+]
+TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join)
+
+
+@given(TEXTS, st.sampled_from(["stop", "length", None]), st.booleans())
+@example("[f(a=" + "(" * 500 + ")" * 500 + ")]", "stop", True)
+@example("[f(a=1" + "0" * 5000 + ")]", "stop", True)
+@example('{"name": "f", "arguments": {"a": 1' + "0" * 5000 + "}}", "stop", True)
+@example("[f(a='\\N{oops}')]", "stop", True)
+def test_any_text_gives_calls_within_it_and_content(text, finish_reason, with_tools):
+    answer = parse_tool_calls(text, TOOLS if with_tools else (), finish_reason=finish_reason)
+    for call in answer.calls:
+        assert text[slice(*call.span)] == call.raw_text
+        assert 0 <= call.span[0] < call.span[1] <= len(text)
+        assert call.name is not None or call.error
+        assert isinstance(call.to_json(), dict)
+    starts = [call.span[0] for call in answer.calls]
+    assert starts == sorted(starts)
+    assert finish_reason == "stop" or not answer.executable
+
+
+@given(TEXTS)
+def test_every_form_takes_any_text(text):
+    for format in FORMATS:
+        parse_tool_calls(text, TOOLS, format=format)
+
+
+LONG = {
+    piece.strip() or repr(piece): piece for piece in (*PIECES, "f(a='\\'", "<parameter=a>x</function>", '<invoke name="f"></invoke>')
+} | {
+    "nested calls": '{"name":[',
+    "unclosed fences": "```json\n{",
+    "empty parameters": "<function=f><parameter=a>",
+    "quoted": "f('\\'",
+    "spaced list": "[f(      ",
+}
+
+
+@pytest.mark.parametrize("piece", LONG.values(), ids=list(LONG))
+def test_a_long_answer_takes_time_by_its_length(piece):
+    """A quarter against the whole, in CPU time: quadratic work would take 16 times as long, linear 4; noise has room up to 10."""
+
+    def seconds(length: int) -> float:
+        text = piece * (length // len(piece))
+        start = time.process_time()
+        parse_tool_calls(text, TOOLS)
+        return time.process_time() - start
+
+    whole = seconds(400_000)
+    assert whole < 1.0 or whole < 10 * seconds(100_000)
