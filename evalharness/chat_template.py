@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evalharness.contracts import ChatTemplateOptions
 from evalharness.errors import TemplateError
+
+if TYPE_CHECKING:
+    from evalharness.tool_calls import Tool
+
+    _Tools: TypeAlias = Sequence[Tool | Mapping[str, Any]]
 
 __all__ = ["check_template_owner", "render_prompt", "template_sha256"]
 
@@ -20,8 +26,11 @@ def check_template_owner(owner: Any, options: ChatTemplateOptions) -> None:
         raise TypeError("chat_template.tokenize must be False: a prompt is rendered to str, and tokenised once for every backend")
 
 
-def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: ChatTemplateOptions) -> str:
+def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: ChatTemplateOptions, *, tools: _Tools = ()) -> str:
     """Return the prompt text that the owner's (a tokenizer's or processor's) chat template makes of the messages.
+
+    Tools go to a template that knows them; to any other the system message tells of them, in the words of
+    `tool_calls.prompt_part`.
 
     Raises `AttributeError` where the owner has no `apply_chat_template`, `TypeError` where the result is no string
     (`tokenize=True`), `TemplateError` where the template is absent or refuses the messages. A template that does not
@@ -30,17 +39,43 @@ def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: Ch
     check_template_owner(owner, options)
     if not messages:
         raise TemplateError("the request has no messages; give at least one user message")
-    prompt = _apply(owner.apply_chat_template, list(messages), options)
+    extra: dict[str, Any] = {}
+    if tools:
+        from evalharness.tool_calls import prompt_part, read_tools  # few requests have tools
+
+        read = read_tools(tools)
+        if _knows_tools(owner):
+            extra["tools"] = [tool.to_json() for tool in read]
+        else:
+            messages = _with_system_part(messages, prompt_part(read))
+    prompt = _apply(owner.apply_chat_template, list(messages), options, extra)
     if not isinstance(prompt, str):
         raise TypeError(f"the chat template gave {type(prompt).__name__}, not str")
     return prompt
 
 
-def _apply(apply: Any, messages: list[Mapping[str, Any]], options: ChatTemplateOptions) -> Any:
-    arguments = {
+def _knows_tools(owner: Any) -> bool:
+    """Return whether the template, or one of several, has the variable `tools`; one that does not ignores them silently."""
+    template = getattr(owner, "chat_template", None) or ""
+    sources = template.values() if isinstance(template, Mapping) else [template]
+    return any(re.search(r"\btools\b", source) for source in sources)
+
+
+def _with_system_part(messages: Sequence[Mapping[str, Any]], part: str) -> list[Mapping[str, Any]]:
+    if messages[0].get("role") != "system":
+        return [{"role": "system", "content": part}, *messages]
+    content = messages[0].get("content")
+    if isinstance(content, str):
+        return [{**messages[0], "content": f"{content}\n\n{part}"}, *messages[1:]]
+    return [{**messages[0], "content": [*(content or ()), {"type": "text", "text": part}]}, *messages[1:]]
+
+
+def _apply(apply: Any, messages: list[Mapping[str, Any]], options: ChatTemplateOptions, extra: Mapping[str, Any]) -> Any:
+    arguments: dict[str, Any] = {
         "add_generation_prompt": options.add_generation_prompt,
         "tokenize": options.tokenize,
         "continue_final_message": options.continue_final_message,
+        **extra,
     }
     try:
         return apply(messages, enable_thinking=options.enable_thinking, **arguments)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from evalharness.contract_checks import (
     check_boolean,
@@ -23,6 +23,9 @@ from evalharness.contract_checks import (
     known_keys,
 )
 from evalharness.errors import ContractTypeError, ContractValueError
+
+if TYPE_CHECKING:
+    from evalharness.tool_calls import Tool
 
 __all__ = [
     "ChatTemplateOptions",
@@ -339,14 +342,28 @@ def _check_messages(messages: Sequence[object]) -> None:
             )
 
 
+def _read_tools(tools: Sequence[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
+    if not tools and isinstance(tools, Sequence):
+        return ()
+    from evalharness.tool_calls import read_tools  # few requests have tools, and it brings its parsers along
+
+    return read_tools(tools)
+
+
 @dataclass(frozen=True)
 class TextGenerationRequest:
-    """One chat without images. An empty list is accepted here and answered with a `TemplateError` of this request."""
+    """One chat without images. An empty list is accepted here and answered with a `TemplateError` of this request.
+
+    `tools` are what the model may call (`evalharness.tool_calls`): the chat template gets them, or else a part of the
+    system message tells of them.
+    """
 
     messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Tool | Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
+        object.__setattr__(self, "tools", _read_tools(self.tools))
 
 
 @dataclass(frozen=True)
@@ -355,17 +372,19 @@ class VlmGenerationRequest:
 
     SOURCE is a path, bytes or a PIL image. A part without a source takes the next of `images`; both must come out even.
     Images are opened when their request is about to run, and let go with it. `verify` records each image's size,
-    SHA-256 and patch grid, and the expected and actual number of image tokens.
+    SHA-256 and patch grid, and the expected and actual number of image tokens. `tools`: as for text.
     """
 
     messages: Sequence[Mapping[str, Any]]
     images: Sequence[Any] = ()
     verify: bool = False
+    tools: Sequence[Tool | Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
         check_sequence("request.images", self.images, "image sources")
         check_boolean("request.verify", self.verify)
+        object.__setattr__(self, "tools", _read_tools(self.tools))
         object.__setattr__(self, "images", tuple(self.images))
 
 

@@ -70,7 +70,7 @@ class PromptBuilder:
         """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
         request_images = images_of(request)
         owner = self.template_owner("text" if request_images is None else "vlm")
-        text = render_prompt(owner, _without_pictures(request.messages), self._chat_template)
+        text = render_prompt(owner, _without_pictures(request.messages), self._chat_template, tools=request.tools)
         self._check_placeholders(text, request_images)
         token_ids = self._token_ids(text)
         num_tokens = self._num_tokens(token_ids, request_images)

@@ -194,6 +194,54 @@ def test_a_type_error_inside_a_real_template_surfaces(tiny_tokenizer: Any) -> No
         render_prompt(tiny_tokenizer, [{"role": "user", "content": None}], ChatTemplateOptions())
 
 
+# --- tools -------------------------------------------------------------------------------------------------------------
+
+FUNCTION = {"name": "get-weather", "description": "tells it", "parameters": {"type": "object", "properties": {}}}
+TOOL = {"type": "function", "function": FUNCTION}
+
+
+def test_a_template_that_knows_tools_gets_them(tiny_tokenizer: Any) -> None:
+    prompt = render_prompt(tiny_tokenizer, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
+    assert prompt.count("get-weather") == 1
+    assert prompt.count("<tools>") == 1
+    assert "You can call these tools" not in prompt
+
+
+@pytest.mark.parametrize(
+    ("messages", "system"),
+    [
+        ([{"role": "user", "content": "hi"}], "You can call"),
+        ([{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}], "be short\n\nYou can call"),
+    ],
+    ids=["no system message", "system message"],
+)
+def test_to_other_templates_the_system_message_tells_of_tools(messages: list[Any], system: str) -> None:
+    owner = Owner("prompt")
+    owner.chat_template = "{{ messages }}"  # type: ignore[attr-defined]
+    before = copy.deepcopy(messages)
+    render_prompt(owner, messages, ChatTemplateOptions(), tools=[TOOL])
+    [(sent, arguments)] = owner.calls
+    assert sent[0]["role"] == "system"
+    assert sent[0]["content"].startswith(system)
+    assert '"name": "get-weather"' in sent[0]["content"]
+    assert sent[-1] == before[-1]
+    assert "tools" not in arguments
+    assert messages == before
+
+
+def test_a_system_message_of_parts_gets_one_more() -> None:
+    owner = Owner("prompt")
+    render_prompt(owner, [{"role": "system", "content": [{"type": "text", "text": "x"}]}], ChatTemplateOptions(), tools=[TOOL])
+    assert [part["text"][:12] for part in owner.calls[0][0][0]["content"]] == ["x", "You can call"]
+
+
+def test_one_of_several_named_templates_may_know_tools() -> None:
+    owner = Owner("prompt")
+    owner.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}  # type: ignore[attr-defined]
+    render_prompt(owner, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
+    assert owner.calls[0][1]["tools"] == [TOOL]
+
+
 # --- hash --------------------------------------------------------------------------------------------------------------
 
 

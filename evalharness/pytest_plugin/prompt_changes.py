@@ -17,6 +17,7 @@ from evalharness.prompts import images_of
 from evalharness.pytest_plugin.asking import CaseRequest, Request, Step
 from evalharness.recorded import outcome_of
 from evalharness.run_merge import CaseRecords, Recorded
+from evalharness.tool_calls import read_tools
 
 __all__ = ["PromptChange", "case_changes", "prompt_change"]
 
@@ -70,7 +71,8 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
 
 
 def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
-    if any(text.strip() not in made.prompt_text for text in _texts(request.messages)):
+    texts = [*_texts(request.messages), *(tool.name for tool in read_tools(request.tools))]
+    if any(text.strip() not in made.prompt_text for text in texts):
         return PromptChange("the text of its prompt would be another now")
     try:
         images = images_of(request)

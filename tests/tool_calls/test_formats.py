@@ -242,7 +242,7 @@ def test_a_call_is_plain_json():
 
 
 @pytest.mark.parametrize("length", range(4060, 4110, 7))
-@pytest.mark.parametrize("value", ["false", '"\\ud83d\\ude00"', "-12.5e3", '"x"', "[{}]"], ids=["literal", "escape", "number", "text", "list"])
+@pytest.mark.parametrize("value", ["false", '"\\ud83d\\ude00"', "-12.5e3", "[{}]"], ids=["literal", "escape", "number", "list"])
 def test_json_longer_than_a_window_of_reading_is_read_whole(length, value):
     [call] = parse_tool_calls('{"name": "f", "arguments": {"a": "' + "y" * length + f'", "b": {value}}}}}').executable
     assert call.arguments["b"] == json.loads(value)
