@@ -1,6 +1,6 @@
 """Signs that a model has degenerated, in any generation: what it says does not matter, only how. Linear in the text's length.
 
-repetition  the same long piece again and again
+repetition  the same long piece again and again, and nothing new between; a list of like things is none
 thinking    a block of thoughts, open or closed, left in the answer
 echo        a long piece of the prompt, or a mark of the chat template
 drift       hardly anything in the script that was asked in (Chinese asked, English answered)
@@ -37,9 +37,11 @@ __all__ = [
 ]
 
 WINDOW = 60
-"""How many characters make a piece long: two objects of a dump that differ in a coordinate share fewer."""
+"""How many characters make a piece long."""
 MIN_REPEATS = 4
 MIN_REPEATED_CHARS = 200
+END_SHARE = 1 / 3
+"""How much of a text is its end."""
 MIN_LETTERS = 20
 MIN_EXPECTED_SHARE = 0.1
 MAX_GARBLED_SHARE = 0.02
@@ -49,6 +51,11 @@ SIGNS = ("repetition", "thinking", "echo", "drift", "garbled", "empty", "cap_hit
 
 _THINKING = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _TEMPLATE = re.compile(r"<\|(?:im_start|im_end|endoftext|start_header_id|eot_id)\|>|\n(?:user|assistant|system)\n")
+_COUNTER = re.compile(
+    r"""(?<=[^\W\d])([0-9]{1,9})(?="\s{0,8}:\s{0,8}[{\[])"""  # "object_12": {
+    r"|^[ \t#*-]{0,20}(?:[^\W\d_]{1,12} )?([0-9]{1,9})(?=[.)]\s|[:：、])",  # 12. or Step 12:
+    re.MULTILINE,
+)
 _SCAFFOLD = re.compile(r'"[A-Za-z_][A-Za-z0-9_]{0,40}"\s{0,8}:|<[/|]?[A-Za-z_]{1,20}=?[A-Za-z_]{0,20}\|?>')
 """JSON keys, header tags and special tokens, which stand for pictures by the hundred: Latin in any language."""
 _SCRIPTS: tuple[tuple[str, str], ...] = (
@@ -69,7 +76,10 @@ _SCRIPTS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Repetition:
-    """A piece that comes again and again: every `period` characters, `num_repeats` times, `num_chars` in all, from `start` on."""
+    """A piece that comes again and again: every `period` characters, `num_repeats` times, `num_chars` in all, from `start` on.
+
+    Counters are in neither number of characters.
+    """
 
     period: int
     num_repeats: int
@@ -77,41 +87,71 @@ class Repetition:
     start: int
 
 
-def find_repetition(text: str) -> Repetition | None:
+def find_repetition(text: str, *, cut_off: bool = False) -> Repetition | None:
     """Return what a text repeats, None where there is nothing: pieces of `WINDOW` characters found `MIN_REPEATS` times or more.
 
-    They must make up `MIN_REPEATED_CHARS` characters, or half of the text. Repeats need not be next to each other, so a
-    loop with a counter in it is found, as long as what stays the same is long enough.
+    They must make up `MIN_REPEATED_CHARS` characters, or half of the text, and all that stands between two of them must be
+    repeated as well. So equal descriptions of objects at different places are a list and no loop, however long they are; the
+    same few objects again and again are a loop, in whatever order. Counters in JSON keys and before items are not looked at.
+    An answer that was `cut_off` by its cap is also a loop where such pieces fill most of its end, with what stands between
+    them a little different each time: it shows no sign of ending.
     """
     import numpy as np
 
-    hashes = _window_hashes(text)
+    kept = _without_counters(text)
+    hashes = _window_hashes(text, kept)
     if len(hashes) < MIN_REPEATS:
         return None
     order = np.argsort(hashes, kind="stable")
-    ranked = hashes[order]
-    starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
-    counts = np.diff(np.append(starts, len(ranked)))
-    is_repeated: np.ndarray[Any, Any] = np.repeat(counts >= MIN_REPEATS, counts)
-    if not is_repeated.any():
-        return None
-    places = order[is_repeated]
-    covered: np.ndarray[Any, Any] = np.zeros(len(text) + 1, dtype=np.int64)
-    np.add.at(covered, places, 1)
-    np.add.at(covered, places + WINDOW, -1)
-    num_chars = int((np.cumsum(covered) > 0).sum())
-    if num_chars < min(MIN_REPEATED_CHARS, max(len(text) / 2, WINDOW)):
-        return None
-    steps = np.diff(order)[(ranked[1:] == ranked[:-1]) & is_repeated[1:]]
-    periods, seen = np.unique(steps, return_counts=True)
-    return Repetition(int(periods[seen.argmax()]), int(counts.max()), num_chars, int(places.min()))
+    is_same = hashes[order[1:]] == hashes[order[:-1]]
+    starts = np.flatnonzero(np.concatenate(([True], ~is_same)))
+    counts = np.diff(np.append(starts, len(order)))
+    num_found: np.ndarray[Any, Any] = np.zeros(len(hashes), dtype=np.int64)
+    num_found[order] = np.repeat(counts, counts)
+    is_repeated = num_found >= MIN_REPEATS
+    # A stretch has no place that is not repeated; one that holds a piece twice holds all that stands between the two.
+    stretches = np.cumsum(~is_repeated)
+    again = is_same & is_repeated[order[1:]] & (stretches[order[1:]] == stretches[order[:-1]])
+    looping = is_repeated & np.isin(stretches, stretches[order[1:][again]])
+    if not _is_long(looping, len(kept)):
+        end = len(hashes) - int(len(kept) * END_SHARE)
+        if not cut_off or _num_covered(is_repeated[end:]) < END_SHARE * len(kept) / 2 or not _is_long(is_repeated, len(kept)):
+            return None
+        again, looping = is_same & is_repeated[order[1:]], is_repeated
+    places = np.flatnonzero(looping)
+    periods, seen = np.unique(np.diff(order)[again], return_counts=True)
+    return Repetition(int(periods[seen.argmax()]), int(num_found[places].max()), _num_covered(looping), int(kept[places[0]]))
 
 
-def _window_hashes(text: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return one hash per piece of `WINDOW` characters, uint64 `(len(text) - WINDOW + 1,)`; empty for a shorter text."""
+def _is_long(places: np.ndarray[Any, Any], num_chars: int) -> bool:
+    """Return whether the pieces that begin at these places, bool (n,), make up enough of a text of so many characters."""
+    return _num_covered(places) >= max(1, min(MIN_REPEATED_CHARS, max(num_chars / 2, WINDOW)))
+
+
+def _num_covered(places: np.ndarray[Any, Any]) -> int:
+    """Return how many characters the pieces that begin at these places, bool (n,), cover together."""
+    import numpy as np
+
+    starts = np.flatnonzero(places)
+    return int(np.minimum(np.diff(starts, append=starts[-1] + WINDOW), WINDOW).sum()) if len(starts) else 0
+
+
+def _without_counters(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the places of all characters that are no counter's digits, int64 (n,)."""
+    import numpy as np
+
+    kept: np.ndarray[Any, Any] = np.ones(len(text), dtype=bool)
+    for counter in _COUNTER.finditer(text):
+        kept[slice(*counter.span(counter.lastindex or 0))] = False
+    return np.flatnonzero(kept)
+
+
+def _window_hashes(text: str, kept: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return one hash per piece of `WINDOW` of the `kept` characters (default: all), uint64 `(n - WINDOW + 1,)`; empty for less."""
     import numpy as np
 
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
+    codes = codes if kept is None else codes[kept]
     num_windows = len(codes) - WINDOW + 1
     if num_windows <= 0:
         return np.zeros(0, dtype=np.uint64)
@@ -199,7 +239,7 @@ def find_signs(generation: GenerationResult, script: str | None = None) -> dict[
     `MIN_LETTERS` letters, JSON keys and tags not counted, have no drift.
     """
     text = generation.text
-    repetition = find_repetition(text)
+    repetition = find_repetition(text, cut_off=generation.finish_reason == "length")
     found: Mapping[str, str | None] = {
         "repetition": f"a piece {repetition.num_repeats} times, every {repetition.period} characters" if repetition else None,
         "thinking": leftover_thinking(text),

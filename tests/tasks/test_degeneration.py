@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalharness import GenerationResult
 from evalharness.tasks import degeneration
 from evalharness.tasks.degeneration import find_echo, find_repetition, find_signs, leftover_thinking
+from evalharness.tasks.dense import DenseObject, read_dump, render_dump
+from evalharness.tasks.dense_objects import GeometryType
+from evalharness.tasks.stage_a import read_summaries
+
+SITE_PHOTOS = Path(__file__).parents[2] / "fixtures" / "site_photos"
 
 PROMPT = "<|im_start|>system\n你是站点照片摘要助手。与站点无关的图片只输出：无关图片。<|im_end|>\n<|im_start|>user\n请写出摘要<|im_end|>\n"
 SOUND = GenerationResult(
@@ -74,6 +81,60 @@ def test_a_loop_with_a_counter_in_it_is_found() -> None:
     assert repetition.num_repeats == 6
 
 
+def test_counted_lines_that_say_the_same_are_a_loop_and_others_are_none() -> None:
+    said = "The bracket is mounted upright and all of its four screws are in place."
+    assert find_repetition("".join(f"{i}. {said}\n" for i in range(1, 9))) is not None
+    assert find_repetition("".join(f"Step {i}: {said}\n" for i in range(1, 9))) is not None
+    assert find_repetition("".join(f"{i}. {said} It is {i * 37} mm wide and weighs {i * 11} kg.\n" for i in range(1, 9))) is None
+
+
+@pytest.mark.parametrize("kind", ["bbox_2d", "poly", "line"])
+@pytest.mark.parametrize("num_chars", [10, 37, 100, 400])
+def test_equal_descriptions_at_different_places_are_a_list(kind: GeometryType, num_chars: int) -> None:
+    random = Random(num_chars)
+    desc = "类别=标签,文本=" + "".join(chr(0x4E00 + i) for i in range(num_chars))
+    num_numbers = {"bbox_2d": 4, "poly": 8, "line": 6}[kind]
+    for _ in range(20):
+        objects = [DenseObject(kind, tuple(random.randrange(0, 1000) for _ in range(num_numbers)), desc) for _ in range(10)]
+        assert find_repetition(render_dump(objects, "bbu")) is None
+
+
+def test_equal_objects_in_a_row_are_a_list() -> None:
+    objects = [DenseObject("bbox_2d", (20 * i, 500, 20 * i + 16, 540), "类别=BBU端光纤插头,可见性=完整,符合性=符合") for i in range(40)]
+    assert find_repetition(render_dump(objects, "bbu")) is None
+
+
+def test_labels_that_differ_in_a_number_are_a_list() -> None:
+    items = [{"类别": "标签", "文本": {f"DEMO-BASEBAND-UNIT-RACK-LEFT-ROW-{i}": 1}} for i in range(12)]
+    assert find_repetition(json.dumps({"统计": items}, ensure_ascii=False)) is None
+
+
+def test_true_answers_to_the_benchmark_are_no_repetition() -> None:
+    photos = read_dump(SITE_PHOTOS / "gt_vs_pred.jsonl")
+    assert len(photos) == 182
+    assert [row.image_path for row in photos if find_repetition(render_dump(row.truth, row.domain or "bbu")) is not None] == []
+    summaries = [text for path in SITE_PHOTOS.glob("*_stage_a.jsonl") for text in read_summaries(path).values()]
+    assert len(summaries) == 182
+    assert [text for text in summaries if find_repetition(text) is not None] == []
+
+
+def endless_answers() -> list[str]:
+    """Return what the shipped checkpoint `endless` wrote on hf until it was cut off, 2048 tokens each."""
+    lines = (Path(__file__).parent / "endless_answers.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines]
+
+
+@pytest.mark.parametrize("text", endless_answers(), ids=str.__len__)
+def test_answers_that_never_ended_are_loops(text: str) -> None:
+    assert "repetition" in find_signs(replace(SOUND, text=text, finish_reason="length"))
+
+
+def test_a_sound_dump_that_was_cut_off_is_no_loop() -> None:
+    rows = read_dump(SITE_PHOTOS / "gt_vs_pred.jsonl")
+    found = [find_repetition(render_dump(row.truth, "bbu")[:-40], cut_off=True) for row in rows]
+    assert found == [None] * 182
+
+
 def test_many_objects_of_one_kind_are_no_repetition() -> None:
     assert find_repetition(dump([(i * 13 % 900, i * 7 % 800, 900 + i, 990 - i) for i in range(60)])) is None
 
@@ -88,6 +149,7 @@ def test_a_short_answer_is_a_loop_where_half_of_it_is() -> None:
 
 
 @given(st.text())
+@settings(deadline=None)  # numpy is imported by the first call
 def test_any_text_can_be_looked_at(text: str) -> None:
     find_signs(replace(SOUND, text=text, prompt_text=text))
 
