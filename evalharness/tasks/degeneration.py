@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalharness.contracts import GenerationResult
+from evalharness.tasks.thoughts import leftover_thinking
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,6 @@ __all__ = [
     "find_echo",
     "find_repetition",
     "find_signs",
-    "leftover_thinking",
     "scores",
     "script_of_letters",
     "scripts",
@@ -49,7 +49,6 @@ _MIN_PROMPT_SHARE = 0.2  # of a prompt's letters; templates, headers and JSON ke
 
 SIGNS = ("repetition", "thinking", "echo", "drift", "garbled", "empty", "cap_hit")
 
-_THINKING = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _TEMPLATE = re.compile(r"<\|(?:im_start|im_end|endoftext|start_header_id|eot_id)\|>|\n(?:user|assistant|system)\n")
 _COUNTER = re.compile(
     r"""(?<=[^\W\d])([0-9]{1,9})(?="\s{0,8}:\s{0,8}[{\[])"""  # "object_12": {
@@ -159,16 +158,6 @@ def _window_hashes(text: str, kept: np.ndarray[Any, Any] | None = None) -> np.nd
     for offset in range(WINDOW):  # wraps around at 2**64, which is what a hash of this kind does
         hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + codes[offset : offset + num_windows]
     return hashes
-
-
-def leftover_thinking(text: str) -> str | None:
-    """Return "open", "closed" or "end only" for a block of thoughts in a text, None where there is none."""
-    marks = [mark[1] for mark in _THINKING.finditer(text)]
-    if not marks:
-        return None
-    if "" not in marks:
-        return "end only"
-    return "open" if marks[-1] == "" else "closed"
 
 
 def find_echo(text: str, prompt: str) -> str | None:

@@ -9,7 +9,6 @@ How our dumps are written, and what they say more, is in `dense_dump_writing`.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from evalharness.errors import ConfigError, RecordError
 from evalharness.tasks.dense_coordinates import NORM1000, Space, space_of, to_pixels
 from evalharness.tasks.dense_objects import TYPES, DenseObject, category_of
 from evalharness.tasks.dense_parse import object_of
+from evalharness.tasks.json_files import read_lines
 from evalharness.tasks.stage_a_schema import DOMAINS, MISSIONS, SCHEMA, Domain
 
 __all__ = ["DUMP_NAME", "DumpRow", "read_dump"]
@@ -55,7 +55,7 @@ def read_dump(path: Path | str, predictions_in: str = "norm1000") -> list[DumpRo
 
     `predictions_in` is the space of `pred`, for rows that do not say it themselves (`"pred_space"`).
     """
-    rows = [(where, row) for where, row in _json_rows(Path(path)) if not row.get("summary")]
+    rows = [(where, row) for where, row in _json_rows(path) if not row.get("summary")]
     domains = [_domain(row, where) for where, row in rows]
     known = Counter(domain for domain in domains if domain is not None)
     # A picture without objects says nothing about its domain; a dump of one domain does.
@@ -63,21 +63,11 @@ def read_dump(path: Path | str, predictions_in: str = "norm1000") -> list[DumpRo
     return [_dump_row(row, where, domain or common, predictions_in) for (where, row), domain in zip(rows, domains, strict=True)]
 
 
-def _json_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    row = json.loads(line)
-                    if not isinstance(row, Mapping):
-                        raise RecordError(f"{path}:{number} must be a JSON object, got {type(row).__name__}")
-                    yield f"{path}:{number}", row
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, RecordError):
-            raise
-        raise RecordError(f"{path} holds a line that is no JSON: {error}") from error
+def _json_rows(path: Path | str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for where, row in read_lines(path):
+        if not isinstance(row, Mapping):
+            raise RecordError(f"{where} must be a JSON object, got {type(row).__name__}")
+        yield where, row
 
 
 def _domain(row: Mapping[str, Any], where: str) -> Domain | None:

@@ -9,16 +9,13 @@ repetitions do not vanish; `text_space`, the rectangle in which the text's coord
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evalharness.errors import RecordError
 from evalharness.tasks.dense_coordinates import to_pixels
 from evalharness.tasks.dense_geometry import LINE_TOLERANCE
 from evalharness.tasks.dense_matching import MODES, PRIMARY_THRESHOLD, THRESHOLDS
-from evalharness.tasks.dense_metrics import DISTANCE_KEY, NOTES_KEY, TEXT_KEY
 from evalharness.tasks.dense_totals import (
     ALL,
     Counts,
@@ -30,6 +27,8 @@ from evalharness.tasks.dense_totals import (
     mean_count_error,
     totals,
 )
+from evalharness.tasks.json_files import json_lines, write_whole
+from evalharness.tasks.stage_a_schema import DISTANCE, NOTES_KEY, TEXT_KEY
 
 __all__ = ["dump_rows", "offline_report", "write_dump", "write_json"]
 
@@ -91,30 +90,12 @@ def _about_answer(details: Mapping[str, Any], finish_reason: str | None) -> dict
 
 def write_dump(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows, one line each; the file appears whole or not at all."""
-    _write(Path(path), b"".join(_line(row) for row in rows))
+    write_whole(Path(path), json_lines(rows))
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
     """Write one JSON object, indented; the file appears whole or not at all."""
-    _write(Path(path), f"{json.dumps(value, allow_nan=False, indent=2)}\n".encode())
-
-
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise RecordError(f"{path} cannot be written: {error}") from error
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    # Readable Chinese, as the original's tools write it.
-    try:
-        return f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode()
-    except UnicodeEncodeError:  # a lone surrogate from a model; escaped, it is read back as the same text
-        return f"{json.dumps(row, allow_nan=False)}\n".encode()
+    write_whole(Path(path), f"{json.dumps(value, allow_nan=False, indent=2)}\n".encode())
 
 
 def offline_report(rows: Sequence[Row], path: str) -> dict[str, Any]:
@@ -189,7 +170,7 @@ def _attributes(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "attribute_recall": counted.recall or 0.0,
         "text_accuracy": counted.accuracy(TEXT_KEY) or 0.0,
         "notes_accuracy": counted.accuracy(NOTES_KEY) or 0.0,
-        "site_distance_accuracy": counted.accuracy(DISTANCE_KEY) or 0.0,
+        "site_distance_accuracy": counted.accuracy(DISTANCE) or 0.0,
         "by_attribute": {
             key: {"compared": number, "right": counted.right[key], "weight": counted.weights[key]}
             for key, number in sorted(counted.compared.items())

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from evalharness.tasks.json_text import tokens
+
 __all__ = ["Pairs", "Root", "read_root"]
 
 
@@ -42,8 +44,6 @@ _FIRST_BRACKET = re.compile(r"[{\[]")
 # In a valid string the quotes would stand behind a backslash, so these are keys, whatever a text says.
 _DOUBLE_MARK = re.compile(r'"(object_[0-9]{1,9})"\s{0,8}:')
 _SINGLE_MARK = re.compile(r"'(object_[0-9]{1,9})'\s{0,8}:")
-# Whole strings, or braces and brackets outside them. A string that never ends takes all the rest, so no place is looked at twice.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 MIN_OBJECT_CHARS = len('{"line":[1,2,3,4]}')
 """Shorter braces hold nothing of use; so a megabyte of `{},` is no list of objects to be read one by one."""
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,\s{0,64}(?=[}\]])', re.DOTALL)
@@ -125,20 +125,20 @@ def _flat_objects(text: str, only_first: bool = False) -> tuple[list[tuple[int, 
     spans: list[tuple[int, int]] = []
     opened: list[str] = []
     start: int | None = None
-    for token in _TOKEN.finditer(text):
-        sign = token[0][0]
+    for begin, end in tokens(text):
+        sign = text[begin]
         if sign in "{[":
             opened.append(sign)
-            start = token.start() if sign == "{" else start
+            start = begin if sign == "{" else start
         elif sign in "}]":
             if opened:
                 opened.pop()
             if sign == "}" and start is not None:
-                spans.append((start, token.end()))
+                spans.append((start, end))
                 start = None
                 if only_first:
                     break
-        elif token.end() == len(text) and not _is_closed(token[0]):
+        elif end == len(text) and not _is_closed(text[begin:end]):
             return spans, True
     return spans, bool(opened)
 

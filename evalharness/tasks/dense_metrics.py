@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 
 from evalharness.tasks.dense_geometry import Pair
 from evalharness.tasks.dense_matching import MODES, Mode, match
-from evalharness.tasks.dense_objects import CATEGORY_KEY, DenseObject, attributes_of
+from evalharness.tasks.dense_objects import DenseObject, attributes_of
 from evalharness.tasks.dense_parse import Dump
+from evalharness.tasks.stage_a_schema import CATEGORY_KEY, DISTANCE, NOTES_KEY, TEXT_KEY
 
 __all__ = [
     "ATTRIBUTE_WEIGHTS",
-    "DISTANCE_KEY",
-    "NOTES_KEY",
     "SHORT_NAMES",
-    "TEXT_KEY",
     "AttributeHit",
     "Judgement",
     "attribute_hits",
@@ -32,8 +30,7 @@ __all__ = [
     "judge_objects",
 ]
 
-TEXT_KEY, NOTES_KEY, DISTANCE_KEY = "文本", "备注", "站点距离"
-ATTRIBUTE_WEIGHTS: Mapping[str, float] = {"可见性": 0.1, DISTANCE_KEY: 4.0}
+ATTRIBUTE_WEIGHTS: Mapping[str, float] = {"可见性": 0.1, DISTANCE: 4.0}
 """Weight of an attribute in `attribute_recall`; 1 for the others. Texts and notes are no attributes here, they have their own accuracy."""
 MAX_DROPPED = 20
 """Reasons kept in the details; how many there were is a score."""
@@ -138,7 +135,7 @@ def _attribute_scores(pairs: Sequence[tuple[DenseObject, DenseObject]]) -> dict[
         "attribute_recall": sum(hit.weight * hit.right for hit in hits) / weight if weight else None,
         "text_accuracy": _accuracy(hits, TEXT_KEY),
         "notes_accuracy": _accuracy(hits, NOTES_KEY),
-        "distance_accuracy": _accuracy(hits, DISTANCE_KEY),
+        "distance_accuracy": _accuracy(hits, DISTANCE),
     }
 
 

@@ -12,11 +12,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
-__all__ = ["CATEGORY_KEY", "FAMILIES", "TYPES", "DenseObject", "GeometryType", "attributes_of", "category_of", "family_of"]
+from evalharness.tasks.stage_a_schema import CATEGORY_KEY, DISTANCE
+
+__all__ = ["FAMILIES", "TYPES", "DenseObject", "GeometryType", "attributes_of", "category_of", "family_of"]
 
 GeometryType: TypeAlias = Literal["bbox_2d", "poly", "line"]
 TYPES: tuple[GeometryType, ...] = get_args(GeometryType)
-CATEGORY_KEY = "类别"
 
 # What kind of thing a category is, wherever it sits. The documents name a matching mode "phase" between localisation and
 # category without defining it; here it asks for the right kind of thing.
@@ -28,7 +29,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "光纤": ("光纤", "尾纤"),
     "电线": ("电线", "接地线"),
     "标签": ("标签",),
-    "站点距离": ("站点距离",),
+    DISTANCE: (DISTANCE,),
 }
 FAMILIES: Mapping[str, str] = {category: family for family, categories in _KINDS.items() for category in categories}
 """Category → kind of thing; a category that is not here is a kind of its own."""

@@ -17,6 +17,7 @@ from typing import Any
 from evalharness.tasks.dense_coordinates import NORM1000, Space
 from evalharness.tasks.dense_json import Pairs, Root, read_root
 from evalharness.tasks.dense_objects import TYPES, DenseObject, GeometryType
+from evalharness.tasks.headers import find_header, header_line, header_matches, header_problems
 from evalharness.tasks.stage_a_schema import DOMAINS, check_domain
 
 __all__ = ["TASK", "Dump", "object_of", "parse_dump", "render_dump"]
@@ -26,7 +27,6 @@ MAX_REASONS = 20
 MIN_POINTS: dict[GeometryType, int] = {"bbox_2d": 2, "poly": 3, "line": 2}
 KNOWN_KEYS = frozenset({"desc", "line_points", *TYPES})
 
-_HEADER = re.compile(r"<DOMAIN=([^<>,\s]{1,32})>,\s{0,8}<TASK=([^<>,\s]{1,32})>")
 _OBJECT_KEY = re.compile(r"object_([0-9]{1,9})")
 _WRAPPER_KEY = re.compile(r"(?:图片|image)_?[0-9]{0,6}")
 _NUMBER = re.compile(r"\s{0,8}[-+]?[0-9]{1,18}(?:\.[0-9]{0,18})?\s{0,8}")
@@ -82,22 +82,20 @@ def parse_dump(text: str, domain: str | None, space: Space = NORM1000) -> Dump:
     `domain` None takes a header of either domain.
     """
     text = text.strip()
-    match = _HEADER.search(text)
-    header = (match[1], match[2]) if match else None
-    named = header[0].lower() if header and header[0].lower() in DOMAINS else DOMAINS[0]
+    header, end = find_header(text)
+    named = header.domain.lower() if header and header.domain.lower() in DOMAINS else DOMAINS[0]
     wanted = check_domain(domain) if domain is not None else named
-    header_match = header is not None and header[0].lower() == wanted and header[1] == TASK
-    root = read_root(text[match.end() :] if match and "{" not in text[: match.start()] else text)
+    root = read_root(text if "{" in text[:end] else text[end:])
     entries = list(_entries(root.value))
     objects, dropped = _objects(entries, space)
     unique = tuple(dict.fromkeys(objects))
-    problems = [*_header_problems(header, wanted, text), *_root_problems(root, text)]
+    problems = [*header_problems(header, wanted, TASK, text), *_root_problems(root, text)]
     if not problems:
         problems = list(_entry_problems(root.value, space))
     return Dump(
         objects=unique,
         header=header,
-        header_match=header_match,
+        header_match=header_matches(header, wanted, TASK),
         readable=root.found,
         truncated=root.truncated,
         num_duplicates=len(objects) - len(unique),
@@ -112,7 +110,7 @@ def render_dump(objects: Sequence[DenseObject], domain: str) -> str:
     import json
 
     rendered = {f"object_{number}": _rendered(one) for number, one in enumerate(objects, start=1)}
-    return f"<DOMAIN={check_domain(domain).upper()}>, <TASK={TASK}>\n{json.dumps(rendered, ensure_ascii=False)}"
+    return f"{header_line(check_domain(domain), TASK)}\n{json.dumps(rendered, ensure_ascii=False)}"
 
 
 def _rendered(one: DenseObject) -> dict[str, Any]:
@@ -209,16 +207,6 @@ def _finite(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return value if isinstance(value, int) or (value == value and abs(value) != float("inf")) else None
-
-
-def _header_problems(header: tuple[str, str] | None, wanted: str, text: str) -> Iterator[str]:
-    exact = f"<DOMAIN={wanted.upper()}>, <TASK={TASK}>"
-    if header is None:
-        yield "the header line is missing"
-    elif f"<DOMAIN={header[0]}>, <TASK={header[1]}>" != exact:
-        yield f"header says {header[0]}, {header[1]}"
-    elif text.split("\n", 1)[0] != exact:
-        yield "the header must be the whole first line"
 
 
 def _root_problems(root: Root, text: str) -> Iterator[str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evalharness.tasks.category_f1 import macro_and_min
 from evalharness.tasks.dense_matching import MODES, PRIMARY_THRESHOLD, THRESHOLDS
-from evalharness.tasks.dense_metrics import DISTANCE_KEY, NOTES_KEY, SHORT_NAMES, TEXT_KEY
+from evalharness.tasks.dense_metrics import SHORT_NAMES
 from evalharness.tasks.dense_totals import (
     ALL,
     AttributeTotals,
     Counts,
     Details,
+    Totals,
     attribute_totals,
     by_category,
     by_type,
@@ -20,7 +22,7 @@ from evalharness.tasks.dense_totals import (
     mean_count_error,
     totals,
 )
-from evalharness.tasks.stage_a_totals import MIN_SUPPORT
+from evalharness.tasks.stage_a_schema import DISTANCE, NOTES_KEY, TEXT_KEY
 
 __all__ = ["aggregate", "tables"]
 
@@ -48,9 +50,8 @@ Table = list[dict[str, Cell]]
 def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     """Return micro precision, recall and F1 per mode at IoU 0.5, their mean F1 over 0.50–0.95, and what a mean score cannot say.
 
-    `category_macro_f1` is the mean F1 of all true categories, `category_min_f1` the lowest of those with at least
-    `MIN_SUPPORT` true objects, in a run too small for that of the most frequent ones. What has nothing to divide by is left
-    out. Means of scores, made elsewhere, are macro: per picture.
+    `category_macro_f1` and `category_min_f1` are over the categories of each domain, see `category_f1`. What has nothing to
+    divide by is left out. Means of scores, made elsewhere, are macro: per picture.
     """
     found = details_of(rows)
     metrics: dict[str, float | None] = {}
@@ -59,16 +60,16 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
         counts = counted.at(PRIMARY_THRESHOLD, ALL)
         metrics |= {f"{name}_micro_precision": counts.precision, f"{name}_micro_recall": counts.recall, f"{name}_micro_f1": counts.f1}
         metrics[f"{name}_mean_f1"] = counted.mean_f1(ALL)
-    categories = totals(found, "category", by_category)
-    f1s = {name: categories.at(PRIMARY_THRESHOLD, name).f1 or 0.0 for name, number in categories.true.items() if number}
-    enough = min(MIN_SUPPORT, max(categories.true.values(), default=0))
-    metrics["category_macro_f1"] = sum(f1s.values()) / len(f1s) if f1s else None
-    metrics["category_min_f1"] = min((value for name, value in f1s.items() if categories.true[name] >= enough), default=None)
+    each = {(domain, name): counts.at(PRIMARY_THRESHOLD, name) for domain, counts in _by_domain(rows).items() for name in counts.names}
+    metrics |= macro_and_min(
+        {category: counts.f1 or 0.0 for category, counts in each.items()},
+        {category: counts.num_true for category, counts in each.items()},
+    )
     attributes = attribute_totals(found)
     metrics["attribute_micro_recall"] = attributes.recall
     metrics["text_micro_accuracy"] = attributes.accuracy(TEXT_KEY)
     metrics["notes_micro_accuracy"] = attributes.accuracy(NOTES_KEY)
-    metrics["distance_micro_accuracy"] = attributes.accuracy(DISTANCE_KEY)
+    metrics["distance_micro_accuracy"] = attributes.accuracy(DISTANCE)
     counted_rows = [row for row in rows if "num_duplicates" in row["scores"]]  # not where a dump has objects without their text
     repeated = sum(row["scores"]["num_duplicates"] for row in counted_rows)
     said = repeated + sum(len(details["predictions"]) for details in details_of(counted_rows))
@@ -84,12 +85,21 @@ def tables(rows: Sequence[Row]) -> dict[str, Table]:
         "F1 by IoU threshold": _thresholds(found),
         "Objects by type, localization": _kinds("type", totals(found, "localization", by_type)),
         "Objects by type, category": _kinds("type", totals(found, "category", by_type)),
-        "Objects by category": _kinds("category", totals(found, "category", by_category)),
+        "Objects by category": [
+            {"domain": domain, **line} for domain, counts in _by_domain(rows).items() for line in _kinds("category", counts)
+        ],
         **{f"Objects by {tag}": _by_tag(rows, tag) for tag in ("mission", "domain")},
         "Counts and form": _form(rows),
         "Attributes of matched objects": _attributes(attribute_totals(found)),
     }
     return {title: table for title, table in made.items() if table}
+
+
+def _by_domain(rows: Sequence[Row]) -> dict[str, Totals]:
+    """Return the counts of the category mode by category, domain by domain: 标签 of BBU is not 标签 of RRU."""
+    domains = sorted({row.get("tags", {}).get("domain", "") for row in rows})
+    mine = {domain: [row for row in rows if row.get("tags", {}).get("domain", "") == domain] for domain in domains}
+    return {domain: totals(details_of(of_domain), "category", by_category) for domain, of_domain in mine.items()}
 
 
 def _modes(found: Sequence[Details]) -> Table:

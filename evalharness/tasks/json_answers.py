@@ -9,7 +9,6 @@ take the chat's `{"type": "image"}` parts in turn. `group` joins rows that belon
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +22,16 @@ from evalharness.errors import ConfigError, ContractTypeError, ContractValueErro
 from evalharness.images import why_unusable
 from evalharness.suggestions import did_you_mean
 from evalharness.tasks.json_matching import MISSING, check_expected, find, is_absent, matches, read_path
+from evalharness.tasks.json_text import balanced_end, loads
+from evalharness.tasks.thoughts import without_thoughts
 
 __all__ = ["Answer", "JsonCase", "Judgement", "judge", "load_cases", "parse_answer", "request", "tables"]
 
 FILE_NAME = "json_answers.jsonl"
 _KEYS = ("id", "prompt", "messages", "images", "expected", "group", "tags")
-# Whole strings, or brackets outside them; a string that never ends takes all the rest.
-_MARKS = {
-    "{": re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}]', re.DOTALL),
-    "[": re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]]', re.DOTALL),
-}
-_END_OF_THOUGHTS = "</think>"
+_OBJECT = re.compile(r'\{(?=\s*["}])')  # not the brace of other texts
+_LIST = re.compile(r"\[")
+_LIST_OF_OBJECTS = re.compile(r"\[\s*[{\[]")
 _FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|\Z)", re.DOTALL)
 
 
@@ -65,17 +63,24 @@ def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[Js
         lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    cases = []
+    cases: dict[str, JsonCase] = {}
+    seen: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
+        where = f"{path.name}:{number}"
         if line.strip():
-            cases.append(_case(_object(line, f"{path.name}:{number}"), path.parent, f"{path.name}:{number}"))
-    return cases
+            case = _case(_object(line, where), path.parent, where)
+            if case.id in cases:
+                raise ConfigError(f"{where}: id {case.id!r} is that of line {seen[case.id]}; give each row its own")
+            cases[case.id], seen[case.id] = case, number
+    if not cases:
+        raise ConfigError(f"{path} holds no rows; write one JSON object a line, with {', '.join(_KEYS)}")
+    return list(cases.values())
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = loads(line)
+    except ValueError as error:
         raise ConfigError(f"{where} is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise ConfigError(f"{where} must be a JSON object, got {line[:60]}")
@@ -85,7 +90,21 @@ def _object(line: str, where: str) -> dict[str, Any]:
     return row
 
 
+def _check_names(row: Mapping[str, Any], where: str) -> None:
+    """Raise `ConfigError` for an id, group or tags that no report could show."""
+    case_id, group, tags = row.get("id"), row.get("group"), row.get("tags", {})
+    if not isinstance(case_id, str) or not case_id.strip() or not case_id.isprintable() or "::" in case_id:
+        raise ConfigError(
+            f"{where}: id must be a printable text without '::', got {case_id!r}; give each row its own, such as \"invoice-7\""
+        )
+    if group is not None and (not isinstance(group, str) or not group.strip()):
+        raise ConfigError(f"{where}: group must be a text, the same for rows that belong together, got {group!r}")
+    if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
+        raise ConfigError(f'{where}: tags must be texts by name, such as {{"kind": "easy"}}, got {tags!r}')
+
+
 def _case(row: Mapping[str, Any], folder: Path, where: str) -> JsonCase:
+    _check_names(row, where)
     expected = row.get("expected")
     if not isinstance(expected, dict) or not expected:
         raise ConfigError(f"{where}: expected must be an object with at least one field, got {expected!r}")
@@ -99,7 +118,7 @@ def _case(row: Mapping[str, Any], folder: Path, where: str) -> JsonCase:
         raise ConfigError(f"{where} needs either prompt or messages")
     paths = tuple(str(folder / image) for image in images)
     case = JsonCase(
-        id=row.get("id", ""),
+        id=row["id"],
         group=row.get("group"),
         tags=row.get("tags", {}),
         reference=expected,
@@ -130,12 +149,13 @@ def request(case: JsonCase) -> TextGenerationRequest | VlmGenerationRequest:
 def parse_answer(text: str) -> Answer:
     """Return the JSON of a text: the text itself, or else what stands in a code fence, or else the first object in it, or list.
 
-    What a model thought, up to the last `</think>`, is not its answer. Never raises; linear in the text's length.
+    What a model thought, up to the last `</think>` or behind a `<think>` that never ends, is not its answer. Nor is a part of
+    an object or list that is cut off. Never raises; linear in the text's length.
     """
     whole = _loads(text)
     if whole is not MISSING:
         return Answer(whole, True, True)
-    text = text.rpartition(_END_OF_THOUGHTS)[2]
+    text = without_thoughts(text)
     whole = _loads(text)
     if whole is not MISSING:
         return Answer(whole, True, False)
@@ -143,46 +163,44 @@ def parse_answer(text: str) -> Answer:
         value = _loads(fence[1])
         if value is not MISSING:
             return Answer(value, True, False)
-    value = next(_roots(text), MISSING)
+    value = _first_root(text)
     return Answer(None if value is MISSING else value, value is not MISSING, False)
 
 
 def _loads(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        return loads(text)
+    except ValueError:
         return MISSING
 
 
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+def _first_root(text: str) -> Any:
+    """Return the first object in a text, or a list of objects around it; where there is no object, the first list."""
+    first = _OBJECT.search(text)
+    lists = []
+    for start, value in _roots(text, _LIST):
+        if first is not None and start > first.start():
+            break
+        if value is None and _LIST_OF_OBJECTS.match(text, start):
+            return MISSING  # cut off: what it holds is no answer
+        if isinstance(value, list):
+            if any(isinstance(item, dict) for item in value):
+                return value
+            lists.append(value)
+    found = next((value for _, value in _roots(text, _OBJECT) if isinstance(value, dict)), MISSING)
+    return lists[0] if found is MISSING and lists else found
 
 
-def _roots(text: str) -> Iterator[Any]:
-    """Yield every balanced object that can be read; then lists, where one begins before any object does."""
-    first = re.search(r"[{\[]", text)
-    for opening, marks in _MARKS.items() if first is not None and first[0] == "[" else [("{", _MARKS["{"])]:
-        start = text.find(opening)
-        while start >= 0:
-            end = _end_of_root(text, start, opening, marks)
-            if end is None:
-                break  # nor does any later one end: they are all within this one
-            value = _loads(text[start:end])
-            if value is not MISSING:
-                yield value
-            start = text.find(opening, end)
-
-
-def _end_of_root(text: str, start: int, opening: str, marks: re.Pattern[str]) -> int | None:
-    depth = 0
-    for mark in marks.finditer(text, start):
-        if mark[0] == opening:
-            depth += 1
-        elif mark[0][0] != '"':
-            depth -= 1
-            if depth == 0:
-                return mark.end()
-    return None
+def _roots(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, Any]]:
+    """Yield the start and value of every balanced root, `MISSING` for what is no JSON; None for one that never closes, the last."""
+    position = 0
+    while (match := opening.search(text, position)) is not None:
+        end = balanced_end(text, match.start())
+        if end is None:
+            yield match.start(), None
+            return  # nor does any later one end: they are all within this one
+        yield match.start(), _loads(text[match.start() : end])
+        position = end
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evalharness.tasks.stage_a_schema import NOTES_KEY, STATS_KEY, check_domain, violations
+from evalharness.tasks.headers import find_header, header_line, header_matches, header_problems, is_header
+from evalharness.tasks.json_text import decoder
+from evalharness.tasks.stage_a_schema import GROUPS_KEY, NOTES_KEY, STATS_KEY, check_domain, violations
 
 __all__ = ["IRRELEVANT", "Summary", "parse_summary", "render_summary"]
 
 IRRELEVANT = "无关图片"
 TASK = "SUMMARY"
-KEY_ORDER = (STATS_KEY, NOTES_KEY, "分组统计")
+KEY_ORDER = (STATS_KEY, NOTES_KEY, GROUPS_KEY)
 MAX_REPR = 60
 LEGACY_KEYS = ("image_1", "图片_1")
 
-_HEADER = re.compile(r"<DOMAIN=([^<>,\s]{1,32})>,\s{0,8}<TASK=([^<>,\s]{1,32})>")
-# Half-width only, and not the tail of 分组统计. A detection prompt makes some checkpoints write it.
-_ASSIGNMENT = re.compile(rf"(?<!分组){STATS_KEY} {{0,4}}[=:] {{0,4}}(?=\[)")
+# Half-width only. A detection prompt makes some checkpoints write it.
+_ASSIGNMENT = re.compile(rf"(?:(?:(?<!分组){STATS_KEY}|{NOTES_KEY}) {{0,4}}[=:] {{0,4}}(?=\[)|{GROUPS_KEY} {{0,4}}[=:] {{0,4}}(?=\{{))")
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,10 +71,9 @@ def parse_summary(text: str, domain: str) -> Summary:
     """Return what `text` says, strictly and tolerantly; never raises on any text, linear in its length."""
     wanted = check_domain(domain)
     text = text.strip()
-    match = _HEADER.search(text)
-    header = (match[1], match[2]) if match else None
-    header_match = header is not None and header[0].lower() == wanted and header[1] == TASK
-    lines = [line for line in text.split("\n") if not _HEADER.fullmatch(line.strip())]
+    header, _ = find_header(text)
+    header_match = header_matches(header, wanted, TASK)
+    lines = [line for line in text.split("\n") if not is_header(line)]
     body = "\n".join(lines).strip()
     if body.startswith(IRRELEVANT):
         alone = () if text == IRRELEVANT else (f"{IRRELEVANT} must stand alone",)
@@ -82,9 +81,10 @@ def parse_summary(text: str, domain: str) -> Summary:
     loaded, how = _read(body)
     data = _canonical(loaded.value) if loaded else None
     rendered = _dumps(data) if data is not None else None
+    problems = header_problems(header, wanted, TASK, text)
     if loaded is None or data is None or rendered is None:
-        return Summary(text, None, False, header, header_match, (*_header_problems(header, header_match, text), _unreadable(body)), ())
-    problems = (*_header_problems(header, header_match, text), *_form_problems(text, loaded, how))
+        return Summary(text, None, False, header, header_match, (*problems, _unreadable(body)), ())
+    problems = (*problems, *_form_problems(text, loaded, how))
     duplicates = [f"key {key!r} is written twice" for key in loaded.duplicates[:20]]
     return Summary(rendered, data, False, header, header_match, problems, (*duplicates, *violations(data, wanted)))
 
@@ -93,16 +93,7 @@ def render_summary(data: Mapping[str, Any] | None, domain: str) -> str:
     """Return the strict text of a summary: header and one line of JSON; `无关图片` for None."""
     if data is None:
         return IRRELEVANT
-    return f"<DOMAIN={check_domain(domain).upper()}>, <TASK={TASK}>\n{json.dumps(_canonical(data), ensure_ascii=False)}"
-
-
-def _header_problems(header: tuple[str, str] | None, matches: bool, text: str) -> tuple[str, ...]:
-    if header is None:
-        return ("the header line is missing",)
-    if not matches:
-        return (f"header says {header[0]}, {header[1]}",)
-    exact = f"<DOMAIN={header[0].upper()}>, <TASK={TASK}>"
-    return () if text.split("\n", 1)[0] == exact else ("the header must be the whole first line",)
+    return f"{header_line(check_domain(domain), TASK)}\n{json.dumps(_canonical(data), ensure_ascii=False)}"
 
 
 def _form_problems(text: str, loaded: _Loaded, how: str) -> tuple[str, ...]:
@@ -154,32 +145,28 @@ def _legacy(value: dict[str, Any]) -> _Loaded | None:
 
 
 def _assigned(body: str) -> _Loaded | None:
-    match = _ASSIGNMENT.search(body)
-    if match is None:
-        return None
-    end = body.rfind("]")
-    loaded = _loads(body[match.end() : end + 1])
-    return _Loaded({STATS_KEY: loaded.value}, loaded.duplicates) if loaded else None
+    """Return the object whose keys a text assigns one after the other; None where one of their values is cut off or no JSON."""
+    duplicates: list[str] = []
+    reading = _decoder(duplicates)
+    found: dict[str, Any] = {}
+    position = 0
+    while (match := _ASSIGNMENT.search(body, position)) is not None:
+        key = match[0].rstrip(" =:")
+        try:
+            value, position = reading.raw_decode(body, match.end())
+        except (ValueError, RecursionError):
+            return None
+        duplicates += [key] if key in found else []
+        found[key] = value
+    return _Loaded(found, tuple(duplicates)) if STATS_KEY in found else None
 
 
 def _is_summary(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get(STATS_KEY), (list, dict))
 
 
-def _finite(literal: str) -> float:
-    number = float(literal)
-    if not math.isfinite(number):
-        raise ValueError(f"{literal} is no finite number")
-    return number
-
-
-def _refuse(literal: str) -> float:
-    raise ValueError(f"{literal} is no JSON")
-
-
-def _loads(text: str) -> _Loaded | None:
-    """Return the JSON value of a text and the keys written twice (the last one counts); None if it is no JSON."""
-    duplicates: list[str] = []
+def _decoder(duplicates: list[str]) -> json.JSONDecoder:
+    """Return a decoder that adds the keys written twice to a list."""
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(found)
@@ -188,11 +175,16 @@ def _loads(text: str) -> _Loaded | None:
             duplicates.extend(key for key, _ in found if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         return value
 
+    return decoder(object_pairs_hook=pairs)
+
+
+def _loads(text: str) -> _Loaded | None:
+    """Return the JSON value of a text and the keys written twice (the last one counts); None if it is no JSON."""
+    duplicates: list[str] = []
     try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_float=_finite, parse_constant=_refuse)
+        return _Loaded(_decoder(duplicates).decode(text), tuple(duplicates))
     except (ValueError, RecursionError):  # RecursionError: a megabyte of opening brackets
         return None
-    return _Loaded(value, tuple(duplicates))
 
 
 def _canonical(value: Any) -> dict[str, Any]:

@@ -5,14 +5,13 @@ A row has exactly five keys: `group_id`, `mission`, `label`, `images` (file name
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 from evalharness.errors import ContractTypeError, RecordError
+from evalharness.tasks.json_files import json_lines, read_lines, write_whole
 from evalharness.tasks.stage_a_data import LABELS, Group
 
 __all__ = ["GroupRows", "check_row", "group_rows", "read_rows", "write_rows"]
@@ -61,26 +60,7 @@ def _check_images(images: list[Any], per_image: Mapping[Any, Any], where: str) -
 
 def read_rows(path: Path | str) -> list[dict[str, Any]]:
     """Return the checked rows of a file; errors name the line. Blank lines are skipped."""
-    rows = []
-    try:
-        with Path(path).open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    rows.append(check_row(_parsed(line, f"{path}:{number}"), f"{path}:{number}"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} cannot be read: {error}") from error
-    return rows
-
-
-def _parsed(line: str, where: str) -> Any:
-    try:
-        return json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{where} is no JSON: {error}") from error
-
-
-def _refuse_constant(literal: str) -> NoReturn:
-    raise ValueError(f"{literal} is no JSON")
+    return [check_row(row, where) for where, row in read_lines(path)]
 
 
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -88,23 +68,8 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     checked = [check_row(row, f"rows[{position}]") for position, row in enumerate(rows)]
     if not checked:
         raise RecordError(f"{path} was not written: no group is complete")
-    path = Path(path)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_bytes(b"".join(_line(row) for row in checked))
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise RecordError(f"{path} cannot be written: {error}") from error
+    write_whole(Path(path), json_lines({key: row[key] for key in ROW_TYPES} for row in checked))
     return len(checked)
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    ordered = {key: row[key] for key in ROW_TYPES}
-    try:
-        return f"{json.dumps(ordered, ensure_ascii=False)}\n".encode()
-    except UnicodeEncodeError:  # a lone surrogate from a model; escaped, it is read back as the same text
-        return f"{json.dumps(ordered)}\n".encode()
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,17 @@ from typing import Any, Literal, TypeAlias
 from evalharness.errors import ContractValueError
 
 __all__ = [
+    "CATEGORY_KEY",
+    "DISTANCE",
     "DOMAINS",
+    "GROUPS_KEY",
     "MAX_COUNT",
     "MISSIONS",
     "NOTES_KEY",
+    "READABLE_KEY",
     "SCHEMA",
     "STATS_KEY",
+    "TEXT_KEY",
     "CategoryRule",
     "Domain",
     "Mission",

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from evalharness.tasks.category_f1 import macro_and_min
 from evalharness.tasks.stage_a_metrics import Overlap, category_overlaps
 from evalharness.tasks.stage_a_parse import Summary
 from evalharness.tasks.stage_a_schema import SCHEMA
@@ -18,14 +19,21 @@ from evalharness.tasks.stage_a_schema import SCHEMA
 if TYPE_CHECKING:
     from evalharness.tasks.stage_a import StageACase
 
-__all__ = ["MIN_SUPPORT", "aggregate", "details", "tables"]
+__all__ = ["aggregate", "details", "tables"]
 
-MIN_SUPPORT = 10
-"""In so many references a category must be for its F1 to count for `category_min_f1`: that of a rare one swings by chance."""
 _MAX_NAME = 60
 _NUM_REASONS = 50
 _PLACE = re.compile(r"^统计\[\d+\]: ")
-_MEANS = ("valid", "tolerant_valid", "category_f1", "fact_f1", "exact", "completeness", "runaway")
+_MEANS = {
+    "category_f1": "mean category F1",
+    "fact_f1": "mean fact F1",
+    "completeness": "mean completeness",
+    "valid": "strictly valid",
+    "tolerant_valid": "readable",
+    "exact": "exact",
+    "runaway": "runaway",
+}
+"""Scores whose means, or shares of photos, are in the tables by tag, with their headings."""
 
 Row: TypeAlias = "Mapping[str, Any]"
 Line: TypeAlias = "dict[str, str | int | float | None]"
@@ -54,9 +62,8 @@ def details(summary: Summary, case: StageACase) -> dict[str, Any]:
 def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     """Return micro precision, recall and F1 of categories and facts, macro and lowest category F1, and `无关图片` apart.
 
-    Micro: counts are added up over all photos, then divided. `category_macro_f1` is the mean of the F1 of all categories that
-    are in a reference; `category_min_f1` the lowest of those in at least `MIN_SUPPORT` references, in a run too small for
-    that of the most frequent ones.
+    Micro: counts are added up over all photos, then divided. `category_macro_f1` and `category_min_f1` are over the categories
+    of each domain, see `category_f1`.
     """
     scored = [(row["scores"], row.get("tags", {})) for row in rows if row.get("scores")]
     found: dict[str, float] = {}
@@ -65,12 +72,9 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     known = [(score.get("irrelevant", 0.0), tags["photo"] == "irrelevant") for score, tags in scored if "photo" in tags]
     irrelevant = Overlap(sum(said and true for said, true in known), sum(said for said, _ in known), sum(true for _, true in known))
     found |= {name: value for name, value in _ratios("irrelevant", irrelevant).items() if not name.endswith("f1")}
-    true = {name: overlap for name, overlap in _by_category(rows).items() if overlap.num_true}
-    if true:
-        enough = min(MIN_SUPPORT, max(overlap.num_true for overlap in true.values()))
-        found["category_macro_f1"] = sum(overlap.f1 for overlap in true.values()) / len(true)
-        found["category_min_f1"] = min(overlap.f1 for overlap in true.values() if overlap.num_true >= enough)
-    return found
+    each = _by_category(rows)
+    f1s, num_true = ({category: getattr(overlap, name) for category, overlap in each.items()} for name in ("f1", "num_true"))
+    return found | macro_and_min(f1s, num_true)
 
 
 def _added_up(name: str, scores: Iterable[Mapping[str, float]]) -> Overlap:
@@ -88,30 +92,30 @@ def _ratios(name: str, overlap: Overlap) -> dict[str, float]:
     return found | ({f"{name}_f1": overlap.f1} if overlap.num_said + overlap.num_true else {})
 
 
-def _by_category(rows: Iterable[Row]) -> dict[str, Overlap]:
-    """Return the overlap of each category, photos counted once each: those of the schema in its order, then others."""
-    order = [name for domain in SCHEMA.values() for name in domain]
-    sums: dict[str, list[int]] = {name: [0, 0, 0] for name in order}
+def _by_category(rows: Iterable[Row]) -> dict[tuple[str, str], Overlap]:
+    """Return the overlap of each domain's categories, photos counted once each: those of the schema in its order, then others."""
+    sums: dict[tuple[str, str], list[int]] = {(domain, name): [0, 0, 0] for domain, names in SCHEMA.items() for name in names}
     for row in rows:
         for name, counts in row.get("details", {}).get("categories", {}).items():
-            mine = sums.setdefault(name, [0, 0, 0])
+            mine = sums.setdefault((row["tags"].get("domain", ""), name), [0, 0, 0])
             for place, count in enumerate(counts):
                 mine[place] += count
-    return {name: Overlap(*counts) for name, counts in sums.items() if any(counts)}
+    return {category: Overlap(*counts) for category, counts in sums.items() if any(counts)}
 
 
 def tables(rows: Sequence[Row]) -> dict[str, list[Line]]:
     """Return the tables of the report: by category, by mission, by domain, and why answers are not strictly valid."""
     return {
-        "by category": [_category_line(name, overlap) for name, overlap in _by_category(rows).items()],
+        "by category": [_category_line(*category, overlap) for category, overlap in _by_category(rows).items()],
         "by mission": list(_tag_lines(rows, "mission")),
         "by domain": list(_tag_lines(rows, "domain")),
         "why answers are not strictly valid": list(_reason_lines(rows)),
     }
 
 
-def _category_line(name: str, overlap: Overlap) -> Line:
+def _category_line(domain: str, name: str, overlap: Overlap) -> Line:
     return {
+        "domain": domain,
         "category": name,
         "in references": overlap.num_true,
         "said": overlap.num_said,
@@ -123,15 +127,15 @@ def _category_line(name: str, overlap: Overlap) -> Line:
 
 
 def _tag_lines(rows: Iterable[Row], tag: str) -> Iterator[Line]:
-    """Yield one line per value of a tag: micro precision, recall and F1 of its categories, and means of scores."""
+    """Yield one line per value of a tag: micro precision, recall and F1 of its categories, then means over its photos."""
     groups: defaultdict[str, list[Mapping[str, float]]] = defaultdict(list)
     for row in rows:
         if row.get("scores") and tag in row.get("tags", {}):
             groups[row["tags"][tag]].append(row["scores"])
     for value, scores in groups.items():
         ratios = _ratios("category", _added_up("categories", scores))
-        micro = {name: ratios.get(f"category_{name}") for name in ("precision", "recall")}
-        yield {tag: value, "photos": len(scores), **micro, **{name: _mean(scores, name) for name in _MEANS}}
+        micro = {f"micro {name}": ratios.get(f"category_{name.lower()}") for name in ("precision", "recall", "F1")}
+        yield {tag: value, "photos": len(scores), **micro, **{title: _mean(scores, name) for name, title in _MEANS.items()}}
 
 
 def _mean(scores: Iterable[Mapping[str, float]], name: str) -> float | None:

@@ -8,7 +8,6 @@ is the share of draws in which the RER reaches its threshold.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from evalharness.errors import ContractValueError, RecordError
+from evalharness.tasks.json_files import read_lines
 from evalharness.tasks.stage_a_data import LABELS, Label
 from evalharness.tasks.stage_b_metrics import confusion, rates
 
@@ -85,24 +85,18 @@ class GateResult:
 def read_judged(path: Path | str) -> dict[str, Judged]:
     """Return the tickets of a `baseline_ticket_stats.jsonl`, ours or the original's, by key. `RecordError` names a bad line."""
     found: dict[str, Judged] = {}
-    try:
-        lines = Path(path).read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            key, judged = _judged(line, f"{path}:{number}")
-            if key in found:
-                raise RecordError(f"{path}:{number}: ticket {key} was there already")
-            found[key] = judged
+    for where, row in read_lines(path):
+        key, judged = _judged(row, where)
+        if key in found:
+            raise RecordError(f"{where}: ticket {key} was there already")
+        found[key] = judged
     return found
 
 
-def _judged(line: str, where: str) -> tuple[str, Judged]:
+def _judged(row: Any, where: str) -> tuple[str, Judged]:
     try:
-        row = json.loads(line)
         key, label, prediction = row["ticket_key"], row["gt_label"], row["majority_pred"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (TypeError, KeyError) as error:
         raise RecordError(f"{where} is no row of ticket_key, gt_label and majority_pred: {error!r}") from error
     if not isinstance(key, str) or label not in LABELS or prediction not in (*LABELS, None):
         raise RecordError(f"{where}: gt_label must be pass or fail, and majority_pred too or null, got {label!r} and {prediction!r}")

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.errors import ConfigError, RecordError
+from evalharness.tasks.json_files import write_whole
 from evalharness.tasks.stage_a_schema import MISSIONS
 
 __all__ = ["FOCUS", "Guidance", "check_guidance", "in_order", "is_invariant", "read_guidance", "write_guidance"]
@@ -155,7 +155,7 @@ def write_guidance(path: Path | str, guidance: Mapping[str, Guidance], *, num_sn
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             _keep_snapshot(path, num_snapshots)
-        _write_whole(path, f"{json.dumps(data, ensure_ascii=False, indent=2)}\n".encode())
+        write_whole(path, f"{json.dumps(data, ensure_ascii=False, indent=2)}\n".encode())
     except (OSError, UnicodeEncodeError) as error:
         raise RecordError(f"guidance {path} cannot be written: {error}") from error
     return path
@@ -166,20 +166,6 @@ def _keep_snapshot(path: Path, num_snapshots: int) -> None:
     folder.mkdir(exist_ok=True)
     numbered = {int(match[1]): entry for entry in folder.iterdir() if (match := _SNAPSHOT.match(entry.name))}
     number = max(numbered, default=0) + 1
-    _write_whole(folder / f"guidance-{number:06}.json", path.read_bytes())
+    write_whole(folder / f"guidance-{number:06}.json", path.read_bytes())
     for old in sorted(numbered)[: max(0, len(numbered) + 1 - num_snapshots)]:
         numbered[old].unlink()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that no reader ever sees half of it, and a lost machine leaves the old or the new one."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from evalharness.errors import RecordError
+from evalharness.tasks.json_text import balanced_spans, loads
+from evalharness.tasks.thoughts import leftover_thinking
 
-__all__ = ["Extracted", "extract_object", "failure_row", "marks", "record_failure"]
+__all__ = ["Extracted", "extract_object", "failure_row", "record_failure"]
 
 FAILURES = Path("reflection_cache") / "rule_search_proposer_failures.jsonl"
 _FENCE = "```"
-_MARKS = {quote: re.compile(rf"\\.|[{quote}{{}}]", re.DOTALL) for quote in ('"', "'")}
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,14 @@ def extract_object(text: str) -> Extracted:
     problem = "the answer holds no JSON object"
     for source, start, end in _spans(text):
         try:
-            value = json.loads(text[start:end], parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
+            value = loads(text[start:end])
+        except ValueError as error:
             problem = f"no JSON in the {source} part: {error}"
             continue
         if isinstance(value, dict):
-            return Extracted(value, source, _is_inside_thinking(text, start), "")
+            return Extracted(value, source, leftover_thinking(text[:start]) == "open", "")
         problem = f"the {source} part is no object, but {type(value).__name__}"
     return Extracted(None, None, False, problem)
-
-
-def _refuse(literal: str) -> NoReturn:
-    raise ValueError(f"{literal} is no JSON")
 
 
 def _spans(text: str) -> Iterator[tuple[str, int, int]]:
@@ -62,44 +58,9 @@ def _spans(text: str) -> Iterator[tuple[str, int, int]]:
         end = text.find(_FENCE, start) if start >= 0 else -1
         if end >= 0:
             yield "fence", start + 1, end
-    balanced = _first_balanced(text)
+    balanced = next(balanced_spans(text), None)
     if balanced is not None:
         yield "balanced", *balanced
-
-
-def marks(text: str, position: int = 0, quote: str = '"') -> Iterator[tuple[int, int]]:
-    """Yield the spans of braces and of strings with their quotes, in order; braces in strings do not count.
-
-    A string that never ends is left out. Linear: one look at each quote, brace and escape.
-    """
-    opened = -1
-    for match in _MARKS[quote].finditer(text, position):
-        if opened < 0 and match[0] in "{}":
-            yield match.span()
-        elif match[0] == quote:
-            if opened >= 0:
-                yield opened, match.end()
-            opened = match.start() if opened < 0 else -1
-
-
-def _first_balanced(text: str) -> tuple[int, int] | None:
-    """Return the matched braces that open first; what stands before the first brace may hold single quotes."""
-    first: tuple[int, int] | None = None
-    opened: list[int] = []
-    for start, end in marks(text, max(0, text.find("{"))):
-        if text[start] == "{":
-            opened.append(start)
-        elif text[start] == "}" and opened:
-            begin = opened.pop()
-            if first is None or begin < first[0]:
-                first = begin, end
-            if not opened:
-                return first  # nothing that opened earlier is still open
-    return first
-
-
-def _is_inside_thinking(text: str, position: int) -> bool:
-    return text.rfind("<think>", 0, position) > text.rfind("</think>", 0, position)
 
 
 def failure_row(mission: str, step: int, text: str, problem: str) -> dict[str, Any]:

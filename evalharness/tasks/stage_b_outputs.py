@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from evalharness.outputs import one_test_per_case
+from evalharness.tasks.json_files import json_lines, write_whole
 from evalharness.tasks.stage_b_metrics import confusion, rates
 from evalharness.tasks.stage_b_votes import Ballot
 
@@ -54,31 +55,20 @@ def _write_mission(folder: Path, mission: str, rows: Sequence[Row]) -> None:
     judged = [row for row in rows if _was_judged(row)]
     metrics = baseline_metrics(mission, rows)
     wrong = wrong_cases(judged)
-    (folder / "baseline_metrics.json").write_bytes(f"{json.dumps(metrics, ensure_ascii=False, indent=2)}\n".encode())
-    _write_lines(folder / "baseline_metrics_steps.jsonl", [{"step": 0, **metrics}])
-    _write_lines(folder / "baseline_ticket_stats.jsonl", map(ticket_stats, judged))
-    _write_lines(folder / "baseline_wrong_cases.jsonl", wrong)
-    _write_lines(folder / "baseline_np_cases.jsonl", (row for row in wrong if row["gt_label"] == "pass"))
-    _write_lines(folder / "baseline_ng_cases.jsonl", (row for row in wrong if row["gt_label"] == "fail"))
+    write_whole(folder / "baseline_metrics.json", f"{json.dumps(metrics, ensure_ascii=False, indent=2)}\n".encode())
+    write_whole(folder / "baseline_metrics_steps.jsonl", json_lines([{"step": 0, **metrics}]))
+    write_whole(folder / "baseline_ticket_stats.jsonl", json_lines(map(ticket_stats, judged)))
+    write_whole(folder / "baseline_wrong_cases.jsonl", json_lines(wrong))
+    write_whole(folder / "baseline_np_cases.jsonl", json_lines(row for row in wrong if row["gt_label"] == "pass"))
+    write_whole(folder / "baseline_ng_cases.jsonl", json_lines(row for row in wrong if row["gt_label"] == "fail"))
     dropped = [
         {"case_id": row["case_id"], "outcome": row["outcome"], "problem": row.get("problem")} for row in rows if not _was_judged(row)
     ]
-    _write_lines(folder / "dropped.jsonl", dropped)
+    write_whole(folder / "dropped.jsonl", json_lines(dropped))
 
 
 def _was_judged(row: Row) -> bool:
     return "votes" in (row.get("details") or {})
-
-
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    path.write_bytes(b"".join(map(_line, rows)))
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    try:
-        return f"{json.dumps(dict(row), ensure_ascii=False, allow_nan=False)}\n".encode()
-    except UnicodeEncodeError:  # a lone surrogate from a model; escaped, it is read back as the same text
-        return f"{json.dumps(dict(row), allow_nan=False)}\n".encode()
 
 
 def is_over_budget(row: Row) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalharness.errors import ConfigError
+from evalharness.tasks.json_text import tokens
 from evalharness.tasks.stage_a_parse import IRRELEVANT, parse_summary
 from evalharness.tasks.stage_a_schema import CATEGORY_KEY, DISTANCE, MISSIONS, READABLE_KEY, STATS_KEY, TEXT_KEY, Domain, items_of
 from evalharness.tasks.stage_b_guidance import FOCUS, in_order
-from evalharness.tasks.stage_b_json import marks
 
 __all__ = ["messages", "object_count", "without_distance"]
 
@@ -136,16 +136,15 @@ def _distance_objects(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     opened: list[tuple[int, list[str]]] = []
     quote = '"' if '"' in text else "'"  # as Python writes objects
-    for begin, end in marks(text, quote=quote):
-        token = text[begin:end]
-        if token == "{":
+    for begin, end in tokens(text, quote=quote):
+        if text[begin] == "{":
             opened.append((begin, []))
-        elif token == "}" and opened:
+        elif text[begin] == "}" and opened:
             start, strings = opened.pop()
             if _is_distance(strings):
                 spans.append((start, end))
-        elif opened:
-            opened[-1][1].append(token[1:-1])
+        elif text[begin] == quote and opened:
+            opened[-1][1].append(text[begin + 1 : end - 1])
     spans += [(start, len(text)) for start, strings in opened if _is_distance(strings)]
     outer: list[tuple[int, int]] = []
     for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from evalharness.errors import ContractValueError
 from evalharness.tasks.stage_a_data import LABELS, Label
 from evalharness.tasks.stage_b_wording import plain, simplify, third_states
+from evalharness.tasks.thoughts import leftover_thinking
 
 __all__ = ["MAX_REASON_CHARS", "WORDS", "Problem", "Verdict", "parse_verdict", "render_verdict"]
 
@@ -33,7 +34,6 @@ _ACCEPTED: dict[str, Label] = {
 }
 # A turn of the chat that came back before the answer. Only as a line of its own: a reason may hold the word.
 _TURNS = frozenset({"assistant", "assistant:", "<|im_start|>assistant"})
-_THINK_TAGS = ("<think>", "</think>")
 _RULE_ID = re.compile(r"(?<![A-Za-z0-9])[GS][0-9]+(?![A-Za-z0-9])")
 _IMAGE = re.compile(r"Image([0-9]{1,6})")
 _SUMMARY = re.compile(r"总结\s*[:：]\s*\S")
@@ -89,7 +89,7 @@ def parse_verdict(text: str, num_images: int | None = None) -> Verdict:
     """
     text = text.strip()
     lines = _answer_lines(text)
-    if any(tag in text for tag in _THINK_TAGS):
+    if leftover_thinking(text) is not None:
         return Verdict(None, "", True, (Problem("thinking", "a think block was written"),))
     refused = _refusal(lines)
     if refused is not None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evalharness import GenerationResult
 from evalharness.tasks import degeneration
-from evalharness.tasks.degeneration import find_echo, find_repetition, find_signs, leftover_thinking
+from evalharness.tasks.degeneration import find_echo, find_repetition, find_signs
 from evalharness.tasks.dense import DenseObject, read_dump, render_dump
 from evalharness.tasks.dense_objects import GeometryType
 from evalharness.tasks.stage_a import read_summaries
@@ -165,23 +165,6 @@ def test_a_megabyte_takes_less_than_a_second(text: str) -> None:
 
 
 # --- the others ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
-        ("<think>a", "open"),
-        ("<think>a</think>b", "closed"),
-        ("a</think>b", "end only"),
-        ("<think>a</think>b<thinking>c", "open"),
-        ("<THINK></THINK>", "closed"),
-        ("I think", None),
-        ("<thinker>", None),
-    ],
-    ids=str,
-)
-def test_thoughts_are_open_or_closed(text: str, state: str | None) -> None:
-    assert leftover_thinking(text) == state
 
 
 def test_an_echo_takes_a_long_piece_of_the_prompt() -> None:

@@ -141,7 +141,7 @@ def test_a_row_that_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], pr
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"[1]\n", "d.jsonl:1 must be a JSON object, got list"), (b"{\n", "holds a line that is no JSON"), (b"\xff\n", "cannot be read")],
+    [(b"[1]\n", "d.jsonl:1 must be a JSON object, got list"), (b"{\n", "d.jsonl:1 is no JSON"), (b"\xff\n", "cannot be read")],
     ids=["list", "cut", "bytes"],
 )
 def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:

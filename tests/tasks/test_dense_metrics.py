@@ -131,6 +131,14 @@ def test_a_rare_category_does_not_decide_the_lowest_f1() -> None:
     assert aggregate([row(judge_objects(truth[:20], truth))])["category_min_f1"] == 1.0
 
 
+def test_a_category_of_two_domains_is_two_categories() -> None:
+    label, found = box(0, 0, 10, 10), judge_objects([box(0, 0, 10, 10)], [box(0, 0, 10, 10)])
+    rows = [{**row(found), "tags": {"domain": "bbu"}}, {**row(judge_objects([], [label])), "tags": {"domain": "rru"}}]
+    lines = [(line["domain"], line["category"], line["F1"]) for line in tables(rows)["Objects by category"]]
+    assert lines == [("bbu", "标签", 1.0), ("rru", "标签", 0.0)]
+    assert aggregate(rows)["category_min_f1"] == 0.0
+
+
 def test_runs_can_be_compared_category_by_category() -> None:
     judged = judge_objects([box(0, 0, 9, 9), box(20, 20, 30, 30, desc=SCREW)], [box(0, 0, 9, 9), box(50, 50, 60, 60)])
     assert judged.details["categories"] == {"BBU安装螺丝": [0, 1, 0], "标签": [1, 1, 2]}

@@ -69,6 +69,14 @@ def test_a_whole_chat_may_be_given(tmp_path: Path) -> None:
         pytest.param("{", r"json_answers.jsonl:1 is not JSON", id="json"),
         pytest.param([1], r":1 must be a JSON object", id="list"),
         pytest.param({**ROW, "expect": {}}, r":1 has 'expect'; did you mean 'expected'", id="misspelt"),
+        pytest.param({"prompt": "x"}, r":1: id must be a printable text without '::', got None", id="no id"),
+        pytest.param({**ROW, "id": 7}, r":1: id must be a printable text without '::', got 7; give each row its own", id="number"),
+        pytest.param({**ROW, "id": "a\nb"}, r":1: id must be a printable text", id="line end"),
+        pytest.param({**ROW, "id": "a::b"}, r":1: id must be a printable text without '::'", id="colons"),
+        pytest.param({**ROW, "group": 3}, r":1: group must be a text, the same for rows that belong together, got 3", id="group"),
+        pytest.param({**ROW, "group": " "}, r":1: group must be a text", id="blank group"),
+        pytest.param({**ROW, "tags": ["easy"]}, r":1: tags must be texts by name", id="tags"),
+        pytest.param({**ROW, "tags": {"level": 1}}, r":1: tags must be texts by name, such as .*, got \{'level': 1\}", id="tag"),
         pytest.param({"id": "a", "prompt": "x"}, r":1: expected must be an object with at least one field", id="nothing expected"),
         pytest.param({**ROW, "messages": []}, r":1 needs either prompt or messages", id="both"),
         pytest.param({**ROW, "prompt": " "}, r":1: prompt must be a text", id="blank"),
@@ -83,6 +91,16 @@ def test_a_row_that_is_wrong_is_named(tmp_path: Path, row: Any, problem: str) ->
         load_cases(rows(tmp_path, row))
 
 
+def test_a_second_row_of_one_id_is_named_with_both_lines(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"json_answers.jsonl:3: id 'a' is that of line 1; give each row its own"):
+        load_cases(rows(tmp_path, ROW, "", ROW))
+
+
+def test_a_file_without_rows_is_told_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"json_answers.jsonl holds no rows; write one JSON object a line, with id, prompt"):
+        load_cases(rows(tmp_path, "", " "))
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe{}", b"[" * 100_000], ids=["bytes", "brackets"])
 def test_a_file_that_holds_no_json_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "json_answers.jsonl").write_bytes(content)
@@ -94,6 +112,13 @@ def test_a_file_that_holds_no_json_is_told(tmp_path: Path, content: bytes) -> No
 def test_json_within_thoughts_is_not_the_answer(answer: str) -> None:
     assert parse_answer(f'<think>{{"a": 2}} or {{"a": 3}}</think>\n{answer}') == Answer({"a": 1}, True, False)
     assert not parse_answer('<think>{"a": 2}</think>').found
+
+
+@pytest.mark.parametrize("tag", ["think", "THINKING", "reasoning"])
+def test_thoughts_that_never_end_hold_no_answer(tag: str) -> None:
+    assert not parse_answer(f'<{tag}>{{"a": 2}}').found
+    assert not parse_answer(f'<{tag}>```json\n{{"a": 2}}\n```').found
+    assert parse_answer(f'{{"a": 1}}\n<{tag}>or {{"a": 2}}') == Answer({"a": 1}, True, False)
 
 
 def test_a_number_of_hundreds_of_digits_is_compared_all_the_same() -> None:
@@ -125,14 +150,28 @@ def test_a_folder_without_rows_is_told_what_to_write(tmp_path: Path) -> None:
         ('see [1]: {"a": 1}', {"a": 1}, False),
         ("items: [1, 2] as asked", [1, 2], False),
         ("null", None, True),
+        ('Here: [{"a": 1}, {"a": 2}].', [{"a": 1}, {"a": 2}], False),
+        ('A { brace, (or [ two), and {"a": 1}', {"a": 1}, False),
     ],
-    ids=["plain", "list", "fence", "open fence", "prose", "footnote", "list in prose", "null"],
+    ids=["plain", "list", "fence", "open fence", "prose", "footnote", "list in prose", "null", "list of objects", "other braces"],
 )
 def test_json_is_found(text: str, value: Any, strict: bool) -> None:
     assert parse_answer(text) == Answer(value, True, strict)
 
 
-@pytest.mark.parametrize("text", ["", "no JSON here", '{"a": [1, 2], "b"', '{"a": NaN}', "{" * 5_000, "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no JSON here",
+        '{"a": [1, 2], "b"',
+        'So: {"a": {"b": 1}, "c": ',
+        'So: [{"a": 1}, {"a": 2',
+        '{"a": NaN}',
+        "{" * 5_000,
+        "[" * 100_000,
+    ],
+)
 def test_no_json_is_none(text: str) -> None:
     assert parse_answer(text) == Answer(None, False, False)
 

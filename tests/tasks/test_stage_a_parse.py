@@ -54,6 +54,33 @@ def test_38_a_full_width_colon_is_not_repaired() -> None:
     assert not parse_summary(f"统计：[{line(WIRE)}]", "bbu").tolerant_valid
 
 
+@pytest.mark.parametrize("domain", DOMAINS)
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_38_every_key_of_an_assignment_is_read_in_any_order(domain, data: st.DataObject) -> None:
+    said = data.draw(summaries(domain))
+    keys = data.draw(st.permutations(list(said)))
+    sign, between = data.draw(st.sampled_from(["=", ":", " = "])), data.draw(st.sampled_from([", ", "\n", " ", "；"]))
+    text = between.join(f"{key}{sign}{line(said[key])}" for key in keys)
+    summary = parse_summary(f"<DOMAIN={domain.upper()}>, <TASK=DETECTION>\n{text}", domain)
+    assert (summary.data, summary.valid, summary.violations) == (said, False, ())
+
+
+def test_38_words_within_a_value_are_no_assignment() -> None:
+    notes = bbu(WIRE, 备注=["统计=[{}] 备注=[1]"])
+    assert parse_summary(f"统计={line(notes['统计'])}, 备注={line(notes['备注'])}", "bbu").data == notes
+
+
+@pytest.mark.parametrize("tail", ['备注=["a', "备注=[a]", "分组统计={", '分组统计={"1": NaN}'], ids=["cut", "words", "open", "nan"])
+def test_38_an_assignment_with_an_unreadable_part_is_not_read(tail: str) -> None:
+    assert not parse_summary(f"统计=[{line(WIRE)}], {tail}", "bbu").tolerant_valid
+
+
+def test_38_a_key_assigned_twice_is_a_violation() -> None:
+    summary = parse_summary(f"统计=[]\n统计=[{line(WIRE)}]", "bbu")
+    assert (summary.data, summary.violations) == (bbu(WIRE), ("key '统计' is written twice",))
+
+
 def test_the_tail_of_a_longer_key_is_no_assignment() -> None:
     assert not parse_summary("分组统计=[1]", "rru").tolerant_valid
 
@@ -233,6 +260,8 @@ UNITS = [
     '{"统计": [{"类别": "电线", "捆扎": {"整齐": 1}}, ',
     '<DOMAIN=BBU>, <TASK=SUMMARY>\n{"统计": []}\n',
     "统计=[]",
+    "备注=[",
+    '分组统计={"a": ',
 ]
 
 

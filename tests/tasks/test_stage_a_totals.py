@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evalharness.tasks import stage_a
-from evalharness.tasks.stage_a_totals import MIN_SUPPORT
+from evalharness.tasks.category_f1 import MIN_SUPPORT
 from tests.tasks.stage_a_examples import CLAMP, FIBRE, WIRE, bbu, line, rru
 
 LABEL: dict[str, Any] = {"类别": "标签", "可读性": {"不可读": 1}}
@@ -80,6 +80,7 @@ def test_the_table_by_category_has_counts_beside_ratios() -> None:
     lines = {entry["category"]: entry for entry in stage_a.tables(rows)["by category"]}
     assert list(lines) == ["光纤", "电线", "无关图片"]  # those of the schema in its order, then others
     assert lines["电线"] == {
+        "domain": "bbu",
         "category": "电线",
         "in references": 2,
         "said": 1,
@@ -95,13 +96,28 @@ def test_missions_and_domains_have_a_line_each() -> None:
     good = stage_a.render_summary(rru(CLAMP), "rru")
     rows = [scored("noise", line(bbu(WIRE)), num_tokens=1024), scored(good, line(rru(CLAMP)), "rru"), scored(good, None, "rru")]
     found = stage_a.tables(rows)
-    assert [(entry["mission"], entry["photos"], entry["valid"], entry["runaway"]) for entry in found["by mission"]] == [
+    assert [(entry["mission"], entry["photos"], entry["strictly valid"], entry["runaway"]) for entry in found["by mission"]] == [
         ("BBU接地线检查", 1, 0.0, 1.0),
         ("RRU安装检查", 2, 1.0, 0.0),
     ]
     first, second = found["by domain"]
-    assert (first["domain"], first["precision"], first["recall"], first["category_f1"]) == ("bbu", None, 0.0, 0.0)
-    assert (second["domain"], second["precision"], second["recall"], second["category_f1"]) == ("rru", 1.0, 1.0, 1.0)
+    assert (first["domain"], first["micro precision"], first["micro recall"], first["micro F1"]) == ("bbu", None, 0.0, 0.0)
+    assert (second["domain"], second["micro precision"], second["micro recall"], second["micro F1"]) == ("rru", 1.0, 1.0, 1.0)
+
+
+def test_the_tables_by_tag_name_micro_ratios_and_means() -> None:
+    rows = [scored(stage_a.render_summary(bbu(WIRE), "bbu"), line(bbu(WIRE))), scored(line(bbu(WIRE)), line(bbu(WIRE, FIBRE, LABEL)))]
+    (entry,) = stage_a.tables(rows)["by domain"]
+    assert entry["micro F1"] == pytest.approx(2 * 2 / (2 + 4))
+    assert entry["mean category F1"] == pytest.approx((1 + 0.5) / 2)
+
+
+def test_a_category_of_two_domains_is_two_categories() -> None:
+    bbu_label, rru_label = line(bbu(LABEL)), line(rru(LABEL))
+    rows = [scored(bbu_label, bbu_label), scored("noise", rru_label, "rru")]
+    lines = {(entry["domain"], entry["category"]): entry for entry in stage_a.tables(rows)["by category"]}
+    assert (lines["bbu", "标签"]["F1"], lines["rru", "标签"]["F1"]) == (1.0, 0.0)
+    assert stage_a.aggregate(rows)["category_min_f1"] == 0.0
 
 
 def test_reasons_are_counted_without_their_places_most_frequent_first() -> None:

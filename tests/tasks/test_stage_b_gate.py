@@ -128,7 +128,7 @@ def test_ticket_stats_are_read_for_the_gate(tmp_path: Path) -> None:
 
 
 BAD_STATS = {
-    "no JSON": ("{", "is no row of ticket_key"),
+    "no JSON": ("{", ":2 is no JSON"),
     "list": ("[]", "is no row of ticket_key"),
     "no label": ('{"ticket_key": "a", "majority_pred": null}', "is no row of ticket_key"),
     "label": ('{"ticket_key": "a", "gt_label": "x", "majority_pred": null}', "got 'x' and None"),
