@@ -32,7 +32,7 @@ from evalharness.tasks.dense_parse import Dump, parse_dump, render_dump
 from evalharness.tasks.dense_spot import draw_rows, pick_rows
 from evalharness.tasks.dense_tables import aggregate, tables
 from evalharness.tasks.stage_a import typeable
-from evalharness.tasks.stage_a_data import LABEL_DIRS
+from evalharness.tasks.stage_a_data import LABEL_DIRS, group_id_of
 from evalharness.tasks.stage_a_schema import MISSIONS, Domain, check_domain
 
 __all__ = [
@@ -120,11 +120,12 @@ def _place(image_path: str) -> tuple[str, str | None, dict[str, str]]:
     parts = image_path.replace("\\", "/").split("/")
     labels = dict(LABEL_DIRS)
     if len(parts) == 4 and parts[0] in MISSIONS and parts[1] in labels:
-        mission, label, group = MISSIONS[parts[0]], labels[parts[1]], parts[2]
+        mission, label, folder = MISSIONS[parts[0]], labels[parts[1]], parts[2]
         stem = parts[3].rpartition(".")[0]
-        number = stem.removeprefix(f"{group}_")
+        number = stem.removeprefix(f"{folder}_")
         name = f"image_{number}" if number.isdecimal() else typeable(stem)
-        return f"{mission.slug}/{label}/{typeable(group)}/{name}", f"{group}::{label}", {"mission": mission.name, "label": label}
+        case_id = f"{mission.slug}/{label}/{typeable(folder)}/{name}"
+        return case_id, group_id_of(parts[3], folder), {"mission": mission.name, "label": label}
     # Other characters pytest escapes and `-k` refuses; the hash keeps paths apart that differ in nothing else.
     plain = re.sub(r"[^A-Za-z0-9._/-]+", "", image_path)
     mark = hashlib.sha256(image_path.encode("utf-8", "surrogatepass")).hexdigest()[:6]

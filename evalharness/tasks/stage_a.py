@@ -152,7 +152,7 @@ def case_of(group: Group, index: int, references: Mapping[PhotoKey, str], max_pi
     copy = f"~{group.copy}" if group.copy > 1 else ""
     return StageACase(
         id=f"{MISSIONS[group.mission].slug}/{group.label}/{typeable(group.group_id)}{copy}/image_{index}",
-        group=group.key,
+        group=group.group_id,
         tags=tags,
         reference=reference,
         invalid=why_unusable(image),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -18,12 +18,25 @@ from evalharness.errors import ConfigError
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a_schema import MISSIONS, Domain, Mission
 
-__all__ = ["LABELS", "Group", "Label", "draw_groups", "find_groups", "natural_key", "reference_path"]
+__all__ = [
+    "LABELS",
+    "LABEL_DIRS",
+    "SUMMARIES_SUFFIX",
+    "Group",
+    "Label",
+    "draw_groups",
+    "find_groups",
+    "find_missions",
+    "group_id_of",
+    "natural_key",
+    "reference_path",
+]
 
 Label: TypeAlias = Literal["pass", "fail"]
 # In the order in which they are read.
 LABEL_DIRS: tuple[tuple[str, Label], ...] = (("审核不通过", "fail"), ("审核通过", "pass"))
 LABELS: tuple[Label, ...] = ("pass", "fail")
+SUMMARIES_SUFFIX = "_stage_a.jsonl"
 SUFFIXES = (".jpg", ".jpeg", ".png")
 LAYOUT = "<root>/<mission>/{审核通过|审核不通过}/<group>/*.{jpg,jpeg,png}"
 
@@ -53,9 +66,18 @@ def natural_key(name: str) -> list[tuple[int, str]]:
     return [(int(part), part) if place % 2 else (0, part) for place, part in enumerate(parts)]
 
 
+def group_id_of(photo: str, folder: str) -> str:
+    """Return the id of the work order that a photo belongs to: the `QC-…` at the start of its name, else its folder's name.
+
+    It is `Case.group` in every task, so that statistics cluster what belongs together, whatever the photos or tickets were asked.
+    """
+    match = _GROUP_ID.match(photo)
+    return match[0] if match else folder
+
+
 def reference_path(root: Path, mission: str) -> Path:
     """Return where the reference summaries of a mission lie: beside its folder, in the five-key JSONL form."""
-    return root / f"{mission}_stage_a.jsonl"
+    return root / f"{mission}{SUMMARIES_SUFFIX}"
 
 
 def find_groups(data_dir: Path | str | None) -> tuple[Path, list[Group]]:
@@ -63,12 +85,7 @@ def find_groups(data_dir: Path | str | None) -> tuple[Path, list[Group]]:
 
     `data_dir` is the root or one mission's folder. Raises `ConfigError` where there are none.
     """
-    if data_dir is None:
-        raise ConfigError(f"no data folder was given; give one with --data, laid out as {LAYOUT}")
-    root = Path(data_dir)
-    if not root.is_dir():
-        raise ConfigError(f"data folder {root} {'is not a folder' if root.exists() else 'does not exist'}; expected {LAYOUT}")
-    root, missions = _missions(root)
+    root, missions = find_missions(data_dir, _folders, LAYOUT)
     groups = [group for mission in missions for group in _groups_of(root, mission)]
     if not groups:
         raise ConfigError(f"no Stage-A photos in {data_dir}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
@@ -92,11 +109,21 @@ def draw_groups(groups: Sequence[Group], *, max_pass: int | None = None, max_fai
     return drawn
 
 
-def _missions(root: Path) -> tuple[Path, list[Mission]]:
+def find_missions(data_dir: Path | str | None, names_in: Callable[[Path], Iterable[str]], layout: str) -> tuple[Path, list[Mission]]:
+    """Return the root and the missions that it has data for, by name: one where `data_dir` is that mission's folder.
+
+    `names_in` tells the names that a root has data under; those that are no missions are said in a `DataWarning`. Raises
+    `ConfigError`, with the expected `layout`, where there is no folder.
+    """
+    if data_dir is None:
+        raise ConfigError(f"no data folder was given; give one with --data, laid out as {layout}")
+    root = Path(data_dir)
     # resolve(), so that `--data .` inside a mission's folder knows where it is
     if root.resolve().name in MISSIONS:
         return root.resolve().parent, [MISSIONS[root.resolve().name]]
-    names = _folders(root)
+    if not root.is_dir():
+        raise ConfigError(f"data folder {root} {'is not a folder' if root.exists() else 'does not exist'}; expected {layout}")
+    names = sorted(names_in(root))
     unknown = [name for name in names if name not in MISSIONS]
     if unknown:
         warnings.warn(DataWarning(f"{root}: no missions, left out: {', '.join(unknown)}; known: {', '.join(MISSIONS)}"), stacklevel=4)
@@ -109,6 +136,8 @@ def _folders(parent: Path) -> list[str]:
 
 def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
     parent = root / mission.name
+    if not parent.is_dir():
+        raise ConfigError(f"data folder {parent} {'is not a folder' if parent.exists() else 'does not exist'}; expected {LAYOUT}")
     labels = dict(LABEL_DIRS)
     unknown = [name for name in _folders(parent) if name not in labels]
     if unknown:
@@ -120,8 +149,7 @@ def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
             directory = parent / folder / name
             images = sorted(_photos(directory), key=lambda path: natural_key(path.name))
             if images:
-                match = _GROUP_ID.match(images[0].stem)
-                yield Group(mission.name, mission.domain, label, match[0] if match else name, tuple(images))
+                yield Group(mission.name, mission.domain, label, group_id_of(images[0].name, name), tuple(images))
             else:
                 warnings.warn(DataWarning(f"{directory}: no photos, group left out"), stacklevel=5)
 

@@ -28,7 +28,7 @@ Row: TypeAlias = "Mapping[str, Any]"
 
 @dataclass
 class _Answers:
-    """The rows of one group, by photo number."""
+    """The rows of one group, by photo number; `group` is `<group id>::<label>`."""
 
     mission: str
     group: str
@@ -82,7 +82,7 @@ def _groups(rows: Sequence[Row]) -> dict[str, _Answers]:
         place, _, number = str(row["case_id"]).rpartition("/image_")
         if not (place and number.isdecimal()):
             raise RecordError(f"{row['case_id']!r} is no case of Stage-A; ids end in /image_1, /image_2, …")
-        answers = found.setdefault(place, _Answers(row["tags"]["mission"], row["group"]))
+        answers = found.setdefault(place, _Answers(row["tags"]["mission"], f"{row['group']}::{row['tags']['label']}"))
         answers.has_skipped |= row["outcome"] == "skip"
         kept = row.get("details") or {}
         ok = was_judged(row) and "summary" in kept

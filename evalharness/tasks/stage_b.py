@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from evalharness.contracts import TextGenerationRequest
 from evalharness.errors import ConfigError
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a import typeable
-from evalharness.tasks.stage_a_data import Label
+from evalharness.tasks.stage_a_data import SUMMARIES_SUFFIX, Label, find_missions, reference_path
 from evalharness.tasks.stage_a_schema import MISSIONS, Domain
 from evalharness.tasks.stage_b_guidance import Guidance, read_guidance
 from evalharness.tasks.stage_b_metrics import Confusion, confusion, rates
@@ -57,8 +57,7 @@ __all__ = [
     "write_outputs",
 ]
 
-SUFFIX = "_stage_a.jsonl"
-LAYOUT = f"<root>/<mission>{SUFFIX} and <root>/guidance.json"
+LAYOUT = f"<root>/<mission>{SUMMARIES_SUFFIX} and <root>/guidance.json"
 # Two lines need no more, and what does not end shows by its length; prompt and answer fit a context of 4096 tokens.
 _LIMITS = {"max_new_tokens": 320, "max_prompt_tokens": 3776}
 ONE_VOTE = decode_grid([{"temperature": 0.0, "top_p": 1.0, **_LIMITS}])
@@ -90,11 +89,13 @@ def load_cases(data_dir: Path | str | None) -> list[Case]:
     A row that gives no ticket is told in a `DataWarning` and stands as an `invalid` case, `rru-install/line_7`. No tickets
     at all, or no rules for a mission, is an error.
     """
-    root, missions = _missions(data_dir)
+    root, missions = find_missions(data_dir, _missions_with_summaries, LAYOUT)
+    if not missions:
+        raise ConfigError(f"no Stage-A summaries in {root}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
     guidance = read_guidance(root / "guidance.json")
     cases: list[Case] = []
-    for mission in missions:
-        path = root / f"{mission}{SUFFIX}"
+    for mission in (mission.name for mission in missions):
+        path = reference_path(root, mission)
         found = read_tickets(path, mission)
         rules = rules_of(guidance, mission, root)
         cases += [_case(ticket.group_id, ticket.label, ticket.summaries, mission, rules) for ticket in found.tickets]
@@ -109,22 +110,8 @@ def rules_of(guidance: Mapping[str, Guidance], mission: str, root: Path) -> Mapp
     return guidance[mission].experiences
 
 
-def _missions(data_dir: Path | str | None) -> tuple[Path, list[str]]:
-    if data_dir is None:
-        raise ConfigError(f"no data folder was given; give one with --data, laid out as {LAYOUT}")
-    root = Path(data_dir)
-    if root.resolve().name in MISSIONS:
-        return root.resolve().parent, [root.resolve().name]
-    if not root.is_dir():
-        raise ConfigError(f"data folder {root} {'is not a folder' if root.exists() else 'does not exist'}; expected {LAYOUT}")
-    names = sorted(path.name.removesuffix(SUFFIX) for path in root.glob(f"*{SUFFIX}"))
-    unknown = [name for name in names if name not in MISSIONS]
-    if unknown:
-        warnings.warn(DataWarning(f"{root}: no missions, left out: {', '.join(unknown)}; known: {', '.join(MISSIONS)}"), stacklevel=3)
-    missions = [name for name in names if name in MISSIONS]
-    if not missions:
-        raise ConfigError(f"no Stage-A summaries in {root}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
-    return root, missions
+def _missions_with_summaries(root: Path) -> Iterator[str]:
+    return (path.name.removesuffix(SUMMARIES_SUFFIX) for path in root.glob(f"*{SUMMARIES_SUFFIX}"))
 
 
 def _case(group_id: str, label: Label, summaries: tuple[str, ...], mission: str, rules: Mapping[str, str]) -> StageBCase:

@@ -40,7 +40,7 @@ def test_every_photo_of_the_benchmark_is_a_case(cases: list[dense.DenseCase]) ->
     first = cases[0]
     assert first.id == "bbu-install/fail/QC-BBUINSTALL-20300101-0000001/image_1"
     assert first.tags == {"mission": "BBU安装方式检查（正装）", "label": "fail", "domain": "bbu"}
-    assert first.group == "QC-BBUINSTALL-20300101-0000001::fail"
+    assert first.group == "QC-BBUINSTALL-20300101-0000001"
     assert first.size == (288, 352)
     assert {case.domain for case in cases} == {"bbu", "rru"}
 

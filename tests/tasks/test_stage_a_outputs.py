@@ -23,8 +23,8 @@ def row(group: str, number: int, num_images: int = 2, mission: str = RRU, **chan
     photo = {"mission": mission, "group_id": group, "label": "fail", "image_index": number, "images": images}
     whole = {
         "case_id": f"slug/fail/{group}/image_{number}",
-        "group": f"{group}::fail",
-        "tags": {"mission": mission},
+        "group": group,
+        "tags": {"mission": mission, "label": "fail"},
         "outcome": "pass",
         "problem": None,
         "details": {"photo": photo, "summary": f"{group}{number}"},
