@@ -29,6 +29,7 @@ _SECTIONS = {
     "Comparing": {
         "compare": _PLACE + "compare:compare",
         "bless": _PLACE + "bless:bless",
+        "timeline": _PLACE + "timeline:timeline",
     },
     "Training runs": {
         "watch": _PLACE + "watch:watch",

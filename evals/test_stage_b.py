@@ -27,6 +27,7 @@ pytestmark = pytest.mark.eval(
     aggregate=stage_b.aggregate,
     tables=stage_b.tables,
     outputs=stage_b.write_outputs,
+    directions={"difficulty": "none", "hard_wrong": "lower", "thinking": "lower", "third_state": "lower"},
 )
 
 

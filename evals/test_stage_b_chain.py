@@ -20,6 +20,7 @@ pytestmark = pytest.mark.eval(
     aggregate=stage_b.aggregate,
     tables=stage_b_chain.tables,
     outputs=stage_b_chain.write_outputs,
+    directions={"difficulty": "none", "hard_wrong": "lower", "thinking": "lower", "third_state": "lower"},
 )
 
 

@@ -15,7 +15,8 @@ from evalharness.statistics.intervals import DEFAULT_SEED
 from evalharness.statistics.paired import PairedChange, detectable_difference, paired_changes, smallest_p
 
 __all__ = [
-    "CHANGED", "IMPROVED", "NOT_ENOUGH", "REGRESSED", "SAME", "WORTH_SHOWING", "CaseChange", "Comparison", "MetricChange", "compare",
+    "CATEGORY", "CATEGORY_METRIC", "CHANGED", "IMPROVED", "LOWER_IS_BETTER", "MOST_VALUES", "NOT_ENOUGH", "REGRESSED", "SAME",
+    "WORTH_SHOWING", "CaseChange", "Comparison", "MetricChange", "compare",
 ]  # fmt: skip
 
 REGRESSED, IMPROVED, CHANGED = "regressed", "improved", "changed"
@@ -25,8 +26,8 @@ WORTH_SHOWING = 0.1
 CATEGORY = "category"
 """Slice key of the marks by category."""
 CATEGORY_METRIC = "f1 of category"
-_LOWER_IS_BETTER = ("length_rate", "empty_rate")
-_MOST_VALUES = 200  # a tag with more values than this is a name of cases, not of slices
+LOWER_IS_BETTER = ("length_rate", "empty_rate")
+MOST_VALUES = 200  # a tag with more values than this is a name of cases, not of slices
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def compare(
             for case_id in paired_cases(base.sheets[key], candidate.sheets[key])
         ]
         own = {name: way for (*where, name), way in directions.items() if tuple(where) == key}
-        own |= dict.fromkeys((*_LOWER_IS_BETTER, *lower_is_better), "lower")
+        own |= dict.fromkeys((*LOWER_IS_BETTER, *lower_is_better), "lower")
         asked = _Asked(*key, own, frozenset(only), seed)
         metrics += _changes(asked, "", "", lines)
         slices += _slices(asked, lines)
@@ -199,11 +200,11 @@ def _slices(asked: _Asked, lines: Sequence[Pair]) -> Iterator[MetricChange]:
         for category in {**pair[0].marks, **pair[1].marks}:
             categories.setdefault(category, []).append(pair)
     for name, parts in by_tag.items():
-        if 1 < len(parts) <= _MOST_VALUES:
+        if 1 < len(parts) <= MOST_VALUES:
             for value, part in parts.items():
                 yield from _changes(asked, name, value, part)
     have_marks = all(any(pair[side].marks for pair in lines) for side in (0, 1))  # an older run or baseline may have none
-    if have_marks and len(categories) <= _MOST_VALUES and (not asked.only or CATEGORY in asked.only):
+    if have_marks and len(categories) <= MOST_VALUES and (not asked.only or CATEGORY in asked.only):
         for category, part in categories.items():
             # Neither said nor true is right.
             before, after = ([[pair[side].marks.get(category, 1.0)] for pair in part] for side in (0, 1))

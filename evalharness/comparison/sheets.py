@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.gates import BUILT_IN_METRICS
 
-__all__ = ["RATES", "CaseLine", "Sheet", "Side", "sheets_of", "was_judged"]
+__all__ = ["RATES", "CaseLine", "Sheet", "Side", "sheets_by_engine", "sheets_of", "was_judged"]
 
 Row: TypeAlias = "Mapping[str, Any]"
 
@@ -41,6 +41,8 @@ class CaseLine(NamedTuple):
     text: str | None = None
     problem: str | None = None
     nodeid: str | None = None
+    num_tokens: int | None = None
+    """Tokens of all answers of the case; missing in baselines."""
 
 
 @dataclass
@@ -83,12 +85,24 @@ def sheets_of(rows: Iterable[Row]) -> dict[tuple[str, str], Sheet]:
     """Return the sheets of one engine's rows, by eval and test; a case that is there twice has its last row."""
     sheets: dict[tuple[str, str], Sheet] = {}
     for row in rows:
-        key = _text(row.get("eval")), _text(row.get("test"))
-        sheet = sheets.setdefault(key, Sheet(*key))
-        if sheet.options is None and row.get("options"):
-            sheet.options = _without_seed(row["options"])
-        sheet.cases[_text(row.get("case_id"))] = _line(row)
+        _add(sheets, row)
     return sheets
+
+
+def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], Sheet]]:
+    """Return the sheets of each engine, in the order of their first rows."""
+    engines: dict[str, dict[tuple[str, str], Sheet]] = {}
+    for row in rows:
+        _add(engines.setdefault(_text(row.get("engine")), {}), row)
+    return engines
+
+
+def _add(sheets: dict[tuple[str, str], Sheet], row: Row) -> None:
+    key = _text(row.get("eval")), _text(row.get("test"))
+    sheet = sheets.setdefault(key, Sheet(*key))
+    if sheet.options is None and row.get("options"):
+        sheet.options = _without_seed(row["options"])
+    sheet.cases[_text(row.get("case_id"))] = _line(row)
 
 
 def _line(row: Row) -> CaseLine:
@@ -111,7 +125,13 @@ def _line(row: Row) -> CaseLine:
         text="\n".join(texts)[:TEXT_CHARS] if texts else None,
         problem=_text(row.get("problem"))[:TEXT_CHARS] or None,
         nodeid=_text(row.get("nodeid")) or None,
+        num_tokens=_num_tokens(generations),
     )
+
+
+def _num_tokens(generations: Sequence[Mapping[str, Any]]) -> int | None:
+    counts = [count for sample in generations if isinstance(count := sample.get("num_completion_tokens"), int)]
+    return sum(counts) if counts and len(counts) == len(generations) else None
 
 
 def _prompt(row: Row) -> str | None:

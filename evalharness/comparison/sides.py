@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from evalharness.comparison.baselines import read_baseline
-from evalharness.comparison.sheets import Side, sheets_of
+from evalharness.comparison.sheets import Sheet, Side, sheets_by_engine, sheets_of
 from evalharness.errors import ComparisonError
 from evalharness.gates import DIRECTIONS
 from evalharness.report.reading import read_run, read_samples
 
-__all__ = ["read_side", "side_of_rows"]
+__all__ = ["engine_entry", "read_side", "read_sides", "side_of_rows"]
 
 Json: TypeAlias = "Mapping[str, Any]"
 
@@ -39,6 +39,18 @@ def read_side(text: str, prefer: str = "") -> Side:
     side.source = str(path)
     side.notes = (*notes, *_unfinished(run))
     return side
+
+
+def read_sides(path: Path) -> tuple[Json, list[Side]]:
+    """Return run.json and one side per engine of a run directory, read once. Raises `RecordError` where it cannot be read."""
+    notes: list[str] = []
+    run = read_run(path, notes)
+    found = sheets_by_engine(read_samples(path, notes))
+    sides = [_side(run, engine, sheets) for engine, sheets in found.items()]
+    for side in sides:
+        side.source = str(path)
+        side.notes = (*notes, *_unfinished(run))
+    return run, sides
 
 
 def _split(text: str) -> tuple[Path, str]:
@@ -81,10 +93,18 @@ def _unfinished(run: Json) -> Iterable[str]:
 
 def side_of_rows(run: Json, engine: str, rows: Iterable[Json]) -> Side:
     """Return the side of one engine's rows; `run` is run.json, or as much of it as there is."""
-    entry: Json = next((entry for entry in _list(run, "engines") if entry.get("id") == engine), {})
+    return _side(run, engine, sheets_of(rows))
+
+
+def engine_entry(run: Json, engine: str) -> Json:
+    """Return what run.json says of an engine; empty where it says nothing."""
+    return next((entry for entry in _list(run, "engines") if entry.get("id") == engine), {})
+
+
+def _side(run: Json, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Side:
+    entry = engine_entry(run, engine)
     checkpoint = str(entry.get("checkpoint") or engine.partition(":")[2] or engine)
     run_id = str(run.get("run_id") or "?")
-    sheets = sheets_of(rows)
     return Side(
         label=f"{run_id} ({engine})",
         run_id=run_id,

@@ -251,11 +251,16 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _write_reports(config: pytest.Config, state: EvalSession, rows: list[dict[str, Any]]) -> str:
     from evalharness.pytest_plugin.ci_files import write_github_summary
+    from evalharness.pytest_plugin.engines import has_several_checkpoints
     from evalharness.report.tables import load_tables  # pandas, only now
     from evalharness.report.writing import terminal_summary, write_reports
 
     tables = load_tables(state.run_dir, _drained(rows))
     write_reports(tables)
+    if has_several_checkpoints(state.known_engines):
+        from evalharness.report.timeline_files import write_run_timeline  # matplotlib, only where it draws
+
+        write_run_timeline(state.run_dir)
     write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)

@@ -64,7 +64,7 @@ def find_font() -> str | None:
     found: dict[int, str] = {}
     for folder in FONT_FOLDERS:
         for parent, _, names in os.walk(Path(folder).expanduser()):
-            for name in sorted(names):
+            for name in sorted(names, key=lambda name: ("bold" in name.lower(), name)):
                 if name.lower().endswith((".ttf", ".ttc", ".otf")):
                     rank = next((place for place, known in enumerate(FONT_NAMES) if name.lower().startswith(known)), None)
                     if rank is not None:

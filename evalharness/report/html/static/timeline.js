@@ -1,0 +1,269 @@
+// Curves of metrics by checkpoint, and the grid of cases. Data: the JSON block "timeline" and a packed block per track and test.
+
+const TRACKS = readBlock("timeline");
+const W = 260, H = 120, LEFT = 26, RIGHT = 10, TOP = 10, BOTTOM = 18;
+const MOST_CHARTS = 24, ROWS_AT_ONCE = 200;
+const state = { track: 0, spacing: "even", test: 0, metric: null, filter: "changed", find: "", shown: ROWS_AT_ONCE, row: -1, grid: null };
+
+const track = () => TRACKS[state.track];
+
+// ---- charts ----
+
+/** Return where each checkpoint stands, 0 to 1. */
+function places(points, spacing) {
+  const even = points.map((_, place) => (points.length > 1 ? place / (points.length - 1) : 0.5));
+  if (spacing === "even" || !track().byStep || points.length < 2) return even;
+  const steps = points.map(({ step }) => (spacing === "log" ? Math.log10(Math.max(step, 1)) : step));
+  const first = steps[0], last = steps.at(-1);
+  return last > first ? steps.map((step) => (step - first) / (last - first)) : even;
+}
+
+function scale(curve) {
+  const ends = curve.points.flatMap(([, mean, low, high]) => [mean, low ?? mean, high ?? mean]);
+  if (ends.every((end) => end >= 0 && end <= 1)) return [0, 1];
+  const low = Math.min(...ends, 0), high = Math.max(...ends);
+  return [low, high > low ? high : low + 1];
+}
+
+function pointName({ name, step }) {
+  return step === null || name.includes(String(step)) ? name : `${name} (step ${step.toLocaleString("en")})`;
+}
+
+function sentence(curve, [place, mean, low, high, n]) {
+  const interval = low === null ? "" : `, ${numberText(low)} to ${numberText(high)}`;
+  const best = place === curve.best ? "; best" : curve.alike.includes(place) ? "; not told apart from the best" : "";
+  const other = track().points[place].other ? "; was asked otherwise" : "";
+  return `${pointName(track().points[place])}: ${numberText(mean)}${interval}, n=${n.toLocaleString("en")}${best}${other}`;
+}
+
+/** Return how far the curve falls from its best to any later point. */
+function loss(curve) {
+  const sign = curve.way === "lower" ? -1 : 1;
+  let best = -Infinity, fall = 0;
+  for (const [, mean] of curve.points) {
+    best = Math.max(best, sign * mean);
+    fall = Math.max(fall, best - sign * mean);
+  }
+  return curve.way === "none" ? 0 : fall;
+}
+
+function chart(curve, title) {
+  const at = places(track().points, state.spacing);
+  const [low, high] = scale(curve);
+  const x = (place) => LEFT + at[place] * (W - LEFT - RIGHT);
+  const y = (value) => TOP + (1 - (value - low) / (high - low)) * (H - TOP - BOTTOM);
+  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}. ${curve.points.map((point) => sentence(curve, point)).join(". ")}` });
+  for (const value of [low, (low + high) / 2, high]) {
+    picture.append(svg("line", { class: "rule", x1: LEFT, x2: W - RIGHT, y1: y(value), y2: y(value) }));
+    picture.append(svg("text", { class: "tick", x: LEFT - 4, y: y(value) + 3, "text-anchor": "end" }, tickText(value)));
+  }
+  const banded = curve.points.filter(([, , bottom]) => bottom !== null);
+  if (banded.length > 1) {
+    const above = banded.map(([place, , , top]) => `${x(place)},${y(top)}`), below = banded.map(([place, , bottom]) => `${x(place)},${y(bottom)}`);
+    picture.append(svg("polygon", { class: "band", points: [...above, ...below.reverse()].join(" ") }));
+  } else for (const [place, , bottom, top] of banded) picture.append(svg("rect", { class: "band", x: x(place) - 4, width: 8, y: y(top), height: Math.max(1, y(bottom) - y(top)) }));
+  picture.append(svg("polyline", { class: "curve", points: curve.points.map(([place, mean]) => `${x(place)},${y(mean)}`).join(" ") }));
+  for (const [place, mean] of curve.points) {
+    const kind = track().points[place].other ? " is-other" : curve.alike.includes(place) ? " is-hollow" : "";
+    picture.append(svg("circle", { class: `dot${kind}`, cx: x(place), cy: y(mean), r: 3 }));
+    if (place === curve.best) picture.append(svg("circle", { class: "ring", cx: x(place), cy: y(mean), r: 6 }));
+  }
+  for (const [place, anchor] of track().points.length > 1 ? [[0, "start"], [track().points.length - 1, "end"]] : [[0, "middle"]]) {
+    const { name, step } = track().points[place];
+    const text = track().byStep ? step.toLocaleString("en") : oneLine(name, 16);
+    picture.append(svg("text", { class: "tick", x: x(place), y: H - 4, "text-anchor": anchor }, text));
+  }
+  const guide = svg("line", { class: "guide", y1: TOP, y2: H - BOTTOM, visibility: "hidden" });
+  picture.append(guide);
+  const note = el("p", { class: "note" }, sentence(curve, curve.points.at(-1)));
+  const show = (event) => {
+    const box = picture.getBoundingClientRect();
+    const spot = ((event.clientX - box.left) / box.width) * W;
+    const nearest = curve.points.reduce((a, b) => (Math.abs(x(b[0]) - spot) < Math.abs(x(a[0]) - spot) ? b : a));
+    note.textContent = sentence(curve, nearest);
+    for (const end of ["x1", "x2"]) guide.setAttribute(end, x(nearest[0]));
+    guide.setAttribute("visibility", "visible");
+  };
+  picture.addEventListener("pointermove", show);
+  picture.addEventListener("pointerdown", show);
+  picture.addEventListener("pointerleave", () => {
+    note.textContent = sentence(curve, curve.points.at(-1));
+    guide.setAttribute("visibility", "hidden");
+  });
+  const fall = loss(curve);
+  const fell = fall >= 0.05 && curve.best !== null && !curve.alike.includes(curve.points.at(-1)[0]) && curve.points.at(-1)[0] !== curve.best;
+  const mark = fell ? el("span", { class: "chip is-fail" }, "fell ", numberText(fall)) : curve.gate ? el("span", { class: "muted" }, "gate") : null;
+  return el("figure", { class: `chart${fell ? " is-lost" : ""}` }, el("figcaption", {}, el("span", {}, visible(title)), mark), picture, note);
+}
+
+function tickText(value) {
+  return Math.abs(value) >= 1000 ? `${Math.round(value / 100) / 10}k` : String(Number(value.toPrecision(2)));
+}
+
+function chartGrid(curves, title) {
+  const grid = el("div", { class: "charts" });
+  const add = (from) => {
+    grid.append(...curves.slice(from, from + MOST_CHARTS).map((curve) => chart(curve, title(curve))));
+    const left = curves.length - from - MOST_CHARTS;
+    if (left > 0) {
+      const more = el("button", { type: "button" }, `${left} more`);
+      more.addEventListener("click", () => { more.remove(); add(from + MOST_CHARTS); });
+      grid.append(more);
+    }
+  };
+  add(0);
+  return grid;
+}
+
+function slices(test) {
+  const own = track().curves.filter((curve) => curve.test === test && curve.key);
+  const keys = [...new Set(own.map(({ key }) => key))];
+  if (!keys.length) return null;
+  const keySelect = el("select", {}, keys.map((key) => el("option", { value: key }, key)));
+  const metricSelect = el("select", {});
+  const box = el("div", {});
+  const metricsOf = () => [...new Set(own.filter(({ key }) => key === keySelect.value).map(({ metric }) => metric))];
+  const draw = () => {
+    const chosen = own.filter(({ key, metric }) => key === keySelect.value && metric === metricSelect.value);
+    box.replaceChildren(chartGrid(chosen.sort((a, b) => loss(b) - loss(a)), ({ value }) => value));
+  };
+  const choose = () => {
+    const names = metricsOf();
+    // The one with the largest fall in some slice is what an average hides.
+    const worst = names.map((name) => [Math.max(...own.filter(({ key, metric }) => key === keySelect.value && metric === name).map(loss)), name]);
+    metricSelect.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+    metricSelect.value = worst.reduce((a, b) => (b[0] > a[0] ? b : a))[1];
+    draw();
+  };
+  keySelect.addEventListener("change", choose);
+  metricSelect.addEventListener("change", draw);
+  choose();
+  return el("div", { class: "slices" }, el("div", { class: "controls" }, el("label", {}, "By ", keySelect), el("label", {}, "score ", metricSelect), el("span", { class: "muted small" }, "largest loss first")), box);
+}
+
+function drawCharts() {
+  const parts = track().tests.flatMap(([name, test], number) => [
+    el("h3", { class: "test" }, visible(`${name} · ${test}`)),
+    chartGrid(track().curves.filter((curve) => curve.test === number && !curve.key), ({ metric }) => metric),
+    el("h4", { class: "test" }, ""),
+    slices(number),
+  ]);
+  $("#charts").replaceChildren(...parts.filter(Boolean));
+}
+
+// ---- cases ----
+
+async function openGrid() {
+  const wanted = `cases-${state.track}-${state.test}`;
+  state.grid = JSON.parse(await openBlock(wanted));
+  const names = state.grid.metrics;
+  const rates = names.filter(([, flips]) => flips);
+  $("#case-metric").replaceChildren(...names.map(([name, flips]) => el("option", { value: name }, `${name} (${flips} changes)`)));
+  // What the test itself calls right, if that ever changed from the second checkpoint on; else what changed most.
+  state.metric = (rates.find(([name]) => name === "exact") ?? rates.find(([name]) => name === "accuracy") ?? rates[0] ?? names[0] ?? [null])[0];
+  $("#case-metric").value = state.metric ?? "";
+  drawGrid();
+}
+
+const wayOf = () => track().curves.find((curve) => curve.test === state.test && !curve.key && curve.metric === state.metric)?.way ?? "higher";
+
+function fits(scores) {
+  const known = scores.filter((score) => score !== null);
+  if (state.filter === "all") return true;
+  if (!known.length) return false;
+  const sign = wayOf() === "lower" ? -1 : 1;
+  const last = sign * known.at(-1), best = Math.max(...known.map((score) => sign * score));
+  if (state.filter === "changed") return new Set(known).size > 1;
+  if (state.filter === "lost") return last < best;
+  if (state.filter === "gained") return last > sign * known[0];
+  return best <= (sign > 0 ? 0 : -1);
+}
+
+function cell(score, before, outcome) {
+  const flip = score !== null && before !== null && before !== undefined && score !== before;
+  const sign = wayOf() === "lower" ? 1 - score : score;
+  const bucket = score === null ? "q-none" : sign <= 0 ? "q0" : sign < 0.5 ? "q1" : sign < 1 ? "q2" : "q3";
+  const text = score === null ? (outcome || "–") : score === 1 && wayOf() !== "lower" ? "✓ 1" : score === 0 && wayOf() !== "lower" ? "✗ 0" : numberText(score);
+  return el("td", { class: flip ? "is-flip" : null }, el("span", { class: `cell ${bucket}` }, text));
+}
+
+function chosenRows() {
+  const { ids, scores } = state.grid;
+  const find = state.find.toLowerCase();
+  return ids.map((id, place) => place).filter((place) => fits(scores[state.metric]?.[place] ?? []) && (!find || ids[place].toLowerCase().includes(find)));
+}
+
+function drawGrid() {
+  const { ids, scores, outcomes, num } = state.grid;
+  const rows = chosenRows();
+  state.rows = rows;
+  $("#case-count").textContent = `${rows.length.toLocaleString("en")} of ${num.toLocaleString("en")} cases`;
+  const head = el("tr", {}, el("th", { scope: "col" }, "case"), track().points.map((point) => el("th", { scope: "col" }, visible(oneLine(pointName(point), 40)))));
+  const body = rows.slice(0, state.shown).map((place) => {
+    let before = null;
+    const cells = track().points.map((_, number) => {
+      const score = scores[state.metric]?.[place]?.[number] ?? null;
+      const made = cell(score, before, outcomes[place][number]);
+      if (score !== null) before = score;
+      return made;
+    });
+    const row = el("tr", { "data-place": place }, el("th", { scope: "row" }, visible(oneLine(ids[place], 120))), cells);
+    row.firstChild.addEventListener("click", () => { select(state.rows.indexOf(place)); toggle(row); });
+    return row;
+  });
+  const table = el("table", { class: "grid-table" }, el("thead", {}, head), el("tbody", {}, body));
+  $("#case-grid").replaceChildren(rows.length ? table : el("p", { class: "muted" }, "No case fits."));
+  $("#case-more").hidden = rows.length <= state.shown;
+}
+
+function toggle(row) {
+  if (row.nextSibling?.classList?.contains("said")) return row.nextSibling.remove();
+  const id = state.grid.ids[Number(row.dataset.place)];
+  const texts = state.grid.texts[id];
+  const columns = texts
+    ? track().points.map((point, place) => el("div", {}, el("h4", {}, visible(pointName(point))), texts[place] === null ? el("p", { class: "muted" }, "not asked") : el("pre", { class: "text" }, visible(texts[place]))))
+    : [el("p", { class: "muted" }, "What it said is in the reports of the runs: this page keeps the texts of the first cases that changed.")];
+  const span = track().points.length + 1;
+  row.after(el("tr", { class: "said" }, el("td", { colspan: span }, el("div", { class: "said-columns" }, columns))));
+}
+
+function select(number) {
+  const rows = $$("#case-grid tbody tr[data-place]");
+  if (!rows.length) return;
+  state.row = Math.max(0, Math.min(number, rows.length - 1));
+  for (const row of rows) row.removeAttribute("aria-current");
+  rows[state.row].setAttribute("aria-current", "true");
+  rows[state.row].scrollIntoView({ block: "nearest" });
+  announce(state.grid.ids[Number(rows[state.row].dataset.place)]);
+}
+
+// ---- start ----
+
+function showTrack() {
+  for (const part of $$(".track")) part.hidden = Number(part.dataset.track) !== state.track;
+  $("#case-test").replaceChildren(...track().tests.map(([name, test], number) => el("option", { value: number }, `${name} · ${test}`)));
+  state.test = 0;
+  drawCharts();
+  if (track().tests.length) openGrid();
+}
+
+$("#spacing").addEventListener("change", (event) => { state.spacing = event.target.value; drawCharts(); });
+$("#track")?.addEventListener("change", (event) => { state.track = Number(event.target.value); showTrack(); });
+$("#case-test").addEventListener("change", (event) => { state.test = Number(event.target.value); openGrid(); });
+for (const [id, name] of [["case-metric", "metric"], ["case-filter", "filter"]]) {
+  $(`#${id}`).addEventListener("change", (event) => { state[name] = event.target.value; state.shown = ROWS_AT_ONCE; state.row = -1; drawGrid(); });
+}
+$("#case-search").addEventListener("input", (event) => { state.find = event.target.value; state.row = -1; drawGrid(); });
+$("#case-more").addEventListener("click", () => { state.shown += ROWS_AT_ONCE; drawGrid(); });
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea")) return;
+  const moves = { j: 1, k: -1 };
+  if (event.key in moves) select(state.row + moves[event.key]);
+  else if (event.key === "/") { $("#case-search").focus(); event.preventDefault(); }
+  else if (event.key === "Enter" && !event.target.closest("button, a, summary")) {
+    const row = $$("#case-grid tbody tr[data-place]")[state.row];
+    if (row) toggle(row);
+  }
+});
+if (!TRACKS.some(({ byStep }) => byStep)) $("#spacing").parentElement.hidden = true;
+showTrack();
