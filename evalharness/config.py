@@ -219,6 +219,18 @@ OPTIONS: tuple[Option, ...] = (
         metavar="S",
     ),
     Option(
+        "cache",
+        Flag(),
+        "Take answers to equal deterministic questions from memory instead of generating them again; --no-cache also leaves a "
+        "cache_dir of the settings alone (default: off, on with a cache_dir)",
+    ),
+    Option(
+        "cache_dir",
+        Folder(),
+        "Keep answers to deterministic questions in this folder, for later runs and for runs beside this one (default: none)",
+        metavar="FOLDER",
+    ),
+    Option(
         "fallback_backend",
         Choice(tuple(name for name in known_backends() if name != "fake")),
         "Backend for image requests that the chosen one cannot take; recorded in every affected row (default: none, it is an error)",

@@ -395,7 +395,8 @@ class GenerationResult:
     `text` is for consumers: cut at the first stop, special tokens skipped, stripped. `raw_text` is the decoded ids up to
     and including the end-of-sequence or stop token (with a stop string: the token that completes it). Token counts never include padding;
     `num_completion_tokens` includes the stop token. `token_ids` are the completion's ids; `logprobs`, if asked for, is
-    one float per id (natural log, `logprobs_kind` tells raw or processed).
+    one float per id (natural log, `logprobs_kind` tells raw or processed). `cached`: nothing was generated for it, see
+    `response_cache`.
     """
 
     text: str
@@ -415,6 +416,7 @@ class GenerationResult:
     prompt_text: str = ""
     weight_version: str | None = None
     images: tuple[Mapping[str, Any], ...] = ()
+    cached: bool = False
 
     @property
     def num_total_tokens(self) -> int | None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -35,6 +35,7 @@ from evalharness.errors import BackendError, CapabilityError, ConfigError, Reque
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
 from evalharness.option_support import split_options
 from evalharness.prompts import PreparedRequest, PromptBuilder, Request
+from evalharness.response_cache import ResponseCache, cache_key, is_deterministic
 from evalharness.results import result_of
 
 __all__ = ["Engine", "EngineWarning", "build_backend", "build_engine"]
@@ -82,6 +83,17 @@ class Engine:
         self._lock = threading.RLock()
         self._on_notice = on_notice or _warn
         self._noticed: set[str] = set()
+        self._cache: ResponseCache | None = None
+        self._identity: Mapping[str, Any] = {}
+
+    def use_cache(self, cache: ResponseCache | None, identity: Mapping[str, Any]) -> None:
+        """Take answers from a cache, and keep them there; None: from now on from none.
+
+        `identity` says which weights answer and how they run, as plain JSON: two engines of one identity must answer alike. Give
+        it anew after every change of weights. Generations with plugins, and those of a fallback backend, are never cached.
+        """
+        with self._lock:
+            self._cache, self._identity = cache, dict(identity)
 
     @property
     def name(self) -> str:
@@ -217,17 +229,24 @@ class Engine:
         self, job: _Job, requests: Sequence[Request], plugins: Sequence[GenerationPlugin], should_stop: Callable[[], bool]
     ) -> Iterator[tuple[int, Outcome]]:
         running: dict[int, tuple[PreparedRequest, tuple[str, ...]]] = {}
-        refused: deque[tuple[int, Outcome]] = deque()
+        refused: deque[tuple[int, Outcome]] = deque()  # and what the cache has: whatever needs no backend
+        keys: dict[int, str] = {}
+        cache = self._cache if job.note is None and not plugins else None
 
         def prompts() -> Iterator[Prompt]:
             for i, options, ignored in job.requests:
                 try:
                     prepared = job.builder.build(i, requests[i], options)
+                    cached = self._cached(cache, prepared, keys)
                 except RequestError as error:
                     refused.append((i, GenerationFailure("invalid", str(error), error)))
                 except Exception as error:  # one request must not take the others along
                     refused.append((i, _error("preparing the prompt", error)))
                 else:
+                    if cached is not None:
+                        outcome = _read(prepared, cached, job, ignored, plugins)
+                        refused.append((i, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
+                        continue
                     running[i] = (prepared, ignored)
                     yield prepared.prompt
 
@@ -238,11 +257,9 @@ class Engine:
                     yield refused.popleft()
                 if isinstance(output, Completion):
                     prepared, ignored = running.pop(output.index)
-                    try:
-                        outcome: Outcome = result_of(prepared, output, job.backend, fallback=job.note, ignored=ignored, plugins=plugins)
-                    except Exception as error:  # a plugin's or tokenizer's fault concerns this request only
-                        outcome = _error("reading the completion", error)
-                    yield output.index, outcome
+                    if cache is not None and output.index in keys:
+                        cache.put(keys.pop(output.index), output)
+                    yield output.index, _read(prepared, output, job, ignored, plugins)
                 else:
                     running.pop(output[0])
                     yield output
@@ -259,6 +276,20 @@ class Engine:
         if running and not should_stop():
             for i in running:
                 yield i, GenerationFailure("error", f"backend {job.backend.name!r} gave no output for this request")
+
+    def _cached(self, cache: ResponseCache | None, prepared: PreparedRequest, keys: dict[int, str]) -> Completion | None:
+        """Return what the cache has for a prompt; else note under which key its answer is to be kept, if it may be."""
+        if cache is None:
+            return None
+        if not is_deterministic(prepared.prompt.plan, seed_was_given=prepared.options.seed is not None):
+            cache.counts.not_cacheable += 1
+            return None
+        facts = prepared.images.identify() if prepared.images is not None else ()
+        key = cache_key(self._identity, prepared.prompt, [fact["sha256"] for fact in facts])
+        found = cache.get(key, prepared.prompt.index)
+        if found is None:
+            keys[prepared.prompt.index] = key
+        return found
 
     def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
         """Return the options without what the backend cannot honour, and what that is; raises unless leaving out is allowed."""
@@ -310,6 +341,15 @@ class Engine:
 
 def _warn(message: str) -> None:
     warnings.warn(message, EngineWarning, stacklevel=3)
+
+
+def _read(
+    prepared: PreparedRequest, output: Completion, job: _Job, ignored: tuple[str, ...], plugins: Sequence[GenerationPlugin]
+) -> Outcome:
+    try:
+        return result_of(prepared, output, job.backend, fallback=job.note, ignored=ignored, plugins=plugins)
+    except Exception as error:  # a plugin's or tokenizer's fault concerns this request only
+        return _error("reading the completion", error)
 
 
 def _error(doing: str, error: Exception) -> GenerationFailure:

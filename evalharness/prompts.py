@@ -48,6 +48,15 @@ class RequestImages:
     verify: bool
     facts: tuple[dict[str, Any], ...] = field(default=())
 
+    def identify(self) -> tuple[dict[str, Any], ...]:
+        """Return size and SHA-256 of each image, and note them, without reading pictures; raises `ImageError`."""
+        sizes = [images.image_size(source) for source in self.sources]
+        self.facts = tuple(
+            {"width": width, "height": height, "sha256": images.image_sha256(source)}
+            for (width, height), source in zip(sizes, self.sources, strict=True)
+        )
+        return self.facts
+
     def load(self) -> list[Image.Image]:
         """Return the opened images and note their size and hash."""
         loaded = [images.load_image(source) for source in self.sources]

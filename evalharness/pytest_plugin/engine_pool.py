@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evalharness.config import RunConfig
 from evalharness.errors import EvalHarnessError
+from evalharness.pytest_plugin.caching import cache_identity, make_cache
 from evalharness.pytest_plugin.engines import EngineSpec, load_config, open_engine
 
 if TYPE_CHECKING:
@@ -47,9 +48,16 @@ class EnginePool:
         self._run = run
         self._on_notice = on_notice
         self._waiting: tuple[EngineSpec, Engine] | None = None
+        self._cache = make_cache(run, on_notice)
 
     def open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
         """Return an engine with the spec's checkpoint loaded; the errors of a backend's start pass through."""
+        engine, opening = self._open(spec)
+        if self._cache is not None and spec.fingerprint is not None:  # without one nothing tells two scripts of answers apart
+            engine.use_cache(self._cache, cache_identity(spec, self._run, engine))
+        return engine, opening
+
+    def _open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
         started = time.monotonic()
         before, self._waiting = self._waiting, None
         cold_because = None

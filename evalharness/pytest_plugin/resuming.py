@@ -36,6 +36,8 @@ WRITERS_TIMEOUT_S = 60.0
 # Options that change where and how the work is done, but no answer.
 _MAY_DIFFER = (
     "report_dir",
+    "cache",
+    "cache_dir",
     "devices",
     "share_devices",
     "hang_timeout",

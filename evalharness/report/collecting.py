@@ -111,6 +111,8 @@ class Collected:
     unknown_outcomes: Counter[str] = field(default_factory=Counter)
     ignored_options: Counter[tuple[int, str]] = field(default_factory=Counter)
     fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
+    cached: Counter[int] = field(default_factory=Counter)
+    """Answers by engine that were not generated in this run."""
     unusable: Counter[str] = field(default_factory=Counter)
     num_duplicates: int = 0
 
@@ -191,6 +193,8 @@ def _facts(collected: Collected, engine: int, generations: list[Mapping[str, Any
         if generation.get("fallback"):
             fallback = 1
             collected.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
+        if generation.get("cached") is True:
+            collected.cached[engine] += 1
         ignored = generation.get("ignored_options")
         for name in ignored if isinstance(ignored, list) else ():
             collected.ignored_options[engine, printable(text_of(name))] += 1

@@ -171,6 +171,8 @@ def _cut_answers(tables: RunTables) -> Iterator[str]:
 
 def _deviations(tables: RunTables) -> Iterator[str]:
     names = tables.collected.engines.names
+    for engine, count in tables.collected.cached.items():
+        yield f"{plural(count, 'answer')} of {names[engine]} came from the cache of earlier answers, so their times say nothing"
     for (engine, backend), count in tables.collected.fallbacks.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one asked for"
     for (engine, option), count in tables.collected.ignored_options.items():

@@ -210,3 +210,37 @@ class TestPool:
         pool.close()
         pool.close()
         assert first.closed == 1
+
+
+def cached(found: Run) -> dict[str, list[bool]]:
+    """By engine: of the rows in order, whether they came from the cache."""
+    marks: dict[str, list[bool]] = {}
+    for row in found.rows:
+        marks.setdefault(row["engine"], []).append(row["generation"].get("cached", False))
+    return marks
+
+
+def test_a_cache_serves_later_evals_of_the_same_weights_only(project: Project, checkpoints: Path, tmp_path: Path) -> None:
+    found = run(
+        project, checkpoints / "checkpoint-10", checkpoints / "checkpoint-20", checkpoints / "lora", arguments=(*OPTIONS, "--cache")
+    )
+    assert {engine: sum(marks) / len(marks) for engine, marks in cached(found).items()} == {
+        "hf:checkpoint-10": 0.5, "hf:checkpoint-20": 0.5, "hf:checkpoint-10+lora": 0.5,
+    }  # fmt: skip
+    plain = run(Project(tmp_path / "plain"), checkpoints / "checkpoint-10", checkpoints / "checkpoint-20", checkpoints / "lora")
+    assert not any(any(marks) for marks in cached(plain).values())
+    for engine in cached(plain):
+        assert texts(found, engine) == texts(plain, engine)
+
+
+def test_answers_on_disk_serve_the_next_run(project: Project, checkpoints: Path, tmp_path: Path) -> None:
+    (project.root / "evalharness.toml").write_text(f'cache_dir = "{tmp_path / "kept"}"\n')
+    first, second, without = (
+        run(project, checkpoints / "checkpoint-10", arguments=(*OPTIONS, "--run-id", name, *more))
+        for name, more in (("first", ()), ("second", ()), ("without", ("--no-cache",)))
+    )
+    [marks] = cached(second).values()
+    assert all(marks)
+    assert texts(first, "hf:checkpoint-10") == texts(second, "hf:checkpoint-10") == texts(without, "hf:checkpoint-10")
+    assert "came from the cache of earlier answers" in (second.run_dir / "report.md").read_text()
+    assert not any(cached(without)["hf:checkpoint-10"])
