@@ -16,19 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.cases import Case
-from evalharness.contracts import TextGenerationRequest, VlmGenerationRequest
-from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
-from evalharness.images import why_unusable
-from evalharness.suggestions import did_you_mean
+from evalharness.errors import ConfigError
 from evalharness.tasks.json_matching import MISSING, check_expected, find, is_absent, matches, read_path
 from evalharness.tasks.json_text import balanced_end, loads
+from evalharness.tasks.prompt_rows import PromptCase, read_rows, request_of
 from evalharness.tasks.thoughts import without_thoughts
 
 __all__ = ["Answer", "JsonCase", "Judgement", "judge", "load_cases", "parse_answer", "request", "tables"]
 
 FILE_NAME = "json_answers.jsonl"
-_KEYS = ("id", "prompt", "messages", "images", "expected", "group", "tags")
+_OWN_KEYS = ("expected",)
 _OBJECT = re.compile(r'\{(?=\s*["}])')  # not the brace of other texts
 _LIST = re.compile(r"\[")
 _LIST_OF_OBJECTS = re.compile(r"\[\s*[{\[]")
@@ -36,11 +33,8 @@ _FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonCase(Case):
+class JsonCase(PromptCase):
     """One row; `reference` is what is expected, by path."""
-
-    messages: Sequence[Mapping[str, Any]]
-    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,96 +48,19 @@ class Answer:
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[JsonCase]:
     """Return one case per row of `<data_dir>/json_answers.jsonl`; `ConfigError` names the line of whatever is wrong."""
-    if data_dir is None:
-        raise ConfigError(f"no data folder was given; give one with --data that holds {name}")
-    path = Path(data_dir) / name
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist; write one JSON object a line, with {', '.join(_KEYS)}")
-    try:
-        lines = path.read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    cases: dict[str, JsonCase] = {}
-    seen: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        where = f"{path.name}:{number}"
-        if line.strip():
-            case = _case(_object(line, where), path.parent, where)
-            if case.id in cases:
-                raise ConfigError(f"{where}: id {case.id!r} is that of line {seen[case.id]}; give each row its own")
-            cases[case.id], seen[case.id] = case, number
-    if not cases:
-        raise ConfigError(f"{path} holds no rows; write one JSON object a line, with {', '.join(_KEYS)}")
-    return list(cases.values())
+    cases = []
+    for row in read_rows(data_dir, name, _OWN_KEYS):
+        expected = row.values.get("expected")
+        if not isinstance(expected, dict) or not expected:
+            raise ConfigError(f"{row.where}: expected must be an object with at least one field, got {expected!r}")
+        for path, value in expected.items():
+            read_path(path, row.where)
+            check_expected(value, f"{row.where}: expected {path!r}")
+        cases.append(JsonCase(reference=expected, **row.asked()))
+    return cases
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where} must be a JSON object, got {line[:60]}")
-    for key in row:
-        if key not in _KEYS:
-            raise ConfigError(f"{where} has {key!r}{did_you_mean(key, _KEYS) or '.'} Known: {', '.join(_KEYS)}")
-    return row
-
-
-def _check_names(row: Mapping[str, Any], where: str) -> None:
-    """Raise `ConfigError` for an id, group or tags that no report could show."""
-    case_id, group, tags = row.get("id"), row.get("group"), row.get("tags", {})
-    if not isinstance(case_id, str) or not case_id.strip() or not case_id.isprintable() or "::" in case_id:
-        raise ConfigError(
-            f"{where}: id must be a printable text without '::', got {case_id!r}; give each row its own, such as \"invoice-7\""
-        )
-    if group is not None and (not isinstance(group, str) or not group.strip()):
-        raise ConfigError(f"{where}: group must be a text, the same for rows that belong together, got {group!r}")
-    if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
-        raise ConfigError(f'{where}: tags must be texts by name, such as {{"kind": "easy"}}, got {tags!r}')
-
-
-def _case(row: Mapping[str, Any], folder: Path, where: str) -> JsonCase:
-    _check_names(row, where)
-    expected = row.get("expected")
-    if not isinstance(expected, dict) or not expected:
-        raise ConfigError(f"{where}: expected must be an object with at least one field, got {expected!r}")
-    for path, value in expected.items():
-        read_path(path, where)
-        check_expected(value, f"{where}: expected {path!r}")
-    images = row.get("images", [])
-    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        raise ConfigError(f"{where}: images must be a list of paths, got {images!r}")
-    if ("prompt" in row) == ("messages" in row):
-        raise ConfigError(f"{where} needs either prompt or messages")
-    paths = tuple(str(folder / image) for image in images)
-    case = JsonCase(
-        id=row["id"],
-        group=row.get("group"),
-        tags=row.get("tags", {}),
-        reference=expected,
-        invalid=next((problem for path in paths if (problem := why_unusable(Path(path))) is not None), None),
-        messages=row["messages"] if "messages" in row else _one_turn(row["prompt"], len(paths), where),
-        images=paths,
-    )
-    try:
-        request(case)
-    except (ContractTypeError, ContractValueError) as error:
-        raise ConfigError(f"{where}: {error}") from error
-    return case
-
-
-def _one_turn(prompt: Any, num_images: int, where: str) -> list[dict[str, Any]]:
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise ConfigError(f"{where}: prompt must be a text, got {prompt!r}")
-    if not num_images:
-        return [{"role": "user", "content": prompt}]
-    return [{"role": "user", "content": [*[{"type": "image"}] * num_images, {"type": "text", "text": prompt}]}]
-
-
-def request(case: JsonCase) -> TextGenerationRequest | VlmGenerationRequest:
-    """Return the question of a row."""
-    return VlmGenerationRequest(case.messages, images=case.images) if case.images else TextGenerationRequest(case.messages)
+request = request_of
 
 
 def parse_answer(text: str) -> Answer:

@@ -1,0 +1,131 @@
+"""Rows of prompts in a user's JSONL file: what all evals on such files share, checked with the line of whatever is wrong.
+
+`prompt` is one user turn, `messages` a whole chat instead; `images` are relative to the file, and stand before the prompt or
+take the chat's `{"type": "image"}` parts in turn. `group` joins rows that belong together, `tags` are texts by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.cases import Case
+from evalharness.contracts import TextGenerationRequest, VlmGenerationRequest
+from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.images import why_unusable
+from evalharness.suggestions import did_you_mean
+from evalharness.tasks.json_text import loads
+
+__all__ = ["PromptCase", "PromptRow", "read_rows", "request_of"]
+
+_KEYS = ("id", "prompt", "messages", "images", "group", "tags")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptCase(Case):
+    """A case with its chat; `images` are paths, in the order of the chat's image parts, `tools` what the model is offered."""
+
+    messages: Sequence[Mapping[str, Any]]
+    images: tuple[str, ...] = ()
+    tools: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """One line of a file, with `where` it stands for messages of errors."""
+
+    values: Mapping[str, Any]
+    folder: Path
+    where: str
+
+    def asked(self, tools: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """Return the fields of a `PromptCase` but for its reference; `ConfigError` where it could not be asked."""
+        images = self.values.get("images", [])
+        if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+            raise ConfigError(f"{self.where}: images must be a list of paths, got {images!r}")
+        if ("prompt" in self.values) == ("messages" in self.values):
+            raise ConfigError(f"{self.where} needs either prompt or messages")
+        paths = tuple(str(self.folder / image) for image in images)
+        fields = {
+            "id": self.values["id"],
+            "group": self.values.get("group"),
+            "tags": self.values.get("tags", {}),
+            "invalid": next((problem for path in paths if (problem := why_unusable(Path(path))) is not None), None),
+            "messages": self.values["messages"] if "messages" in self.values else self._one_turn(len(paths)),
+            "images": paths,
+            "tools": tools,
+        }
+        try:
+            request_of(PromptCase(**fields))
+        except (ContractTypeError, ContractValueError) as error:
+            raise ConfigError(f"{self.where}: {error}") from error
+        return fields
+
+    def _one_turn(self, num_images: int) -> list[dict[str, Any]]:
+        prompt = self.values["prompt"]
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ConfigError(f"{self.where}: prompt must be a text, got {prompt!r}")
+        if not num_images:
+            return [{"role": "user", "content": prompt}]
+        return [{"role": "user", "content": [*[{"type": "image"}] * num_images, {"type": "text", "text": prompt}]}]
+
+
+def read_rows(data_dir: Path | str | None, name: str, own_keys: Sequence[str]) -> Iterator[PromptRow]:
+    """Yield the rows of `<data_dir>/<name>`, which may have the keys above and the eval's own. `ConfigError` names the line."""
+    keys = (*_KEYS, *own_keys)
+    if data_dir is None:
+        raise ConfigError(f"no data folder was given; give one with --data that holds {name}")
+    path = Path(data_dir) / name
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist; write one JSON object a line, with {', '.join(keys)}")
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        where = f"{path.name}:{number}"
+        if line.strip():
+            row = _object(line, where, keys)
+            _check_names(row, where)
+            if row["id"] in seen:
+                raise ConfigError(f"{where}: id {row['id']!r} is that of line {seen[row['id']]}; give each row its own")
+            seen[row["id"]] = number
+            yield PromptRow(row, path.parent, where)
+    if not seen:
+        raise ConfigError(f"{path} holds no rows; write one JSON object a line, with {', '.join(keys)}")
+
+
+def _object(line: str, where: str, keys: Sequence[str]) -> dict[str, Any]:
+    try:
+        row = loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where} must be a JSON object, got {line[:60]}")
+    for key in row:
+        if key not in keys:
+            raise ConfigError(f"{where} has {key!r}{did_you_mean(key, keys) or '.'} Known: {', '.join(keys)}")
+    return row
+
+
+def _check_names(row: Mapping[str, Any], where: str) -> None:
+    """Raise `ConfigError` for an id, group or tags that no report could show."""
+    case_id, group, tags = row.get("id"), row.get("group"), row.get("tags", {})
+    if not isinstance(case_id, str) or not case_id.strip() or not case_id.isprintable() or "::" in case_id:
+        raise ConfigError(
+            f"{where}: id must be a printable text without '::', got {case_id!r}; give each row its own, such as \"invoice-7\""
+        )
+    if group is not None and (not isinstance(group, str) or not group.strip()):
+        raise ConfigError(f"{where}: group must be a text, the same for rows that belong together, got {group!r}")
+    if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
+        raise ConfigError(f'{where}: tags must be texts by name, such as {{"kind": "easy"}}, got {tags!r}')
+
+
+def request_of(case: PromptCase) -> TextGenerationRequest | VlmGenerationRequest:
+    """Return the question of a row."""
+    if case.images:
+        return VlmGenerationRequest(case.messages, images=case.images, tools=case.tools)
+    return TextGenerationRequest(case.messages, tools=case.tools)
