@@ -31,6 +31,9 @@ _SECTIONS = {
         "bless": _PLACE + "bless:bless",
         "timeline": _PLACE + "timeline:timeline",
     },
+    "By hand": {
+        "generate": _PLACE + "generate:generate",
+    },
     "Training runs": {
         "watch": _PLACE + "watch:watch",
     },

@@ -81,26 +81,27 @@ def _numbers(truth: Sequence[Shape], predictions: Sequence[Shape]) -> dict[str, 
     return {label: number for number, label in enumerate(sorted({shape.label for shape in (*truth, *predictions)}), start=1)}
 
 
-def overlay(picture: Image.Image, truth: Sequence[Shape], predictions: Sequence[Shape], notes: Sequence[str] = ()) -> Image.Image:
-    """Return one picture: truth, prediction and legend side by side. `notes` stand below the legend."""
+def overlay(picture: Image.Image, truth: Sequence[Shape] | None, predictions: Sequence[Shape], notes: Sequence[str] = ()) -> Image.Image:
+    """Return one picture: truth (where it is known), prediction and legend side by side. `notes` stand below the legend."""
     scale = PANEL_EDGE / max(picture.size)
     panel = picture.convert("RGB").resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
-    numbers = _numbers(truth, predictions)
+    numbers = _numbers(truth or (), predictions)
     font_path = find_font()
     font = _font(font_path)
+    headings = (("truth (solid)", truth, False), ("prediction (dashed)", predictions, True))
+    panels = [(heading, shapes, dashed) for heading, shapes, dashed in headings if shapes is not None]
     rows = list(_legend(numbers, truth, predictions, notes, named=font_path is not None))
     height = HEADING_HEIGHT + max(panel.height, len(rows) * ROW_HEIGHT + MARGIN)
-    canvas = Image.new("RGB", (2 * panel.width + LEGEND_WIDTH + 2 * MARGIN, height), (255, 255, 255))
+    canvas = Image.new("RGB", (len(panels) * (panel.width + MARGIN) + LEGEND_WIDTH, height), (255, 255, 255))
     pen = ImageDraw.Draw(canvas)
-    headings = (("truth (solid)", truth, False), ("prediction (dashed)", predictions, True))
-    for place, (heading, shapes, dashed) in enumerate(headings):
+    for place, (heading, shapes, dashed) in enumerate(panels):
         left = place * (panel.width + MARGIN)
         pen.text((left + 4, 8), f"{heading}: {len(shapes)}", fill=(0, 0, 0), font=font)
         drawn = panel.copy()
         _draw_shapes(drawn, shapes, numbers, scale, dashed, font)
         canvas.paste(drawn, (left, HEADING_HEIGHT))
-    left = 2 * (panel.width + MARGIN)
-    pen.text((left, 8), "category (true/predicted)", fill=(0, 0, 0), font=font)
+    left = len(panels) * (panel.width + MARGIN)
+    pen.text((left, 8), "category (predicted)" if truth is None else "category (true/predicted)", fill=(0, 0, 0), font=font)
     for place, (number, text) in enumerate(rows):
         top = HEADING_HEIGHT + place * ROW_HEIGHT
         if number:
@@ -114,13 +115,13 @@ def _colour(number: int) -> tuple[int, int, int]:
 
 
 def _legend(
-    numbers: Mapping[str, int], truth: Sequence[Shape], predictions: Sequence[Shape], notes: Sequence[str], named: bool
+    numbers: Mapping[str, int], truth: Sequence[Shape] | None, predictions: Sequence[Shape], notes: Sequence[str], named: bool
 ) -> Iterator[tuple[int, str]]:
     """Yield category number (0: none) and text of each line."""
-    true, said = Counter(shape.label for shape in truth), Counter(shape.label for shape in predictions)
+    true, said = Counter(shape.label for shape in truth or ()), Counter(shape.label for shape in predictions)
     for label, number in list(numbers.items())[:MAX_ROWS]:
         name = f" {one_line(label, MAX_NAME_CHARS) or '(none)'}" if named or label.isascii() else ""
-        yield number, f"{number}{name} ({true[label]}/{said[label]})"
+        yield number, f"{number}{name} ({said[label]})" if truth is None else f"{number}{name} ({true[label]}/{said[label]})"
     if len(numbers) > MAX_ROWS:
         yield 0, f"and {len(numbers) - MAX_ROWS} more"
     if not named and not all(map(str.isascii, numbers)):

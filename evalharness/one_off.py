@@ -1,0 +1,116 @@
+"""Questions asked by hand: one from words and pictures, or one per row of a JSONL file. Knows no engine and no command line.
+
+A row has `prompt` (one user turn) or `messages` (a whole chat), and may have `id`, `system`, `images` (relative to the file; they stand
+before the prompt, or take the chat's `{"type": "image"}` parts in turn) and `options`, decoding options by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from evalharness.config import RunConfig
+from evalharness.contracts import GenerationOptions, TextGenerationRequest, VlmGenerationRequest
+from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.images import image_size
+from evalharness.suggestions import did_you_mean, nearest_folder
+
+__all__ = ["OneOff", "one_off", "options_of", "read_one_offs"]
+
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
+
+_KEYS = ("id", "prompt", "messages", "system", "images", "options")
+_DECODING = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
+
+
+@dataclass(frozen=True)
+class OneOff:
+    """One question; `options` are those of its row, by name."""
+
+    id: str
+    request: Request
+    images: tuple[Path, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def one_off(prompt: str, *, system: str | None = None, images: Sequence[Path] = (), name: str = "prompt") -> OneOff:
+    """Return the question of one user turn, pictures first. Raises `ConfigError` or `ImageError` for what cannot be asked."""
+    if not prompt.strip():
+        raise ConfigError("the prompt is empty; give --prompt TEXT, or --prompt - for standard input")
+    content: Any = prompt if not images else [*[{"type": "image"}] * len(images), {"type": "text", "text": prompt}]
+    turns = [{"role": "user", "content": content}]
+    if system is not None:
+        turns.insert(0, {"role": "system", "content": system})
+    return OneOff(name, _request(turns, images), tuple(images))
+
+
+def read_one_offs(path: Path) -> list[OneOff]:
+    """Return the questions of a JSONL file; `ConfigError` names the line of whatever is wrong."""
+    if not path.is_file():
+        raise ConfigError(f"{path} is no file; the nearest folder that exists is {nearest_folder(path)}")
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    found = list(_rows(lines, path))
+    if not found:
+        raise ConfigError(f"{path} holds no request; write one JSON object a line, with {', '.join(_KEYS)}")
+    return found
+
+
+def _rows(lines: Sequence[str], path: Path) -> Iterator[OneOff]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path.name}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{where} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where} must be a JSON object, got {line[:60]}")
+        for key in row:
+            if key not in _KEYS:
+                raise ConfigError(f"{where} has {key!r}{did_you_mean(key, _KEYS) or '.'} Known: {', '.join(_KEYS)}")
+        try:
+            yield _row(row, path.parent, where, number)
+        except (ContractTypeError, ContractValueError) as error:
+            raise ConfigError(f"{where}: {error}") from error
+
+
+def _row(row: Mapping[str, Any], folder: Path, where: str, number: int) -> OneOff:
+    if ("prompt" in row) == ("messages" in row):
+        raise ConfigError(f"{where} needs either prompt or messages")
+    if "messages" in row and "system" in row:
+        raise ConfigError(f"{where} has messages and system; put the system turn into messages")
+    images, options = row.get("images", []), row.get("options", {})
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        raise ConfigError(f"{where}: images must be a list of paths, got {images!r}")
+    for key in ("id", "prompt", "system"):
+        if key in row and not isinstance(row[key], str):
+            raise ConfigError(f"{where}: {key} must be a text, got {row[key]!r}")
+    GenerationOptions.from_mapping(options)  # refuses what is none
+    name, paths = row.get("id", f"line {number}"), tuple(folder / image for image in images)
+    if "messages" in row:
+        return OneOff(name, _request(row["messages"], paths), paths, options)
+    return replace(one_off(row["prompt"], system=row.get("system"), images=paths, name=name), options=options)
+
+
+def _request(messages: Sequence[Mapping[str, Any]], images: Sequence[Path]) -> Request:
+    if not images:
+        return TextGenerationRequest(messages)
+    for image in images:
+        image_size(image)  # says what is wrong with a picture before a checkpoint is loaded
+    # Verified: only then the generation tells the patch grid, and with it the size at which the model saw the picture.
+    return VlmGenerationRequest(messages, images=tuple(map(str, images)), verify=True)
+
+
+def options_of(question: OneOff, run: RunConfig, *, stop: Sequence[str] = (), sample: int = 0) -> GenerationOptions:
+    """Return how a sample of the question is decoded: what its row says, unless the run says otherwise; sample k has seed + k."""
+    given = {name: getattr(run, name) for name in _DECODING if getattr(run, name) is not None}
+    seed = run.seed if run.is_set("seed") else question.options.get("seed", run.seed)
+    stops: dict[str, Any] = {"stop": {"stop": list(stop)}} if stop else {}
+    return GenerationOptions.from_mapping({**question.options, **given, **stops, "seed": int(seed) + sample})
