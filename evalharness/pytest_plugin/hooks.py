@@ -228,6 +228,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         reporting.progress.clear()
     from evalharness.pytest_plugin.ci_files import add_to_junit_file
     from evalharness.pytest_plugin.finish import finish_run
+    from evalharness.report.index_page import write_index
 
     try:
         run, rows = finish_run(
@@ -238,6 +239,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         )
         reporting.summary = _write_reports(config, state, rows)
         add_to_junit_file(config, run)
+        write_index(state.run_dir.parent)
     except RecordError as error:
         reporting.problem = str(error)
     except Exception as error:  # whatever breaks here, the journal holds every result and must be named

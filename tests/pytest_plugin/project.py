@@ -58,7 +58,7 @@ class Run:
         """The run's directory: the one that --run-id names, or the only one."""
         if self.run_id is not None:
             return self.root / "reports" / self.run_id
-        (found,) = (self.root / "reports").iterdir()
+        (found,) = (path for path in (self.root / "reports").iterdir() if path.is_dir())
         return found
 
     @property
