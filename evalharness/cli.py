@@ -33,6 +33,7 @@ _SECTIONS = {
     },
     "By hand": {
         "generate": _PLACE + "generate:generate",
+        "show": _PLACE + "show:show",
     },
     "Training runs": {
         "watch": _PLACE + "watch:watch",

@@ -6,11 +6,11 @@ where tables are made of it only, so not by the pytest plugin.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from rich.console import Console
-from rich.rule import Rule
 from rich.text import Text
 
 from evalharness.report.columns import pad
@@ -24,7 +24,9 @@ OUTCOME_STYLES = {"pass": "green", "ok": "green", "miss": "yellow", "warning": "
 
 def open_console(file: TextIO | None = None) -> Console:
     """Return a console on stdout or `file` that takes no text for markup, emoji code or something to highlight."""
-    return Console(file=file, markup=False, emoji=False, highlight=False)
+    # Without a colour system there is no bold either: NO_COLOR is plain text.
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(file=file, markup=False, emoji=False, highlight=False, color_system=None if plain else "auto")
 
 
 def safe_lines(text: str) -> str:
@@ -34,10 +36,10 @@ def safe_lines(text: str) -> str:
 
 def print_heading(console: Console, title: str, outcome: str = "") -> None:
     """Print a line with a title, and with an outcome in its colour."""
-    words = Text(terminal_text(title, 300), style="bold")
+    words = Text("── ", style="dim").append(terminal_text(title, 300), style="not dim bold")
     if outcome:
-        words.append("  ").append(terminal_text(outcome, 40), style=OUTCOME_STYLES.get(outcome, "red"))
-    console.print(Rule(words, align="left", style="dim"))
+        words.append(": ").append(terminal_text(outcome, 40), style=f"not dim bold {OUTCOME_STYLES.get(outcome, 'red')}")
+    console.print(words, soft_wrap=True)
 
 
 def print_fields(console: Console, fields: Mapping[str, object]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from evalharness.report.overlays import Shape
 
-__all__ = ["draw_rows", "pick_rows"]
+__all__ = ["draw_row", "draw_rows", "pick_rows"]
 
 INDEX_NAME = "index.md"
 
@@ -57,13 +57,26 @@ def draw_rows(rows: Sequence[Row], folder: Path, data_dir: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     entries = ["# Spot check\n"]
     for place, row in enumerate(rows):
-        details, name = row["details"], f"vis_{place:05d}.jpg"
-        picture, problem = _picture(data_dir / details["image"]["path"], (details["image"]["width"], details["image"]["height"]))
-        truth, predictions = _shapes(details)
-        notes = [note for note in (problem, *_notes(row)) if note]
+        name = f"vis_{place:05d}.jpg"
+        picture, truth, predictions, notes = _drawn(row, data_dir)
         overlay(picture, truth, predictions, notes).save(folder / name, quality=88)
         entries.append(index_entry(name, str(row["case_id"]), truth, predictions, notes))
     (folder / INDEX_NAME).write_text("\n".join(entries), encoding="utf-8", errors="backslashreplace")
+
+
+def draw_row(row: Row, data_dir: Path) -> Image.Image:
+    """Return the picture of one row of a dense eval, truth and prediction side by side."""
+    from evalharness.report.overlays import overlay
+
+    return overlay(*_drawn(row, data_dir))
+
+
+def _drawn(row: Row, data_dir: Path) -> tuple[Image.Image, list[Shape], list[Shape], list[str]]:
+    """Return the photo, or a grey one, true and predicted shapes, and notes."""
+    image = row["details"]["image"]
+    picture, problem = _picture(data_dir / image["path"], (image["width"], image["height"]))
+    truth, predictions = _shapes(row["details"])
+    return picture, truth, predictions, [note for note in (problem, *_notes(row)) if note]
 
 
 def _picture(path: Path, size: tuple[int, int]) -> tuple[Image.Image, str]:
