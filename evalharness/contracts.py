@@ -22,7 +22,7 @@ from evalharness.contract_checks import (
     check_text,
     known_keys,
 )
-from evalharness.errors import ContractTypeError, ContractValueError
+from evalharness.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError, TemplateError
 
 if TYPE_CHECKING:
     from evalharness.tool_calls import Tool
@@ -453,3 +453,14 @@ class GenerationFailure:
     kind: Literal["invalid", "error"]
     problem: str
     error: Exception | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def cause(self) -> str | None:
+        """The name of the request error that it comes from (`PromptTooLong`, `ImageError`…), None where it is another's."""
+        return type(self.error).__name__ if isinstance(self.error, RequestError) else None
+
+    @classmethod
+    def recorded(cls, kind: str, problem: str, cause: str | None) -> GenerationFailure:
+        """Return the failure that a record tells of; a `cause` that is not known any more is left out."""
+        known = {error.__name__: error for error in (RequestError, PromptTooLong, ImageError, TemplateError)}
+        return cls("invalid" if kind == "invalid" else "error", problem, known[cause](problem) if cause in known else None)

@@ -9,7 +9,7 @@
     ├── CheckpointError (ValueError)         a checkpoint cannot be used; nothing was loaded
     ├── CapabilityError (RuntimeError)       a backend or plugin cannot do what was asked; nothing was generated
     ├── RequestError (ValueError)            one request cannot be asked: its row is `invalid`, the others go on
-    │   ├── PromptTooLong                    prompt, or prompt + max_new_tokens, exceeds the context
+    │   ├── PromptTooLong                    prompt exceeds its budget, or prompt + max_new_tokens the context
     │   ├── ImageError                       an image cannot be used, or images and placeholders differ
     │   └── TemplateError                    the chat template is absent or refuses the messages
     ├── BackendError (RuntimeError)          the machine, network or code failed: an `error` row, never a score
@@ -89,7 +89,7 @@ class RequestError(EvalHarnessError, ValueError):
 
 
 class PromptTooLong(RequestError):
-    """The prompt, or prompt + max_new_tokens, exceeds the context; it is never truncated."""
+    """The prompt exceeds `max_prompt_tokens`, or prompt + max_new_tokens the context; it is never truncated."""
 
 
 class ImageError(RequestError):

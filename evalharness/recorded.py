@@ -25,7 +25,7 @@ def outcome_of(found: Recorded | Failed) -> Outcome:
     """Return a recorded outcome as the engine gave it."""
     if isinstance(found, Recorded):
         return GenerationResult.from_json(found.whole())
-    return GenerationFailure("invalid" if found.kind == "invalid" else "error", found.problem)
+    return GenerationFailure.recorded(*found)
 
 
 class RecordedRun:

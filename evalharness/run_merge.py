@@ -83,10 +83,11 @@ class Recorded(dict[str, Any]):
 
 
 class Failed(NamedTuple):
-    """Why there is no generation: "invalid" or "error", and what was the matter."""
+    """Why there is no generation: "invalid" or "error", what was the matter, and the name of the request error, if it was one."""
 
     kind: str
     problem: str
+    cause: str | None = None
 
 
 @dataclass
@@ -150,7 +151,7 @@ def read_records(run_dir: Path) -> RunRecords:
         if kind in ("generation", "step"):
             _add_outcome(records, worker, values, _recorded(records, worker, line))
         elif kind in ("failure", "step_failure"):
-            _add_outcome(records, worker, values, Failed(values["failure"], values["problem"]))
+            _add_outcome(records, worker, values, Failed(values["failure"], values["problem"], values.get("cause")))
         elif kind == "row":
             _add_row(records, worker, values)
         elif kind == "engine":

@@ -31,7 +31,7 @@ from evalharness.contracts import (
     VlmGenerationRequest,
     VlmPreprocessOptions,
 )
-from evalharness.errors import ContractTypeError, ContractValueError
+from evalharness.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError
 
 USER = {"role": "user", "content": "hi"}
 
@@ -628,3 +628,12 @@ def test_b35_importing_the_contracts_loads_neither_torch_nor_transformers() -> N
     code = "import sys, evalharness.contracts; print([n for n in ('torch', 'transformers', 'vllm', 'PIL') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("error", [PromptTooLong("x"), ImageError("x"), RequestError("x"), None, ValueError("x")], ids=repr)
+def test_a_failure_is_recorded_with_the_kind_of_error_that_it_comes_from(error: Exception | None) -> None:
+    failure = GenerationFailure("invalid", "x", error)
+    read = GenerationFailure.recorded(failure.kind, failure.problem, failure.cause)
+    assert read == failure
+    assert type(read.error) is (type(error) if isinstance(error, RequestError) else type(None))
+    assert GenerationFailure.recorded("error", "x", "NoSuchError").cause is None

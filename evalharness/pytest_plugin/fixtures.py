@@ -104,7 +104,7 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
         if broken is not None:
             record.broken = broken.problem
         else:
-            record.invalid = failures[0].problem
+            record.invalid, record.cause = failures[0].problem, failures[0].cause
         end_without_verdict(record)
     return results
 

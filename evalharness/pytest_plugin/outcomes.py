@@ -57,6 +57,8 @@ class ItemRecord:
     scores: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] | None = None
     invalid: str | None = None
+    cause: str | None = None
+    """The name of the request error that made the sample invalid, None where it was none: `PromptTooLong` for one over budget."""
     broken: str | None = None
     miss: Miss | None = None
     outcome: RowOutcome | None = None
@@ -86,6 +88,8 @@ class ItemRecord:
             "options": _options_json(self.options),
             "started_at": self.started_at,
         }
+        if self.cause is not None:
+            row["cause"] = self.cause
         if self.details is not None:
             row["details"] = self.details
         return row

@@ -32,10 +32,14 @@ def read_own_record(journal: Path, engine_id: str, eval_name: str, case_id: str)
             in_steps[line["step"], line["request"]] = GenerationResult.from_json(line["generation"])
             continue
         made = line.get("generation")
-        samples[line["sample"]] = GenerationFailure(line["failure"], line["problem"]) if made is None else GenerationResult.from_json(made)
+        samples[line["sample"]] = _failure(line) if made is None else GenerationResult.from_json(made)
         shape = line.get("steps", [])
     every = [[in_steps.get((step, request)) for request in range(size)] for step, size in enumerate(shape)]
     return OwnRecord(samples, [[result for result in step if result is not None] for step in every])
+
+
+def _failure(line: dict[str, Any]) -> GenerationFailure:
+    return GenerationFailure.recorded(line["failure"], line["problem"], line.get("cause"))
 
 
 def _outcome_lines(path: Path) -> Iterator[dict[str, Any]]:

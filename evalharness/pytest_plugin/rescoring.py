@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -150,8 +150,7 @@ class RescoringSession(EvalSession):
             raise NotRecorded(f"no generation of this case is recorded: {self._why_not(record)}")
         if found is not None:
             self._take(record, found)
-        kind: Literal["invalid", "error"] = "invalid" if row.get("outcome") == "invalid" else "error"
-        failure = GenerationFailure(kind, row.get("problem") or "no reason was recorded")
+        failure = GenerationFailure.recorded(row.get("outcome", "error"), row.get("problem") or "no reason was recorded", row.get("cause"))
         return [failure if sample is None else outcome_of(sample) for sample in samples]
 
     def stored_steps(self, record: ItemRecord) -> list[list[GenerationResult]]:
@@ -190,7 +189,7 @@ class RescoringSession(EvalSession):
         if isinstance(outcome, Recorded):
             self.journal.write(kind, {**place, "generation": outcome.whole()})
         else:
-            self.journal.write(failure_kind, {**place, "failure": outcome.kind, "problem": outcome.problem})
+            self.journal.write(failure_kind, {**place, "failure": outcome.kind, "problem": outcome.problem, "cause": outcome.cause})
 
     def _compare_prompt(self, record: ItemRecord, found: CaseRecords) -> None:
         module = next(module for module in self.modules.values() if module.name == record.eval)

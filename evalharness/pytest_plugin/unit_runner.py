@@ -303,4 +303,4 @@ class UnitRunner:
             if "copied" not in place:
                 self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
         else:
-            self._journal.write(failure_kind, {**values, "failure": outcome.kind, "problem": outcome.problem})
+            self._journal.write(failure_kind, {**values, "failure": outcome.kind, "problem": outcome.problem, "cause": outcome.cause})

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from evalharness.errors import PromptTooLong
 from evalharness.outputs import one_test_per_case
 from evalharness.tasks.json_files import json_lines, write_whole
 from evalharness.tasks.stage_b_metrics import confusion, rates
@@ -27,7 +28,6 @@ from evalharness.tasks.stage_b_votes import Ballot
 __all__ = ["baseline_metrics", "is_over_budget", "ticket_stats", "write_outputs", "wrong_cases"]
 
 NUM_REASONS = 5
-_OVER_BUDGET = "max_prompt_tokens is"
 
 Row = Mapping[str, Any]
 
@@ -72,8 +72,8 @@ def _was_judged(row: Row) -> bool:
 
 
 def is_over_budget(row: Row) -> bool:
-    """Return whether a row was not asked because its prompt is longer than `max_prompt_tokens`."""
-    return row["outcome"] == "invalid" and _OVER_BUDGET in (row.get("problem") or "")
+    """Return whether a row was not asked because its prompt is longer than `max_prompt_tokens`, or than the context."""
+    return row.get("cause") == PromptTooLong.__name__
 
 
 def baseline_metrics(mission: str, rows: Sequence[Row]) -> dict[str, Any]:

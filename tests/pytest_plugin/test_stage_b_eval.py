@@ -68,7 +68,7 @@ def test_58_prompts_over_budget_are_invalid_and_listed(stage_b_project: Project)
     run = stage_b_project.run_inline("--data", "tickets", "--model", "answers.jsonl", "--run-id", "budget")
     over = [row for row in run.rows if "max_prompt_tokens is 700" in (row["problem"] or "")]
     assert 0 < len(over) < 12
-    assert {row["outcome"] for row in over} == {"invalid"}
+    assert {(row["outcome"], row["cause"]) for row in over} == {("invalid", "PromptTooLong")}
     (path,) = (run.run_dir / "outputs").rglob("baseline_metrics.json")
     metrics = json.loads(path.read_text("utf-8"))
     assert (metrics["n_dropped_overlength"], metrics["n_used"]) == (len(over), 12 - len(over))

@@ -137,8 +137,9 @@ def test_58_a_prompt_of_the_budget_is_kept_and_one_token_more_is_dropped_and_lis
         return
     assert isinstance(outcome, GenerationFailure)
     assert (outcome.kind, type(outcome.error)) == ("invalid", PromptTooLong)
-    row = judged_row("fail", FAILS) | {"outcome": "invalid", "problem": outcome.problem, "details": None}
+    row = judged_row("fail", FAILS) | {"outcome": "invalid", "problem": outcome.problem, "cause": outcome.cause, "details": None}
     assert is_over_budget(row)
+    assert not is_over_budget(row | {"cause": "ImageError"})
     metrics = baseline_metrics(RRU, [judged_row("pass", PASSES), row])
     assert (metrics["n_total"], metrics["n_used"], metrics["n_dropped_overlength"], metrics["acc"]) == (2, 1, 1, 1.0)
 
@@ -295,7 +296,7 @@ def test_wrong_tickets_come_surest_first_with_what_was_said() -> None:
 
 def test_files_are_written_by_mission(tmp_path: Path) -> None:
     problem = "the prompt has 9 tokens, max_prompt_tokens is 8; …"
-    dropped = ROWS[0] | {"outcome": "invalid", "problem": problem, "details": None, "scores": {}}
+    dropped = ROWS[0] | {"outcome": "invalid", "problem": problem, "cause": "PromptTooLong", "details": None, "scores": {}}
     stage_b.write_outputs([*ROWS, dropped], Target(tmp_path))
     rru = tmp_path / "stage_b" / RRU
     assert sorted(path.name for path in rru.iterdir()) == [
