@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +43,8 @@ FONT_FOLDERS = (
     "/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts", "/System/Library/Fonts", "/Library/Fonts",
     "C:/Windows/Fonts",
 )  # fmt: skip
+FONT_SUFFIXES = (".ttf", ".ttc", ".otf")
+FONTCONFIG_TIMEOUT_S = 10
 # The beginnings of file names of fonts with Chinese characters, in the order in which they are taken.
 FONT_NAMES = (
     "notosanscjk", "notosanssc", "sourcehansans", "wqy-", "pingfang", "msyh", "simhei", "stheiti", "hiragino sans gb", "droidsansfallback",
@@ -60,16 +64,44 @@ class Shape:
 
 @lru_cache(maxsize=1)
 def find_font() -> str | None:
-    """Return the path of an installed font with Chinese characters, None if none of the known ones is there."""
-    found: dict[int, str] = {}
+    """Return the path of an installed font with Chinese characters, None if there is none that can be opened.
+
+    Fonts known by name come first, wherever the system keeps its fonts, of each the regular weight; then any that fontconfig
+    says has the characters.
+    """
+    return next((path for path in (*_known_fonts(), *_listed_fonts()) if _opens(path)), None)
+
+
+def _known_fonts() -> list[str]:
+    found: list[tuple[int, bool, str]] = []
     for folder in FONT_FOLDERS:
         for parent, _, names in os.walk(Path(folder).expanduser()):
-            for name in sorted(names, key=lambda name: ("bold" in name.lower(), name)):
-                if name.lower().endswith((".ttf", ".ttc", ".otf")):
-                    rank = next((place for place, known in enumerate(FONT_NAMES) if name.lower().startswith(known)), None)
-                    if rank is not None:
-                        found.setdefault(rank, os.path.join(parent, name))
-    return found[min(found)] if found else None
+            for name in names:
+                rank = next((place for place, known in enumerate(FONT_NAMES) if name.lower().startswith(known)), None)
+                if rank is not None and name.lower().endswith(FONT_SUFFIXES):
+                    found.append((rank, "regular" not in name.lower(), os.path.join(parent, name)))
+    return [path for _, _, path in sorted(found)]
+
+
+def _listed_fonts() -> list[str]:
+    program = shutil.which("fc-list")
+    if program is None:
+        return []
+    try:
+        done = subprocess.run(
+            [program, ":lang=zh-cn", "--format=%{file}\n"], capture_output=True, text=True, timeout=FONTCONFIG_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return []
+    return sorted(path for path in done.stdout.split("\n") if path.lower().endswith(FONT_SUFFIXES))
+
+
+def _opens(path: str) -> bool:
+    try:
+        ImageFont.truetype(path, FONT_SIZE)
+    except OSError:
+        return False
+    return True
 
 
 def _font(path: str | None) -> FreeTypeFont | BitmapFont:
@@ -125,8 +157,8 @@ def _legend(
     if len(numbers) > MAX_ROWS:
         yield 0, f"and {len(numbers) - MAX_ROWS} more"
     if not named and not all(map(str.isascii, numbers)):
-        yield 0, "no font with Chinese characters is installed;"
-        yield 0, "the names are in index.md"
+        yield 0, "no font with Chinese characters is installed"
+        yield 0, "(such as fonts-noto-cjk); names are in index.md"
     if not numbers:
         yield 0, "no objects"
     for note in notes:

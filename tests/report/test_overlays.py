@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,26 +75,51 @@ def test_without_a_chinese_font_the_legend_says_so_and_gives_numbers(monkeypatch
     assert lines == [
         "1 (1/1)",
         "2 wire (1/0)",
-        "no font with Chinese characters is installed;",
-        "the names are in index.md",
+        "no font with Chinese characters is installed",
+        "(such as fonts-noto-cjk); names are in index.md",
         "parse failed",
     ]
     assert overlay(GREY, [BOX], []).width
 
 
-def test_a_font_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "deep").mkdir()
-    for name in ("NotoSansCJK-Regular.ttc", "wqy-zenhei.ttc", "DejaVuSans.ttf", "NotoSansCJK.txt"):
-        (tmp_path / "deep" / name).touch()
-    monkeypatch.setattr(overlays, "FONT_FOLDERS", (str(tmp_path),))
+@pytest.fixture
+def no_fonts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a machine on which no font is found: its folder of fonts; programs are looked for in `bin` below it."""
+    monkeypatch.setattr(overlays, "FONT_FOLDERS", (str(tmp_path / "fonts"),))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for name in ("fonts", "bin"):
+        (tmp_path / name).mkdir()
     overlays.find_font.cache_clear()
-    try:
-        assert overlays.find_font() == str(tmp_path / "deep" / "NotoSansCJK-Regular.ttc")
-        monkeypatch.setattr(overlays, "FONT_FOLDERS", (str(tmp_path / "nowhere"),))
-        overlays.find_font.cache_clear()
-        assert overlays.find_font() is None
-    finally:
-        overlays.find_font.cache_clear()
+    yield tmp_path
+    overlays.find_font.cache_clear()
+
+
+def a_font() -> bytes:
+    font = ImageFont.load_default(16)
+    assert isinstance(font, ImageFont.FreeTypeFont)
+    return font.font_bytes
+
+
+def test_without_any_font_none_is_found(no_fonts: Path) -> None:
+    assert overlays.find_font() is None
+
+
+def test_a_font_is_found_by_its_name_regular_first_and_only_if_it_opens(no_fonts: Path) -> None:
+    folder = no_fonts / "fonts" / "deep"
+    folder.mkdir()
+    for name in ("NotoSansCJK-Bold.ttc", "NotoSansCJK-Regular.ttc", "wqy-zenhei.ttc", "DejaVuSans.ttf", "NotoSansCJK.txt"):
+        (folder / name).write_bytes(a_font())
+    (folder / "NotoSansCJK-DemiLight.ttc").write_bytes(b"no font")
+    assert overlays.find_font() == str(folder / "NotoSansCJK-Regular.ttc")
+
+
+def test_where_no_name_is_known_fontconfig_is_asked(no_fonts: Path) -> None:
+    font, program = no_fonts / "elsewhere" / "house.otf", no_fonts / "bin" / "fc-list"
+    font.parent.mkdir()
+    font.write_bytes(a_font())
+    program.write_text(f"#!/bin/sh\nprintf '/gone.ttf\\n{font}\\n/bitmap.pcf.gz\\n'\n")
+    program.chmod(0o755)
+    assert overlays.find_font() == str(font)
 
 
 def test_a_found_font_writes_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
