@@ -371,8 +371,8 @@ class VlmGenerationRequest:
     """One chat with images: content parts `{"type": "image", "image": SOURCE}`, any number, in message order.
 
     SOURCE is a path, bytes or a PIL image. A part without a source takes the next of `images`; both must come out even.
-    Images are opened when their request is about to run, and let go with it. `verify` records each image's size,
-    SHA-256 and patch grid, and the expected and actual number of image tokens. `tools`: as for text.
+    Images are opened when their request is about to run, and let go with it; their sizes, SHA-256 and paths are recorded.
+    `verify` records each image's patch grid too, and the expected and actual number of image tokens. `tools`: as for text.
     """
 
     messages: Sequence[Mapping[str, Any]]

@@ -22,7 +22,18 @@ from evalharness.errors import BackendError, ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["MAX_ASPECT_RATIO", "MAX_IMAGE_PIXELS", "MIN_EDGE", "ImageSource", "image_sha256", "image_size", "load_image", "why_unusable"]
+__all__ = [
+    "MAX_ASPECT_RATIO",
+    "MAX_IMAGE_PIXELS",
+    "MIN_EDGE",
+    "ImageSource",
+    "MadeImage",
+    "image_file",
+    "image_sha256",
+    "image_size",
+    "load_image",
+    "why_unusable",
+]
 
 ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
@@ -41,6 +52,28 @@ ERRORS_OF_THE_FILE = frozenset(
 
 ORIENTATION_TAG = 0x0112
 PNG_SIGNATURE_BYTES = 8
+
+
+class MadeImage(bytes):
+    """The content of an image file that was made from another one, which it names."""
+
+    file: Path
+
+    def __new__(cls, content: bytes, file: Path) -> MadeImage:
+        """Return the content, made from `file`."""
+        made = super().__new__(cls, content)
+        made.file = file
+        return made
+
+
+def image_file(source: ImageSource) -> dict[str, str]:
+    """Return what reports find a picture's file by: its absolute `path`; of a made one also the `file_sha256`. Else nothing.
+
+    Raises `ImageError` or `BackendError` where the file cannot be read.
+    """
+    if isinstance(source, MadeImage):
+        return {"path": os.path.abspath(source.file), "file_sha256": image_sha256(source.file)}
+    return {"path": os.path.abspath(source)} if isinstance(source, (str, os.PathLike)) else {}
 
 
 def load_image(source: ImageSource) -> Image.Image:

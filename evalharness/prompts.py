@@ -58,10 +58,10 @@ class RequestImages:
         return self.facts
 
     def load(self) -> list[Image.Image]:
-        """Return the opened images and note their size and hash."""
+        """Return the opened images and note their size, hash and file."""
         loaded = [images.load_image(source) for source in self.sources]
         self.facts = tuple(
-            {"width": picture.width, "height": picture.height, "sha256": images.image_sha256(source)}
+            {"width": picture.width, "height": picture.height, "sha256": images.image_sha256(source), **images.image_file(source)}
             for picture, source in zip(loaded, self.sources, strict=True)
         )
         return loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from evalharness.contracts import (
     VlmGenerationRequest,
 )
 from evalharness.errors import ConfigError, ImageError, PromptTooLong, RequestError, TemplateError
+from evalharness.images import MadeImage
 from evalharness.prompts import PreparedRequest, PromptBuilder, check_length, prompt_sha256
 
 OPTIONS = GenerationOptions(max_new_tokens=8)
@@ -35,6 +37,12 @@ def look(*parts: Any, images: Any = (), verify: bool = False) -> VlmGenerationRe
 
 def photo(colour: str = "red", size: tuple[int, int] = (64, 48)) -> Image.Image:
     return Image.new("RGB", size, colour)
+
+
+def png(picture: Image.Image) -> bytes:
+    file = BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
 
 
 def part(source: Any = None) -> dict[str, Any]:
@@ -297,7 +305,20 @@ def test_size_and_hash_of_each_image_are_noted_when_it_is_opened(tmp_path: Path)
     assert not prepared.images.facts
     assert prepared.prompt.load_images is not None
     prepared.prompt.load_images()
-    assert list(prepared.images.facts) == [{"width": 30, "height": 20, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}]
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert list(prepared.images.facts) == [{"width": 30, "height": 20, "sha256": sha256, "path": str(path)}]
+
+
+def test_of_a_picture_made_from_a_file_the_file_is_noted_too(tmp_path: Path) -> None:
+    path = tmp_path / "photo.png"
+    photo(size=(30, 20)).save(path)
+    small = MadeImage(png(photo(size=(15, 10))), path)
+    prepared = build(look(part(small)))
+    assert prepared.prompt.load_images is not None
+    prepared.prompt.load_images()
+    (fact,) = prepared.images.facts
+    assert (fact["width"], fact["sha256"]) == (15, hashlib.sha256(small).hexdigest())
+    assert (fact["path"], fact["file_sha256"]) == (str(path), hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 @pytest.mark.parametrize(

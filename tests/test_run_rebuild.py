@@ -49,7 +49,7 @@ def test_a_killed_run_has_a_report_and_one_row_for_each_case(project: Project, m
     assert recorded
     assert main(["report", str(run.run_dir)]) == 0
     printed = capsys.readouterr()
-    assert printed.out.splitlines() == [str(run.run_dir / name) for name in ("report.md", "report.csv", "samples.csv")]
+    assert printed.out.splitlines() == [str(run.run_dir / name) for name in ("report.md", "report.csv", "samples.csv", "report.html")]
     assert "rebuilt from the journal" in printed.err
     assert len(run.rows) == 12
     assert {row["nodeid"] for row in run.rows if row["outcome"] == "pass"} == recorded

@@ -237,7 +237,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             interrupted=_interruption(session, exitstatus),
             crashes={**reporting.put_back, **reporting.crashes},
         )
-        reporting.summary = _write_reports(config, state, rows)
+        reporting.summary = _write_reports(config, state, run, rows)
         add_to_junit_file(config, run)
         write_index(state.run_dir.parent)
     except RecordError as error:
@@ -251,7 +251,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = run["exit_code"]
 
 
-def _write_reports(config: pytest.Config, state: EvalSession, rows: list[dict[str, Any]]) -> str:
+def _write_reports(config: pytest.Config, state: EvalSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
     from evalharness.pytest_plugin.ci_files import write_github_summary
     from evalharness.pytest_plugin.engines import has_several_checkpoints
     from evalharness.report.tables import load_tables  # pandas, only now
@@ -259,6 +260,7 @@ def _write_reports(config: pytest.Config, state: EvalSession, rows: list[dict[st
 
     tables = load_tables(state.run_dir, _drained(rows))
     write_reports(tables)
+    run.update({name: tables.run[name] for name in ("problems", "exit_code")})
     if has_several_checkpoints(state.known_engines):
         from evalharness.report.timeline_files import write_run_timeline  # matplotlib, only where it draws
 
@@ -310,6 +312,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for line in reporting.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
         terminalreporter.write_line(line)
     terminalreporter.write_line(f"report: {state.run_dir / 'report.md'}")
+    if (page := state.run_dir / "report.html").exists():
+        terminalreporter.write_line(f"page: {page}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

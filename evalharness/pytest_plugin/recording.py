@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from evalharness.cases import Case
 from evalharness.errors import ScoreError
 from evalharness.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.outcomes import ItemRecord, shorten
 
-__all__ = ["Details", "Score"]
+__all__ = ["Details", "Score", "reference_of"]
 
 
 class Score:
@@ -57,6 +58,16 @@ def _number(value: Any) -> Any:
     """Return numpy's and torch's numbers as Python's, anything else as it is."""
     is_foreign = not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0
     return value.item() if is_foreign else value
+
+
+def reference_of(case: Case) -> dict[str, Any]:
+    """Return what the row of a case says of its reference: all of it where it is plain JSON data, else nothing."""
+    if case.reference is None:
+        return {}
+    try:
+        return {"reference": _plain_data(case.reference)}
+    except (_NotPlain, RecursionError):
+        return {}  # a task's own type; its details tell what matters
 
 
 def _finite(name: str, value: Any) -> float:

@@ -27,6 +27,7 @@ from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_
 from evalharness.pytest_plugin.eval_notes import eval_lines
 from evalharness.pytest_plugin.heartbeat import Heartbeat
 from evalharness.pytest_plugin.outcomes import ItemRecord
+from evalharness.pytest_plugin.recording import reference_of
 from evalharness.pytest_plugin.resuming import Resumption
 from evalharness.pytest_plugin.takeover import Takeover, read_crashes, takeover_of
 from evalharness.pytest_plugin.unit_plan import UnitPlan
@@ -314,9 +315,8 @@ class EvalSession:
         is_last = self._plan.test_ended(record.nodeid, record.case.id)
         if is_last and self.running is not None:
             self.running[1].release(record.case.id)
-        self.journal.write(
-            "row", {**record.to_json(), "run_id": self.run.run_id, "worker": self.journal.worker, "duration_s": round(duration_s, 6)}
-        )
+        facts = {**reference_of(record.case), "run_id": self.run.run_id, "worker": self.journal.worker, "duration_s": round(duration_s, 6)}
+        self.journal.write("row", {**record.to_json(), **facts})
 
     def note_evals(self, items: Sequence[pytest.Item]) -> None:
         """Write, once, each eval's cases, tests and gates into the journal, so that the controller can judge without importing them."""

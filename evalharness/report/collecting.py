@@ -64,6 +64,8 @@ class ProblemGroup:
     engine: str
     problem: str
     excerpt: str
+    number: int = 0
+    """Its place among the groups of the run; `Collected.row_problems` has it for each row."""
     count: int = 0
     nodeids: list[str] = field(default_factory=list)
 
@@ -108,6 +110,8 @@ class Collected:
     tags: list[tuple[int, int, int]] = field(default_factory=list)
     """row, tag key, tag value."""
     problems: dict[tuple[str, int, int, str], ProblemGroup] = field(default_factory=dict)
+    row_problems: list[int] = field(default_factory=list)
+    """The group of each row's problem, -1 for a row that passed."""
     unknown_outcomes: Counter[str] = field(default_factory=Counter)
     ignored_options: Counter[tuple[int, str]] = field(default_factory=Counter)
     fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -166,8 +170,7 @@ def _add_row(collected: Collected, row: dict[str, Any], seen: set[tuple[int, int
     collected.facts.append(_facts(collected, key[2], generations))
     outcome = _outcome(collected, row.get("outcome"))
     collected.outcomes.append(outcome)
-    if outcome != "pass":
-        _add_problem(collected, key, outcome, row, generations)
+    collected.row_problems.append(-1 if outcome == "pass" else _add_problem(collected, key, outcome, row, generations))
     _add_scores(collected, number, outcome, row.get("scores"))
     for name, value in mapping(row.get("tags")).items():
         collected.tags.append((number, collected.tag_keys.of(name), collected.tag_values.of(value)))
@@ -218,7 +221,8 @@ def _add_scores(collected: Collected, number: int, outcome: str, scores: object)
 
 def _add_problem(
     collected: Collected, key: tuple[int, int, int], outcome: str, row: Mapping[str, Any], generations: list[Mapping[str, Any]]
-) -> None:
+) -> int:
+    """Count the row with those of its kind; return the number of the group."""
     problem = text_of(row.get("problem"))
     reason = (outcome, key[0], key[2], _VARYING.sub("…", problem[:_PROBLEM_CHARS]))
     group = collected.problems.get(reason)
@@ -230,7 +234,9 @@ def _add_problem(
             collected.engines.names[key[2]],
             one_line(problem, _PROBLEM_CHARS),
             terminal_text(text, _EXCERPT_CHARS),
+            len(collected.problems),
         )
     group.count += 1
     if len(group.nodeids) < NUM_NODEIDS:
         group.nodeids.append(terminal_text(text_of(row.get("nodeid")), 200))
+    return group.number

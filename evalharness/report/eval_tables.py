@@ -13,7 +13,7 @@ from evalharness.report.safe_text import csv_cell, markdown_cell
 from evalharness.report.tables import RunTables, records
 from evalharness.report.wording import number_text, plural
 
-__all__ = ["NUM_TABLE_COLUMNS", "NUM_TABLE_LINES", "TABLE_COLUMNS", "table_sections", "write_tables_csv"]
+__all__ = ["NUM_TABLE_COLUMNS", "NUM_TABLE_LINES", "TABLE_COLUMNS", "table_sections", "tables_by_title", "write_tables_csv"]
 
 NUM_TABLES = 40
 NUM_TABLE_LINES = 40
@@ -27,7 +27,7 @@ _Lines = list[Mapping[str, Any]]
 
 def table_sections(tables: RunTables) -> Iterator[str]:
     """Yield the section with one table per eval, test and title; what is left out is said."""
-    grouped = _by_title(tables)
+    grouped = tables_by_title(tables)
     if not grouped:
         return
     yield "## Tables"
@@ -39,7 +39,7 @@ def table_sections(tables: RunTables) -> Iterator[str]:
         yield f"{plural(len(grouped) - NUM_TABLES, 'more table')} left out here; tables.csv has them."
 
 
-def _by_title(tables: RunTables) -> dict[tuple[str, str, str], dict[str, _Lines]]:
+def tables_by_title(tables: RunTables) -> dict[tuple[str, str, str], dict[str, _Lines]]:
     """Return the lines of each table by engine."""
     grouped: dict[tuple[str, str, str], dict[str, _Lines]] = {}
     for entry in records(tables.run, "tables"):

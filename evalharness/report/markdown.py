@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -19,7 +19,7 @@ from evalharness.report.tables import RunTables, records
 from evalharness.report.wording import number_text, plural
 from evalharness.report.workers import worker_sections
 
-__all__ = ["gate_blocks", "markdown_report", "summary_blocks"]
+__all__ = ["gate_blocks", "markdown_report", "rerun_command", "summary_blocks"]
 
 NUM_PROBLEM_GROUPS = 20
 NUM_OUTPUT_FILES = 50
@@ -163,10 +163,18 @@ def _runnable(command: list[str]) -> list[str]:
     return [*start, *kept]
 
 
+def rerun_command(run: Mapping[str, Any]) -> str:
+    """Return the command of the run, quoted for a shell; "" where it is not known."""
+    command = run.get("command")
+    if not isinstance(command, list) or not command:
+        return ""
+    return shlex.join(_runnable([terminal_text(text_of(part), 2000) for part in command]))
+
+
 def _rerun(tables: RunTables) -> Iterator[str]:
-    command = tables.run.get("command")
-    if isinstance(command, list) and command:
+    command = rerun_command(tables.run)
+    if command:
         yield "## Run it again"
-        yield code_block([shlex.join(_runnable([terminal_text(text_of(part), 2000) for part in command]))])
+        yield code_block([command])
         if tables.collected.problems:
             yield "One case alone: its node id as samples.csv has it, in quotes, in place of the folder."

@@ -13,7 +13,7 @@ from typing import Any
 
 from evalharness.errors import RecordError
 
-__all__ = ["SCHEMA_VERSION", "read_run", "read_samples"]
+__all__ = ["SCHEMA_VERSION", "read_run", "read_samples", "sample_lines"]
 
 SCHEMA_VERSION = 1
 
@@ -58,6 +58,23 @@ def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[dict
     except FileNotFoundError:
         remedy = f"; evalharness report {run_dir} makes it from the journal" if (run_dir / "journal").is_dir() else ""
         _note(notes, f"samples.jsonl is missing: no sample of this run can be shown{remedy}")
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
+
+
+def sample_lines(run_dir: Path) -> Iterator[bytes]:
+    """Yield the lines of samples.jsonl that `read_samples` makes rows of, one for one, not looked into.
+
+    An absent file yields nothing. Raises `RecordError` where the file cannot be read.
+    """
+    path = run_dir / "samples.jsonl"
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if (line.endswith(b"\n") and not line.isspace()) or _parse(line, number, path, None) is not None:
+                    yield line
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
 

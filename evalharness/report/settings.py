@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evalharness.report.collecting import mapping, text_of
@@ -13,7 +13,7 @@ from evalharness.report.score_tables import markdown_table
 from evalharness.report.tables import records
 from evalharness.report.wording import number_text
 
-__all__ = ["settings_sections"]
+__all__ = ["run_facts", "settings_sections", "value_text"]
 
 _ENGINE_FACTS = {
     "checkpoint_path": "path",
@@ -28,17 +28,18 @@ def settings_sections(run: dict[str, Any]) -> Iterator[str]:
     if not run:
         return
     yield "## What ran"
-    yield markdown_table(["", "value"], [[name, markdown_cell(value, 1000)] for name, value in _facts(run)], 2)
+    yield markdown_table(["", "value"], [[name, markdown_cell(value, 1000)] for name, value in run_facts(run)], 2)
     yield from _engines(run)
     yield from _options(run)
 
 
-def _facts(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def run_facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what ran, when and where: names and values; what run.json lacks is left out."""
     for name in ("started_at", "finished_at", "duration_s", "exit_code", "interrupted", "python", "platform"):
         if run.get(name) is not None:
-            yield name.replace("_at", "").replace("_s", " (s)").replace("_", " "), _value_text(run[name])
+            yield name.replace("_at", "").replace("_s", " (s)").replace("_", " "), value_text(run[name])
     for name in ("versions", "hardware"):
-        facts = [f"{key} {_value_text(value)}" for key, value in mapping(run.get(name)).items() if value is not None]
+        facts = [f"{key} {value_text(value)}" for key, value in mapping(run.get(name)).items() if value is not None]
         if facts:
             yield name, ", ".join(facts)
     git = mapping(run.get("git"))
@@ -53,7 +54,7 @@ def _engines(run: dict[str, Any]) -> Iterator[str]:
     yield "### Engines"
     lines = []
     for entry in entries:
-        settings = ", ".join(f"{key}={_value_text(value)}" for key, value in mapping(entry.get("settings")).items())
+        settings = ", ".join(f"{key}={value_text(value)}" for key, value in mapping(entry.get("settings")).items())
         facts = [_short_hash(text_of(entry.get(name))) for name in ("id", *_ENGINE_FACTS)]
         lines.append([markdown_cell(fact, 1000) for fact in (*facts, settings, number_text(entry.get("load_s")))])
     yield markdown_table(["engine", *_ENGINE_FACTS.values(), "settings", "load (s)"], lines, 6)
@@ -66,7 +67,7 @@ def _options(run: dict[str, Any]) -> Iterator[str]:
         yield "### Options"
         yield "Set for this run; every other option has its default (run.json lists all)." if chosen else "Every option has its default."
     if chosen:
-        lines = [(name, _value_text(option.get("value")), text_of(option["origin"])) for name, option in chosen.items()]
+        lines = [(name, value_text(option.get("value")), text_of(option["origin"])) for name, option in chosen.items()]
         yield markdown_table(["option", "value", "set by"], [[markdown_cell(cell) for cell in line] for line in lines], 3)
 
 
@@ -75,8 +76,8 @@ def _short_hash(text: str) -> str:
     return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text
 
 
-def _value_text(value: object) -> str:
+def value_text(value: object) -> str:
     """Return a JSON value as short text: a string as it is, a list by its items."""
     if isinstance(value, list):
-        return ", ".join(map(_value_text, value)) or "none"
+        return ", ".join(map(value_text, value)) or "none"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from evalharness.exit_codes import BROKEN
 from evalharness.report.csv_files import write_report_csv, write_samples_csv
 from evalharness.report.eval_tables import write_tables_csv
 from evalharness.report.files import replacing
 from evalharness.report.markdown import markdown_report
+from evalharness.report.safe_text import one_line
 from evalharness.report.tables import RunTables, load_tables, records
 from evalharness.report.terminal import terminal_lines, terminal_width
+from evalharness.run_file import write_run_file
 
 __all__ = ["terminal_summary", "write_reports"]
 
+_PAGE_PROBLEM = "report.html could not be made:"
+
 
 def write_reports(run: Path | RunTables) -> dict[str, Path]:
-    """Write report.md, report.csv, samples.csv and, where evals gave tables, tables.csv; return their paths by file name.
+    """Write report.md, report.csv, samples.csv and, where evals gave tables, tables.csv, and the pages; return their paths by file name.
 
-    Each file is replaced as a whole. Raises `RecordError` when the run cannot be read or a file cannot be written.
+    Each file is replaced as a whole. Raises `RecordError` when the run cannot be read or a file cannot be written. Whatever
+    breaks while the pages are made costs no other file: they are missing then, and it is a problem of the run, in run.json too.
     """
     tables = load_tables(run) if isinstance(run, Path) else run
+    pages = _write_pages(tables)
     paths = {name: tables.run_dir / name for name in ("report.md", "report.csv", "samples.csv")}
     with replacing(paths["report.md"]) as file:
         for number, block in enumerate(markdown_report(tables)):
@@ -32,7 +39,27 @@ def write_reports(run: Path | RunTables) -> dict[str, Path]:
         paths["tables.csv"] = tables.run_dir / "tables.csv"
         with replacing(paths["tables.csv"]) as file:
             write_tables_csv(tables, file)
-    return paths
+    return {**paths, **pages}
+
+
+def _write_pages(tables: RunTables) -> dict[str, Path]:
+    """Return the pages of the run, none where they cannot be made; a problem of an earlier attempt is forgotten."""
+    problems = tables.run.get("problems")
+    earlier = problems if isinstance(problems, list) else []
+    kept = [problem for problem in earlier if not (isinstance(problem, str) and problem.startswith(_PAGE_PROBLEM))]
+    pages: dict[str, Path] = {}
+    try:
+        from evalharness.report.html.report_page import write_report_pages
+
+        pages = write_report_pages(tables)
+    except Exception as error:  # a page is for convenience: the other reports have every number
+        kept.append(f"{_PAGE_PROBLEM} {one_line(f'{type(error).__name__}: {error}', 500)}")
+    if kept != earlier and tables.run:
+        tables.run["problems"] = kept
+        if len(kept) > len(earlier) and tables.run.get("exit_code") in (0, 1):
+            tables.run["exit_code"] = BROKEN
+        write_run_file(tables.run_dir, tables.run)
+    return pages
 
 
 def terminal_summary(run: Path | RunTables, columns: int | None = None) -> str:

@@ -6,7 +6,7 @@ from io import BytesIO
 from math import sqrt
 from pathlib import Path
 
-from evalharness.images import image_size, load_image
+from evalharness.images import MadeImage, image_size, load_image
 
 __all__ = ["SIZE_STEP", "photo_within"]
 
@@ -31,4 +31,4 @@ def photo_within(path: Path, max_pixels: int | None) -> str | bytes:
     size = tuple(max(SIZE_STEP, int(edge * scale) // SIZE_STEP * SIZE_STEP) for edge in (width, height))
     with BytesIO() as file:
         load_image(path).resize((size[0], size[1]), Resampling.BICUBIC).save(file, "PNG")
-        return file.getvalue()
+        return MadeImage(file.getvalue(), path)

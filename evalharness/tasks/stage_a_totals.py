@@ -42,7 +42,8 @@ Line: TypeAlias = "dict[str, str | int | float | None]"
 def details(summary: Summary, case: StageACase) -> dict[str, Any]:
     """Return what tables and output files need of a photo: where it belongs, the cleaned summary, its reasons and categories.
 
-    `categories` is {category: [hit, said, true]}, each 0 or 1, against the reference; absent where none is known.
+    `categories` is {category: [hit, said, true]}, each 0 or 1, against the reference, whose cleaned text is there too; both are
+    absent where none is known.
     """
     photo = {
         "mission": case.mission,
@@ -54,6 +55,7 @@ def details(summary: Summary, case: StageACase) -> dict[str, Any]:
     reasons = [_PLACE.sub("", reason) for reason in (*summary.format_problems, *summary.violations)]
     found: dict[str, Any] = {"photo": photo, "summary": summary.text, "reasons": reasons[:_NUM_REASONS]}
     if case.reference is not None:
+        found["reference"] = case.reference.text
         overlaps = category_overlaps(summary, case.reference)
         found["categories"] = {name[:_MAX_NAME]: list(overlap) for name, overlap in overlaps.items()}
     return found

@@ -187,7 +187,7 @@ class TestEveryOutcome:
 
     def test_all_reports_exist(self, every_outcome: Run) -> None:
         names = {path.name for path in every_outcome.run_dir.iterdir()}
-        assert names == {"run.json", "journal", "samples.jsonl", "report.md", "report.csv", "samples.csv"}
+        assert names == {"run.json", "journal", "samples.jsonl", "report.md", "report.csv", "samples.csv", "report.html"}
         assert f"report: {every_outcome.run_dir / 'report.md'}" in every_outcome.output
 
     def test_a_gate_on_the_minority_that_could_be_judged_does_not_pass(self, every_outcome: Run) -> None:

@@ -33,7 +33,7 @@ def write_page(
     blocks: Iterable[str] = (),
     **context: Any,
 ) -> None:
-    """Write the page of `templates/<template>`, which extends base.html.j2, with what its `context` names.
+    """Write the page of `templates/<template>`, which extends base.html.j2 and shows what `context` names.
 
     `scripts` and `styles` are files of `static/` that come after base.js and base.css; `blocks` are those of `blocks.py`,
     each written as it comes. Every text of `context` is escaped, whatever it is.

@@ -209,11 +209,15 @@ function photo({ url, width, height, truth = [], predictions = [], labels = fals
   const text = truth.length + predictions.length ? `${name}: ${truth.length} true (solid), ${predictions.length} predicted (dashed)` : name;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text });
   if (url) picture.append(svg("image", { href: url, width, height, preserveAspectRatio: "none" }));
-  for (const [kind, shapes] of [["truth", truth], ["prediction", predictions]]) {
-    const group = svg("g", { class: `layer-${kind}` });
-    for (const shape of shapes) for (const layer of ["halo", kind]) group.append(outline(shape, `shape ${layer}`, layer === "halo"));
-    if (labels) for (const shape of shapes) group.append(shapeLabel(shape, kind, width, height));
-    picture.append(group);
+  const layers = [["truth", truth], ["prediction", predictions]];
+  // All halos lie below all lines: where both agree, the dashes of one alternate with the line of the other.
+  for (const ink of ["halo", null]) {
+    for (const [kind, shapes] of layers) {
+      picture.append(svg("g", { class: `layer-${kind}` }, shapes.map((shape) => outline(shape, `shape ${ink ?? kind}`))));
+    }
+  }
+  for (const [kind, shapes] of labels ? layers : []) {
+    picture.append(svg("g", { class: `layer-${kind}` }, shapes.map((shape) => shapeLabel(shape, kind, width, height))));
   }
   return el("div", { class: "photo" }, picture);
 }
@@ -228,11 +232,14 @@ function outline({ kind, points }, classes) {
   return svg(kind === "line" ? "polyline" : "polygon", { class: classes, points: numbers.join(" ") });
 }
 
+/** Return the label of a shape: above it for truth, below it for a prediction, within the photo. */
 function shapeLabel({ points, label }, kind, width, height) {
   const size = Math.max(width, height) / 34;
-  const x = Math.min(Math.max(Number(points[0]), 2), width - size * 2);
-  const y = Math.min(Math.max(Number(points[1]) + (kind === "truth" ? -size * 0.35 : size), size), height - 2);
-  return svg("text", { class: `shape-label ${kind}`, x, y, "font-size": size, "stroke-width": size / 4 }, oneLine(label ?? "", 24));
+  const xs = points.filter((_, place) => place % 2 === 0).map(Number), ys = points.filter((_, place) => place % 2).map(Number);
+  const x = Math.min(Math.max(Math.min(...xs), 2), width - size * 2);
+  const y = kind === "truth" ? Math.min(...ys) - size * 0.4 : Math.max(...ys) + size * 1.1;
+  const place = { x, y: Math.min(Math.max(y, size), height - 3), "font-size": size, "stroke-width": size / 4 };
+  return svg("text", { class: `shape-label ${kind}`, ...place }, oneLine(label ?? "", 24));
 }
 
 // ---- tables ----

@@ -1,0 +1,155 @@
+"""report.html of a run: what counts on top, every case below; a run of very many cases goes on in report-2.html and so on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+from evalharness.report.collecting import mapping, text_of
+from evalharness.report.files import replacing
+from evalharness.report.html.blocks import json_block
+from evalharness.report.html.case_index import case_columns
+from evalharness.report.html.case_rows import PageRows, page_ranges
+from evalharness.report.html.overview import breakdowns, given_tables, outcome_counts, score_cards, verdict_of
+from evalharness.report.html.page import write_page
+from evalharness.report.html.run_facts import option_lines, rerun_commands, run_facts
+from evalharness.report.html.trouble import failed_gates, problem_lines, remarks, weak_lines, weak_slices
+from evalharness.report.markdown import rerun_command
+from evalharness.report.tables import RunTables, records
+from evalharness.report.wording import plural
+
+__all__ = ["page_name", "write_report_pages"]
+
+_LATER_PAGE = re.compile(r"report-([2-9]|[1-9]\d+)\.html")
+
+
+def page_name(number: int) -> str:
+    """Return the file name of a run's page, counted from 1."""
+    return "report.html" if number == 1 else f"report-{number}.html"
+
+
+def write_report_pages(tables: RunTables) -> dict[str, Path]:
+    """Write the pages of a run and remove those that an earlier report had more; return their paths by file name.
+
+    Raises `RecordError` when the rows cannot be read or a page cannot be written.
+    """
+    ranges = page_ranges(tables.run_dir)
+    title, context = _title(tables), _context(tables)
+    counts = [_outcomes_of(tables, rows) for rows in ranges]
+    paths: dict[str, Path] = {}
+    for number, rows in enumerate(ranges, start=1):
+        name = page_name(number)
+        paths[name] = tables.run_dir / name
+        page = PageRows(tables.run_dir, rows)
+        entries = [_page_entry(place, *entry) for place, entry in enumerate(zip(ranges, counts, strict=True), start=1)]
+        with replacing(paths[name]) as file:
+            write_page(
+                file,
+                "report.html.j2",
+                title=title,
+                styles=("report.css",),
+                scripts=("report.js",),
+                blocks=_blocks(tables, page),
+                number=number,
+                pages=entries,
+                **context,
+            )
+    for path in tables.run_dir.glob("report-*.html"):
+        if _LATER_PAGE.fullmatch(path.name) and path.name not in paths:
+            path.unlink(missing_ok=True)
+    return paths
+
+
+def _blocks(tables: RunTables, page: PageRows) -> Iterator[str]:
+    yield from page.blocks()
+    yield json_block("cases-index", case_columns(tables.collected, page))
+    yield json_block("rerun", rerun_commands(tables.run))
+    yield json_block("pictures-missing", page.num_missing)
+
+
+def _page_entry(number: int, rows: range, counts: dict[str, int]) -> dict[str, Any]:
+    return {"number": number, "href": page_name(number), "first": rows.start + 1, "last": rows.stop, "counts": counts}
+
+
+def _outcomes_of(tables: RunTables, rows: range) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for outcome in tables.collected.outcomes[rows.start : rows.stop]:
+        found[outcome] = found.get(outcome, 0) + 1
+    return found
+
+
+def _title(tables: RunTables) -> str:
+    return f"{text_of(tables.run.get('run_id')) or tables.run_dir.name} · evalharness"
+
+
+def _context(tables: RunTables) -> dict[str, Any]:
+    run = tables.run
+    chosen, default = option_lines(run)
+    return {
+        "run_id": text_of(run.get("run_id")) or tables.run_dir.name,
+        "verdict": verdict_of(tables),
+        "facts": _headline_facts(tables),
+        "outcomes": outcome_counts(tables),
+        "cards": score_cards(tables),
+        "failed_gates": failed_gates(tables),
+        "remarks": remarks(tables),
+        "weak_lines": weak_lines(tables),
+        "weak_slices": weak_slices(tables),
+        "problems": list(problem_lines(tables)),
+        "breakdowns": breakdowns(tables),
+        "given_tables": given_tables(tables),
+        "run_facts": list(run_facts(run)),
+        "engines": [_engine(entry) for entry in records(run, "engines")],
+        "options_chosen": chosen,
+        "options_default": default,
+        "outputs": [text_of(entry.get("path")) for entry in records(run, "outputs")],
+        "throughput": [_throughput(entry) for entry in records(run, "throughput")],
+        "command": rerun_command(run),
+        "num_rows": len(tables.rows),
+    }
+
+
+def _headline_facts(tables: RunTables) -> list[str]:
+    run, codes = tables.run, tables.collected
+    num_cases = len(tables.rows.drop_duplicates(["eval", "case_id"]))
+    facts = [f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}"]
+    if started := text_of(run.get("started_at")):
+        facts.append(f"{started[:10]} {started[11:16]} UTC")
+    if isinstance(run.get("duration_s"), (int, float)):
+        minutes, seconds = divmod(round(run["duration_s"]), 60)
+        facts.append(
+            f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+        )
+    git = mapping(run.get("git"))
+    if git.get("commit"):
+        facts.append(f"commit {text_of(git['commit'])[:12]}{' + changes' if git.get('dirty') else ''}")
+    return facts
+
+
+def _engine(entry: dict[str, Any]) -> dict[str, Any]:
+    settings = [
+        (name, text_of(value) if not isinstance(value, (dict, list)) else str(value))
+        for name, value in mapping(entry.get("settings")).items()
+    ]
+    path = text_of(entry.get("checkpoint_path"))
+    facts = [("checkpoint", path), ("backend", text_of(entry.get("backend"))), ("fingerprint", text_of(entry.get("fingerprint"))[:16])]
+    facts += [("chat template", text_of(entry.get("template_sha256"))[:16]), ("base", text_of(entry.get("base_path")))]
+    if isinstance(entry.get("load_s"), (int, float)):
+        facts.append(("loading", f"{entry['load_s']:.1f} s"))
+    training = mapping(entry.get("training"))
+    facts += [(f"training {name}", text_of(value)) for name, value in training.items() if value is not None]
+    return {"id": text_of(entry.get("id")), "name": PurePath(path).name, "facts": [fact for fact in facts if fact[1]], "settings": settings}
+
+
+def _throughput(entry: dict[str, Any]) -> dict[str, Any]:
+    seconds, tokens = entry.get("generation_s"), entry.get("num_completion_tokens")
+    rate = tokens / seconds if isinstance(tokens, (int, float)) and isinstance(seconds, (int, float)) and seconds else None
+    return {
+        "engine": text_of(entry.get("engine")),
+        "generations": entry.get("num_generations"),
+        "tokens": tokens,
+        "seconds": seconds,
+        "rate": rate,
+    }
