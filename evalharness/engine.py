@@ -162,12 +162,14 @@ class Engine:
         *,
         plugins: Sequence[Any] = (),
         should_stop: Callable[[], bool] = lambda: False,
+        on_asked: Callable[[int], None] = lambda position: None,
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
 
         `options` is one for all or one per request. Everything that can be refused is refused at the first `next`,
         before anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` when the engine breaks.
-        Closing the iterator, or `should_stop()` turning True, aborts what still runs.
+        Closing the iterator, or `should_stop()` turning True, aborts what still runs. `on_asked(position)` is called as each
+        request is made ready for the backend.
         """
         each = [options] * len(requests) if isinstance(options, GenerationOptions) else list(options)
         if len(each) != len(requests):
@@ -178,7 +180,7 @@ class Engine:
         with self._lock:
             jobs = [self._prepare(*group, requests, each, normalised) for group in self._split(requests)]
             for job in jobs:
-                yield from self._run(job, requests, normalised, should_stop)
+                yield from self._run(job, requests, normalised, should_stop, on_asked)
 
     def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, list[int]]]:
         """Return which backend runs which positions, and why where it is not the first choice."""
@@ -226,7 +228,12 @@ class Engine:
         return _Job(backend, note, builder, tuple((i, *honoured[id(options[i])]) for i in positions))
 
     def _run(
-        self, job: _Job, requests: Sequence[Request], plugins: Sequence[GenerationPlugin], should_stop: Callable[[], bool]
+        self,
+        job: _Job,
+        requests: Sequence[Request],
+        plugins: Sequence[GenerationPlugin],
+        should_stop: Callable[[], bool],
+        on_asked: Callable[[int], None],
     ) -> Iterator[tuple[int, Outcome]]:
         running: dict[int, tuple[PreparedRequest, tuple[str, ...]]] = {}
         refused: deque[tuple[int, Outcome]] = deque()  # and what the cache has: whatever needs no backend
@@ -235,6 +242,7 @@ class Engine:
 
         def prompts() -> Iterator[Prompt]:
             for i, options, ignored in job.requests:
+                on_asked(i)
                 try:
                     prepared = job.builder.build(i, requests[i], options)
                     cached = self._cached(cache, prepared, keys)

@@ -1,11 +1,16 @@
 """What becomes of the work of a worker that died: its unit goes on elsewhere, and the test it died in runs once more.
 
     died while                          then
-    a test ran and nothing else         the test runs again; after its second death it is an error
-    cases were generated together       the unit goes on; after the second death its cases are asked one by one, each when
-                                        its test runs: then, and only then, it is certain who was to blame
-    one case was generated alone        as if its test had run; at once an error where the engine itself gave up
+    a test ran and nothing was asked    the test runs again; after its second death it is an error
+    one case was asked                  it is asked again, alone; after its second death it is an error
+    up to 16 cases were asked           each of them is asked alone
+    more cases were asked               they are asked in groups, as many groups as cases in each; the cases of a group that dies, alone
+    a test ran while cases were asked   both: the test runs again first, before anything is asked
     an engine was opened                another worker tries; after the second death its tests are errors, unless it runs elsewhere
+
+So a test that kills is an error after two deaths, and so is a request where an engine has 16 in flight at most; of more it is
+found with the third. (Halves would take as many deaths as the logarithm says, and each costs the start of an engine.) Nobody
+is blamed for what happened while anything else was at work, or at the first time. What was asked is known from `in_flight.py`.
 
 Every death is a problem of the run, so the run's exit code is not 0. Only the controller knows this module.
 """
@@ -20,10 +25,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from evalharness.pytest_plugin.in_flight import take_in_flight
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.session import STATE
-from evalharness.pytest_plugin.takeover import CrashNote, note_crash
+from evalharness.pytest_plugin.takeover import CrashNote, Suspicion, note_crash
 from evalharness.pytest_plugin.units import UnitKey
 
 __all__ = ["Crashes", "LastSigns", "last_signs"]
@@ -32,20 +38,19 @@ _MAX_DEATHS = 2
 
 
 class LastSigns(NamedTuple):
-    """What a dead worker's journal says of its end."""
+    """What a dead worker's files say of its end."""
 
     opening: str | None
     """The engine that it was opening."""
     words: str | None
     """Why it ended itself."""
-    generating: bool
-    """Whether a unit's generations were still being made."""
+    asked: tuple[str, ...] = ()
+    """The cases that were being asked."""
 
 
 def last_signs(journal: Path) -> LastSigns:
-    """Return the end of a worker's journal, which may not be there."""
+    """Return the end of a worker by its journal, which may not be there, and what lies beside it."""
     opening = words = None
-    generating = False
     try:
         with journal.open("rb") as lines:
             for line in lines:
@@ -57,11 +62,9 @@ def last_signs(journal: Path) -> LastSigns:
                     opening = None
                 elif line.startswith(b'{"kind":"last_words"'):
                     words = json.loads(line)["problem"]
-                elif line.startswith(b'{"kind":"unit'):  # its start or its end
-                    generating = line.startswith(b'{"kind":"unit_start"')
     except FileNotFoundError:
         pass  # it died before its first test
-    return LastSigns(opening, words, generating)
+    return LastSigns(opening, words, take_in_flight(journal.with_suffix(".asked")))
 
 
 class Crashes:
@@ -70,13 +73,18 @@ class Crashes:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._state = config.stash[STATE]
+        self._begun: set[str] = set()
         self._running: dict[str, str] = {}
         self._test_deaths: Counter[str] = Counter()
-        self._unit_deaths: Counter[UnitKey] = Counter()
+        self._suspicions: dict[UnitKey, Suspicion] = {}
         self._opening_deaths: Counter[str] = Counter()
         self._how: dict[str, str] = {}
         self.killed: dict[str, str] = {}
         """By worker: why this process killed it."""
+
+    def test_begins(self, nodeid: str) -> None:
+        """Note that a worker begins a test."""
+        self._begun.add(nodeid)
 
     def test_runs(self, worker: str, nodeid: str) -> None:
         """Note that a worker has set a test up: its generations are there."""
@@ -86,30 +94,45 @@ class Crashes:
         """Return whether the test runs once more, and note what is left of its unit."""
         signs = self._last_signs(worker)
         how = self._how_it_died(worker, signs)
-        one_by_one = self._unit_deaths[unit] >= _MAX_DEATHS
         ran = self._running.get(worker) == nodeid
-        retried = True
+        retried, is_over = True, False
         if signs.opening is not None:
             doing = f"engine {signs.opening} was opened"
             self._opening_deaths[signs.opening] += 1
             self._how[signs.opening] = how
-        elif one_by_one or (ran and not signs.generating):
-            doing = f"{nodeid} {'ran' if ran else 'was generated alone'}"
-            self._test_deaths[nodeid] += _MAX_DEATHS if one_by_one and signs.words is not None else 1
+        elif signs.asked:
+            doing = self._doing(unit, signs, nodeid if ran and signs.words is None else None)
+            self._test_deaths[nodeid] += ran and signs.words is None  # suspected, but not blamed until it is certain
+            is_over = self._suspect(unit, signs.asked, f"worker {worker} {how} while {doing}, and another one had before")
+        elif nodeid in self._begun:
+            doing = f"{nodeid} {'ran' if ran else 'was set up'}"
+            self._test_deaths[nodeid] += 1
             retried = self._test_deaths[nodeid] < _MAX_DEATHS
         else:
-            doing = f"cases of {unit.path} were generated with {unit.engine}"
-            self._unit_deaths[unit] += 1
-            self._test_deaths[nodeid] += ran  # suspected, but not blamed until it is certain
+            doing = "it had begun no test"
         problem = f"worker {worker} {how} while {doing}"
-        self._state.journal.write("problem", {"problem": f"{problem}; {'it is tried again' if retried else 'this test is an error'}"})
+        then = "its case is an error" if is_over else "it is tried again" if retried else "this test is an error"
+        self._state.journal.write("problem", {"problem": f"{problem}; {then}"})
+        self._begun.discard(nodeid)
         self._config.stash[REPORTING].put_back[nodeid] = problem
         nodeids = tuple(one for one in left if retried or one != nodeid)
-        one_by_one = self._unit_deaths[unit] >= _MAX_DEATHS
         if nodeids:
-            note = CrashNote(worker, unit.engine, unit.path, unit.shard, nodeids, one_by_one, signs.words is not None)
+            suspicion = self._suspicions.get(unit)
+            note = CrashNote(worker, unit.engine, unit.path, unit.shard, nodeids, suspicion, signs.words is not None)
             note_crash(self._state.run_dir, note, self._state.session_number)
         return retried
+
+    def _doing(self, unit: UnitKey, signs: LastSigns, nodeid: str | None) -> str:
+        """Return what a worker did as it died: it generated, and perhaps ran a test."""
+        cases = f"case {signs.asked[0]}" if len(signs.asked) == 1 else f"{len(signs.asked)} cases"
+        beside = f"{nodeid} ran and " if nodeid is not None else ""
+        return f"{beside}{cases} of {unit.path} {'was' if len(signs.asked) == 1 else 'were'} generated with {unit.engine}"
+
+    def _suspect(self, unit: UnitKey, asked: Sequence[str], problem: str) -> bool:
+        """Note which cases of a unit were asked at a death; return whether that has found one guilty."""
+        known = self._suspicions.get(unit, Suspicion())
+        self._suspicions[unit] = known.after(asked, problem)
+        return known.convicts(asked)
 
     def _last_signs(self, worker: str) -> LastSigns:
         return last_signs(self._state.run_dir / "journal" / f"{self._state.journal_name(worker)}.jsonl")

@@ -26,6 +26,7 @@ from evalharness.pytest_plugin.engine_pool import EnginePool
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
 from evalharness.pytest_plugin.eval_notes import eval_lines
 from evalharness.pytest_plugin.heartbeat import Heartbeat
+from evalharness.pytest_plugin.in_flight import InFlight
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.recording import reference_of
 from evalharness.pytest_plugin.resuming import Resumption
@@ -272,11 +273,12 @@ class EvalSession:
         module = self.modules[unit.path]
         takeover = takeover_of(self.run_dir, unit, module.name, self.session_number) if self.is_worker else None
         if takeover is None:
-            takeover = Takeover(None, False, self._recorded_of(unit.engine, module.name))
+            takeover = Takeover(None, self._recorded_of(unit.engine, module.name))
         cases = self._plan.cases_left(unit, takeover.nodeids)
         if asks_anything(cases, takeover.recorded, len(module.variants)):
             opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
-        more: Any = {"recorded": takeover.recorded, "one_by_one": takeover.one_by_one}
+        in_flight = InFlight(self.journal.path.with_suffix(".asked") if self.is_worker else None, [case.id for case in cases])
+        more: Any = {"recorded": takeover.recorded, "suspicion": takeover.suspicion, "in_flight": in_flight}
         self.journal.write("unit_start", {"engine": unit.engine, "eval": module.name})
         runner = UnitRunner(unit.engine, engine, module, cases, self.journal, self.progress, **more)
         self.running = (unit, runner)

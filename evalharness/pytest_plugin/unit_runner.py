@@ -22,7 +22,9 @@ from evalharness.journal import Journal
 from evalharness.pytest_plugin.asking import CaseRequest, Next, Outcome, Request, Step, asks_in_steps, last_frame
 from evalharness.pytest_plugin.collection import EvalModule
 from evalharness.pytest_plugin.deferred_engine import asks_anything
+from evalharness.pytest_plugin.in_flight import InFlight
 from evalharness.pytest_plugin.own_record import OwnRecord, read_own_record
+from evalharness.pytest_plugin.takeover import Suspicion
 from evalharness.recorded import outcome_of
 from evalharness.run_merge import CaseRecords, Failed, Recorded
 
@@ -77,7 +79,8 @@ class UnitRunner:
 
     Every finished generation is in the journal before a test can see it. `recorded` gives what the run has of a case from
     a worker that died, or from an earlier session: that is not generated again, and where it is all, the engine is not
-    touched. `one_by_one`: a case is asked only once a test waits for it.
+    touched. `suspicion`: cases are asked in groups, each only once a test waits for one of its cases, and handed out when all
+    of it is there; so at any time either one group is generated or one test runs.
     """
 
     def __init__(
@@ -90,7 +93,8 @@ class UnitRunner:
         progress: UnitProgress,
         *,
         recorded: Callable[[str], CaseRecords | None] = lambda case_id: None,
-        one_by_one: bool = False,
+        suspicion: Suspicion | None = None,
+        in_flight: InFlight | None = None,
     ) -> None:
         self._engine_id = engine_id
         self._engine = engine
@@ -99,7 +103,10 @@ class UnitRunner:
         self._journal = journal
         self._progress = progress
         self._recorded_before = recorded
-        self._one_by_one = one_by_one
+        self._suspicion = suspicion
+        self._in_flight = in_flight or InFlight(None)
+        self._groups: list[tuple[str, ...]] | None = None
+        self._group: tuple[str, ...] = ()
         self._wanted: str | None = None
         self._held = {case.id for case in cases}
         self._finished: dict[str, dict[int, Outcome]] = {}
@@ -128,7 +135,7 @@ class UnitRunner:
         while True:
             with self._changed:
                 found = self._finished.get(case_id, {})
-                if len(found) == wanted:
+                if len(found) == wanted and case_id not in self._group:
                     return [found[sample] for sample in range(wanted)]
                 if self.fatal is not None:
                     raise self.fatal
@@ -166,6 +173,7 @@ class UnitRunner:
         with self._changed:
             self._changed.notify_all()
         self._thread.join(STOP_TIMEOUT_S)
+        self._in_flight.close()
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -204,16 +212,32 @@ class UnitRunner:
         cases = [_Open(case, self._request_of(case)) for case in self._cases]
         try:
             for case in cases:
-                self._go_on(case, case.request.begin())
+                self._go_on(case, self._begin(case))
             while self._waiting and not self._stop.is_set():
                 asked = self._next_round()
                 for one in asked:
                     if one.known is not None:
                         self._take(one, outcome_of(one.known))
                 self._ask([one for one in asked if one.known is None])
+            self._end_group()
         finally:
             for case in cases:
                 case.request.close()
+
+    def _begin(self, case: _Open) -> Next:
+        """Return what a case asks first; nothing, if it has been found guilty of killing workers."""
+        guilty = {} if self._suspicion is None else self._suspicion.guilty
+        if case.case.id in guilty:
+            return GenerationFailure("error", guilty[case.case.id])
+        return self._worked_out(case, case.request.begin)
+
+    def _worked_out(self, case: _Open, ask: Callable[[], Next]) -> Next:
+        """Return what a case's own code asks; that code may be what kills the worker."""
+        self._in_flight.begin(case.case.id)
+        try:
+            return ask()
+        finally:
+            self._in_flight.end(case.case.id)
 
     def _ask(self, asked: Sequence[_Asked]) -> None:
         plugins = self._module.plugins
@@ -224,7 +248,14 @@ class UnitRunner:
             if not group:
                 continue
             requests, options = [one.request for one in group], [one.options for one in group]
-            for number, outcome in self._engine.stream(requests, options, plugins=acting, should_stop=self._should_stop):
+            case_ids = [one.open.case.id for one in group]
+
+            def on_asked(number: int, case_ids: Sequence[str] = case_ids) -> None:
+                self._in_flight.begin(case_ids[number])
+
+            outcomes = self._engine.stream(requests, options, plugins=acting, should_stop=self._should_stop, on_asked=on_asked)
+            for number, outcome in outcomes:
+                self._in_flight.end(case_ids[number])
                 self._take(group[number], outcome)
 
     def _should_stop(self) -> bool:
@@ -232,15 +263,36 @@ class UnitRunner:
         return self._stop.is_set()
 
     def _next_round(self) -> list[_Asked]:
-        """Return what is asked together next: all that waits, or, one by one, what the case of the waiting test asks."""
+        """Return what is asked together next: all that waits, or, under suspicion, what is recorded, then what one group asks."""
         asked, self._waiting = self._waiting, []
-        if not self._one_by_one:
+        if self._suspicion is None:
             return asked
+        known = [one for one in asked if one.known is not None]
+        if known:
+            self._waiting = [one for one in asked if one.known is None]
+            return known
+        case_ids = list(dict.fromkeys(one.open.case.id for one in asked))
+        if self._groups is None:
+            self._groups = self._suspicion.groups(case_ids)
+        if not any(case_id in self._group for case_id in case_ids):
+            self._end_group()
+            self._begin_group(self._groups)
+        self._waiting = [one for one in asked if one.open.case.id not in self._group]
+        return [one for one in asked if one.open.case.id in self._group]
+
+    def _begin_group(self, groups: list[tuple[str, ...]]) -> None:
+        """Wait until a test waits for a case; its group is asked next."""
         with self._changed:
-            while not self._stop.is_set() and not any(one.open.case.id == self._wanted for one in asked):
+            while not self._stop.is_set() and not any(self._wanted in group for group in groups):
                 self._changed.wait(_POLL_S)
-            self._waiting = [one for one in asked if one.open.case.id != self._wanted]
-            return [one for one in asked if one.open.case.id == self._wanted]
+            self._group = next((group for group in groups if self._wanted in group), ())
+        if self._group:
+            groups.remove(self._group)
+
+    def _end_group(self) -> None:
+        with self._changed:
+            self._group = ()
+            self._changed.notify_all()
 
     def _request_of(self, case: Case) -> CaseRequest:
         # Steps of what is recorded in full were checked when they were asked.
@@ -283,7 +335,7 @@ class UnitRunner:
                 if case.case.id in self._held:
                     results = [one for one in outcomes if isinstance(one, GenerationResult)]
                     self._steps.setdefault(case.case.id, []).append(results)
-            self._go_on(case, case.request.go_on(outcomes))
+            self._go_on(case, self._worked_out(case, lambda: case.request.go_on(outcomes)))
 
     def _finish(self, case: _Open, sample: int, outcome: Outcome, copied: Mapping[str, bool] = MappingProxyType({})) -> None:
         place: dict[str, Any] = {"sample": sample, **copied}

@@ -121,6 +121,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SIGNS].cleanup()
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Note which tests were begun."""
+    config = reporting_config()
+    if config is not None and CRASHES in config.stash:
+        config.stash[CRASHES].test_begins(nodeid)
+
+
 def pytest_runtest_logreport(report: Any) -> None:
     """Note which test a worker runs: were it to die, whose fault it is depends on that."""
     config = reporting_config()

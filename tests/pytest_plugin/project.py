@@ -79,7 +79,7 @@ class Run:
     @cached_property
     def journal(self) -> list[dict[str, Any]]:
         """All journals' lines."""
-        files = sorted((self.run_dir / "journal").iterdir())
+        files = sorted((self.run_dir / "journal").glob("*.jsonl"))
         return [json.loads(line) for path in files for line in path.read_bytes().splitlines()]
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -10,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, content, generations, workers_of
 from tests.pytest_plugin.project import HEADER, MODES, Project, Run, environment
-from tests.pytest_plugin.test_random_kills import CASES, CONFTEST, EVALS, NUM_CASES, content, workers_of
 
 OTHER_MODE = {"no-xdist": "n2", "n2": "no-xdist"}
 ARGUMENTS = {"no-xdist": (), "n2": ("--max-worker-restart=0",)}
@@ -35,19 +33,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture(scope="module")
 def calm(project: Project) -> Run:
     return project.run("--run-id", "calm", mode="n2")
-
-
-def generations(run_dir: Path) -> Counter[tuple[Any, ...]]:
-    """Return how often each sample and each step was generated; a line that was cut by a kill is none."""
-    counts: Counter[tuple[Any, ...]] = Counter()
-    for path in (run_dir / "journal").glob("*.jsonl"):
-        for line in path.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n") and line.startswith((b'{"kind":"generation"', b'{"kind":"step"')):
-                values = json.loads(line)
-                if not values.get("copied"):
-                    place = ("kind", "engine", "eval", "case_id", "sample", "step", "request")
-                    counts[tuple(values.get(name) for name in place)] += 1
-    return counts
 
 
 def kill(process: subprocess.Popen[str], victim: str, draw: random.Random) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.crashes import LastSigns, last_signs
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from evalharness.pytest_plugin.takeover import CrashNote, note_crash, read_crashes, takeover_of
+from evalharness.pytest_plugin.in_flight import InFlight
+from evalharness.pytest_plugin.takeover import CrashNote, Suspicion, note_crash, read_crashes, takeover_of
 from evalharness.pytest_plugin.units import UnitKey
 from tests.pytest_plugin.project import HEADER, Project, Run
 
@@ -64,6 +68,14 @@ FakeBackend._complete, FakeBackend.__init__ = logged, opened
 """
 
 
+# Takes all prompts before it answers the first, as an engine that batches does.
+IN_FLIGHT = """
+generate = FakeBackend.generate
+FakeBackend.generate = lambda self, prompts, **more: generate(self, list(prompts), **more)
+
+"""
+
+
 def run_with(project: Project, deadly: str, *arguments: str, tests: str = TESTS) -> Run:
     project.write(conftest=CONFTEST.replace("DEADLY", deadly), test_a=tests)
     return project.run(*arguments, mode="n2")
@@ -92,7 +104,7 @@ class TestKilledWhileGenerating:
 
     def test_the_run_says_so_and_does_not_exit_with_0(self, run: Run) -> None:
         (problem,) = run.facts["problems"]
-        assert problem.endswith(" died while cases of test_a.py were generated with fake:echo; it is tried again")
+        assert problem.endswith("case c04 of test_a.py was generated with fake:echo; it is tried again")
         assert run.exit_code == EXIT_BROKEN
 
     def test_what_was_taken_over_counts_once(self, run: Run) -> None:
@@ -106,9 +118,34 @@ class TestCulprits:
     def test_a_case_that_kills_every_worker_is_the_only_error(self, project: Project) -> None:
         run = run_with(project, "def deadly(case):\n    if case == 'c15': os._exit(139)")
         assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
-        assert "died while test_a.py::test_s[fake:echo-c15] was generated alone; it was tried 2 times" in run.row("c15")["problem"]
-        assert generated(run)["c15"] == 4, "twice in company, twice alone"
-        assert sum(generated(run).values()) <= NUM_CASES + 3 + 2, "all but those in flight were kept"
+        assert "case c15 of test_a.py was generated with fake:echo, and another one had before" in run.row("c15")["problem"]
+        assert generated(run) == Counter({f"c{i:02}": 1 + (i == 15) for i in range(NUM_CASES)}), "one retry, and the others were kept"
+        assert [problem.partition("; ")[2] for problem in run.facts["problems"]] == ["it is tried again", "its case is an error"]
+
+    def test_a_request_function_that_kills_is_found_as_well(self, project: Project) -> None:
+        tests = TESTS.replace("def test_s", "def asks(case):\n    if case.id == 'c15': os._exit(1)\n    return ask(case)\n\ndef test_s")
+        run = run_with(project, "", tests=tests.replace("request=ask", "request=lambda case: asks(case)"))
+        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
+        assert len(run.facts["problems"]) == 2
+
+    def test_all_tests_of_a_case_that_kills_are_errors_for_two_deaths(self, project: Project) -> None:
+        tests = TESTS + "\ndef test_t(case, generation): pass\n"
+        run = run_with(project, "def deadly(case):\n    if case == 'c15': os._exit(139)", tests=tests)
+        assert [row["test"] for row in run.rows if row["outcome"] == "error"] == ["test_s", "test_t"]
+        assert generated(run)["c15"] == 2
+
+    def test_one_of_many_in_flight_is_found_with_the_third_death(self, project: Project) -> None:
+        tests = TESTS.replace(f"range({NUM_CASES})", "range(60)")
+        deadly = IN_FLIGHT + "def deadly(case):\n    if case == 'c15': os._exit(139)"
+        project.write(conftest=CONFTEST.replace("DEADLY", deadly), test_a=tests)
+        run = project.run("-p", "xdist", "-n1", apart=True)
+        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
+        found = [re.sub("worker gw. died while (test_a.py.* ran and )?", "", problem) for problem in run.facts["problems"]]
+        assert found == [
+            "45 cases of test_a.py were generated with fake:echo; it is tried again",
+            "7 cases of test_a.py were generated with fake:echo; it is tried again",
+            "case c15 of test_a.py was generated with fake:echo; its case is an error",
+        ]
 
     @pytest.mark.parametrize("end", ["os._exit(139)", "raise BackendError('the device failed')"], ids=["killed", "broken"])
     def test_it_is_found_by_one_worker_alone_too(self, project: Project, end: str) -> None:
@@ -119,7 +156,7 @@ class TestCulprits:
     def test_a_case_that_breaks_the_engine_is_the_only_error(self, project: Project) -> None:
         run = run_with(project, "def deadly(case):\n    if case == 'c15': raise BackendError('the device failed')")
         assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
-        assert "ended itself (the device failed) while test_a.py::test_s[fake:echo-c15] was generated alone" in run.row("c15")["problem"]
+        assert "ended itself (the device failed) while " in run.row("c15")["problem"]
 
     def test_an_engine_that_broke_once_costs_nothing(self, project: Project) -> None:
         run = run_with(project, "def deadly(case):\n    if case == 'c15' and once('broke'): raise BackendError('the device failed')")
@@ -171,7 +208,7 @@ def test_s(case, generation, steps):
 
 class TestNotes:
     UNIT = UnitKey("fake:echo", "test_a.py", 1)
-    NOTE = CrashNote("gw0", "fake:echo", "test_a.py", 1, ("a", "b"), False, True)
+    NOTE = CrashNote("gw0", "fake:echo", "test_a.py", 1, ("a", "b"), Suspicion(("x", "y"), ("y",), {"z": "why"}), True)
 
     def test_notes_are_read_as_they_were_written(self, tmp_path: Path) -> None:
         assert read_crashes(tmp_path) == []
@@ -201,15 +238,13 @@ class TestNotes:
 @pytest.mark.parametrize(
     ("kinds", "expected"),
     [
-        ([], LastSigns(None, None, False)),
-        (["engine_start"], LastSigns("x", None, False)),
-        (["engine_start", "engine"], LastSigns(None, None, False)),
-        (["engine_start", "engine", "unit_start", "generation"], LastSigns(None, None, True)),
-        (["engine_start", "engine", "unit_start", "unit", "row"], LastSigns(None, None, False)),
-        (["engine_start", "engine", "unit_start", "unit", "engine", "engine_start"], LastSigns("x", None, False)),
-        (["unit_start", "last_words"], LastSigns(None, "p", True)),
+        ([], LastSigns(None, None)),
+        (["engine_start"], LastSigns("x", None)),
+        (["engine_start", "engine"], LastSigns(None, None)),
+        (["engine_start", "engine", "unit_start", "unit", "engine", "engine_start"], LastSigns("x", None)),
+        (["unit_start", "last_words"], LastSigns(None, "p")),
     ],
-    ids=["none", "opening", "opened", "generating", "generated", "opening-the-next", "words"],
+    ids=["none", "opening", "opened", "opening-the-next", "words"],
 )
 def test_a_journal_says_how_its_worker_ended(tmp_path: Path, kinds: list[str], expected: LastSigns) -> None:
     path = tmp_path / "gw0.jsonl"
@@ -217,3 +252,53 @@ def test_a_journal_says_how_its_worker_ended(tmp_path: Path, kinds: list[str], e
         lines = [json.dumps({"kind": kind, "id": "x", "problem": "p"}, separators=(",", ":")) for kind in kinds]
         path.write_text("\n".join([*lines, '{"kind":"engine_st']))
     assert last_signs(path) == expected
+
+
+def test_what_was_asked_lies_beside_the_journal_and_is_read_once(tmp_path: Path) -> None:
+    InFlight(tmp_path / "gw0.asked", ["a", "b"]).begin("b")
+    assert last_signs(tmp_path / "gw0.jsonl") == LastSigns(None, None, ("b",))
+    assert last_signs(tmp_path / "gw0.jsonl") == LastSigns(None, None)
+
+
+CASES = tuple(f"c{number:03}" for number in range(400))
+
+
+class TestSuspicion:
+    """Which cases are asked together after deaths, and who is found guilty."""
+
+    def test_one_that_was_asked_alone_twice_is_guilty(self) -> None:
+        first = Suspicion().after(["c007"], "one")
+        assert first.groups(CASES)[0] == ("c007",)
+        assert not Suspicion().convicts(["c007"])
+        assert first.convicts(["c007"])
+        assert first.after(["c007"], "two").guilty == {"c007": "two"}
+
+    def test_another_one_at_the_second_death_is_not(self) -> None:
+        assert not Suspicion().after(["c007"], "one").convicts(["c008"])
+
+    def test_a_few_are_asked_alone_and_the_rest_together(self) -> None:
+        groups = Suspicion().after(CASES[:3], "").groups(CASES)
+        assert groups == [("c000",), ("c001",), ("c002",), CASES[3:]]
+
+    @settings(max_examples=60, deadline=None)
+    @given(num_in_flight=st.integers(1, 400), culprit=st.integers(0, 399))
+    def test_a_culprit_is_found_with_the_third_death_and_no_one_else(self, num_in_flight: int, culprit: int) -> None:
+        """An engine that has so many cases at work at once dies whenever the culprit is one of them."""
+        suspicion, deaths, left = Suspicion(), 0, list(CASES)
+        groups: list[tuple[str, ...]] = [CASES]
+        while CASES[culprit] not in suspicion.guilty:
+            for group in groups:
+                windows = [group[start : start + num_in_flight] for start in range(0, len(group), num_in_flight)]
+                deadly = next((window for window in windows if CASES[culprit] in window), None)
+                if deadly is not None:
+                    deaths += 1
+                    suspicion = suspicion.after(deadly, "")
+                    break
+            groups = suspicion.groups([case_id for case_id in left if case_id not in suspicion.guilty])
+        assert list(suspicion.guilty) == [CASES[culprit]]
+        assert deaths <= (2 if num_in_flight <= 16 else 3)
+
+    @given(st.lists(st.sampled_from(CASES), unique=True, max_size=100), st.lists(st.sampled_from(CASES), unique=True, max_size=100))
+    def test_each_case_is_in_one_group(self, first: list[str], second: list[str]) -> None:
+        groups = Suspicion().after(first, "").after(second, "").groups(CASES)
+        assert sorted(case_id for group in groups for case_id in group) == list(CASES)

@@ -1,0 +1,198 @@
+"""Kills processes of runs at random moments, resumes the runs, and compares their rows with those of one that nobody disturbed.
+
+    python -m benchmarks.fault_campaign --backend vllm --victim engine --kills 20 --seed 1
+
+`worker` and `controller` run with -n2 (vLLM with -n1: two of its engines fill a small machine), `engine` is vLLM's engine process,
+by turns in a run without workers and in one with -n1. Every session gets one SIGKILL, at a moment drawn over the length of the
+undisturbed run (for `engine` from the appearance of its process on), until a session came to its end before it; then the run is
+resumed once more. All is greedy, in float32, on a tiny checkpoint. The tests do a few of these; this does as many as wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.pytest_plugin.killing import CONFTEST, content, engines_of, generations, workers_of
+from tests.pytest_plugin.project import HEADER, Project, Run
+
+KILLS_PER_RUN = 5
+SESSION_TIMEOUT_S = 600
+EVAL = """
+def cases(data_dir): return [Case(id=f"c{{i:03}}") for i in range({num_cases})]
+def words(case): return f"{name} {{case.id}} " * (1 + int(case.id[1:]) % 5)
+{request}
+pytestmark = pytest.mark.eval(cases=cases, request=asks, options=GenerationOptions(max_new_tokens={num_tokens}))
+
+@pytest.mark.gate("n >= 0")
+def test_s(case, generation, score): score(n=len(generation.text))
+"""
+PLAIN = """
+def asks(case): return TextGenerationRequest([{"role": "user", "content": words(case)}])
+"""
+STEPPED = """
+def asks(case):
+    (first,) = yield [TextGenerationRequest([{"role": "user", "content": words(case)}])], GenerationOptions(max_new_tokens=8)
+    return TextGenerationRequest([{"role": "user", "content": f"{case.id} {first.text[:20]}"}])
+"""
+SIZES = {"fake": (60, 256), "hf": (48, 24), "vllm": (200, 64)}
+"""By backend: cases of each of two evals, and new tokens."""
+
+
+@dataclass
+class Tally:
+    """What the campaign came to."""
+
+    num_kills: int = 0
+    num_sessions: int = 0
+    num_runs: int = 0
+    problems: list[str] = field(default_factory=list)
+    moments: list[float] = field(default_factory=list)
+
+
+class Campaign:
+    """Runs of one backend, with one kind of victim."""
+
+    def __init__(self, root: Path, backend: str, victim: str, seed: int) -> None:
+        num_cases, num_tokens = SIZES[backend]
+        values = {"num_cases": num_cases, "num_tokens": num_tokens}
+        self.backend, self.victim = backend, victim
+        self.draw = random.Random(seed)
+        self.project = Project(root / "project").write(
+            conftest=CONFTEST if backend == "fake" else "",
+            test_plain=HEADER + EVAL.format(name="plain", request=PLAIN, **values),
+            test_stepped=HEADER + EVAL.format(name="stepped", request=STEPPED, **values),
+        )
+        self.options = self._options(root)
+        self.tally = Tally()
+
+    def _options(self, root: Path) -> tuple[str, ...]:
+        if self.backend == "fake":
+            return ()
+        from fixtures.make_tiny_checkpoint import make_tiny_checkpoint
+
+        own = ("--device=cpu",) if self.backend == "hf" else ("--max-model-len=512",)
+        return (f"--model={make_tiny_checkpoint(root / 'tiny')}", "--dtype=float32", *own)
+
+    def mode(self) -> tuple[str, ...]:
+        """Return xdist's part of the next session's command line."""
+        if self.victim == "engine":
+            return () if self.tally.num_sessions % 2 else ("-p", "xdist", "-n1")
+        return ("-p", "xdist", "-n1" if self.backend == "vllm" else "-n2")
+
+    def session(self, run_id: str, is_new: bool, moment_s: float | None) -> tuple[Run, bool]:
+        """Return how a session ended, and whether anything was killed; without a moment nothing is."""
+        start = ("--run-id", run_id, *self.options) if is_new else ("--resume", run_id)
+        with self.project.start(*start, *self.mode(), backend=self.backend if is_new else None) as process:
+            killed = moment_s is not None and self._kill(process, moment_s)
+            output, _ = process.communicate(timeout=SESSION_TIMEOUT_S)
+        self.tally.num_sessions += 1
+        return Run(process.returncode, output, 0.0, self.project.root, run_id), killed
+
+    def _kill(self, process: subprocess.Popen[str], moment_s: float) -> bool:
+        if self.victim == "engine":
+            wait_until(lambda: process.poll() is not None or engines_of(process.pid))
+        deadline = time.monotonic() + moment_s
+        wait_until(lambda: process.poll() is not None or time.monotonic() > deadline)
+        if process.poll() is not None:
+            return False
+        if self.victim == "controller":
+            os.kill(process.pid, signal.SIGKILL)
+            return True
+        found = engines_of(process.pid) if self.victim == "engine" else workers_of(process.pid)
+        if found:
+            self.draw.choice(found).kill()
+        return bool(found)
+
+    def calm(self) -> tuple[Run, float]:
+        """Return the undisturbed run and the seconds within which a session may be killed."""
+        began, engine_at = time.monotonic(), None
+        with self.project.start("--run-id", "calm", *self.options, *self.mode(), backend=self.backend) as process:
+            while process.poll() is None:
+                if engine_at is None and (self.victim != "engine" or engines_of(process.pid)):
+                    engine_at = time.monotonic()
+                time.sleep(0.05)
+                if process.poll() is None and time.monotonic() - began > SESSION_TIMEOUT_S:
+                    raise RuntimeError("the undisturbed run does not end")
+            output = process.communicate()[0]
+        self.tally.num_sessions += 1
+        run = Run(process.returncode, output, 0.0, self.project.root, "calm")
+        if run.exit_code != 0:
+            raise RuntimeError(f"the undisturbed run failed:\n{output[-3000:]}")
+        return run, time.monotonic() - (engine_at or began)
+
+    def disturb(self, calm: Run, span_s: float, most: int) -> None:
+        """Kill, resume and kill again one run, then compare it."""
+        self.tally.num_runs += 1
+        run_id, begun, num_kills = f"r{self.tally.num_runs}", False, 0
+        while True:
+            moment_s = self.draw.uniform(0.0, span_s) if num_kills < most else None
+            run, killed = self.session(run_id, not begun, moment_s)
+            if killed and moment_s is not None:
+                num_kills += 1
+                self.tally.moments.append(round(moment_s, 2))
+            begun = begun or any((run.run_dir / "journal").glob("*.jsonl"))
+            if not begun and run.run_dir.exists():
+                run_id += "b"  # killed before it began, and --resume would say so
+            if begun and not killed and run.exit_code == 0:
+                break
+            if not killed and run.exit_code != 0:
+                self.tally.problems.append(f"{run_id}: exit code {run.exit_code}: {run.output[-500:]}")
+                break
+        self.tally.num_kills += num_kills
+        self._compare(run, calm)
+        print(f"{run_id}: {num_kills} kills, {len(run.rows)} rows, {'equal' if not self.tally.problems else 'NOT equal'}", flush=True)
+
+    def _compare(self, run: Run, calm: Run) -> None:
+        counts, wanted = generations(run.run_dir), generations(calm.run_dir)
+        lost, twice = wanted.keys() - counts.keys(), [place for place, number in counts.items() if number > 1]
+        differing = sum(one != other for one, other in zip(content(run), content(calm), strict=False))
+        if lost or twice or differing or len(run.rows) != len(calm.rows):
+            self.tally.problems.append(f"{run.run_id}: {len(lost)} lost, {len(twice)} twice, {differing} rows differ, {len(run.rows)} rows")
+
+
+def wait_until(condition: object) -> None:
+    """Return when it holds."""
+    assert callable(condition)
+    while not condition():
+        time.sleep(0.02)
+
+
+def main() -> int:
+    """Print the moments and one row for the table; 1 if any run differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=tuple(SIZES), default="fake")
+    parser.add_argument("--victim", choices=("worker", "controller", "engine"), default="worker")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.victim == "engine" and options.backend != "vllm":
+        parser.error("only vLLM has an engine process: --backend vllm")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="evalharness-faults-") as folder:
+        campaign = Campaign(Path(folder), options.backend, options.victim, options.seed)
+        calm, span_s = campaign.calm()
+        print(f"undisturbed: {len(calm.rows)} rows; seed {options.seed}, kills within {span_s:.1f} s", flush=True)
+        tally = campaign.tally
+        while tally.num_kills < options.kills and not tally.problems:
+            campaign.disturb(calm, span_s, min(KILLS_PER_RUN, options.kills - tally.num_kills))
+    print(f"moments: {tally.moments}")
+    for problem in tally.problems:
+        print(problem)
+    print(
+        f"| {options.backend} | {options.victim} | {options.seed} | {tally.num_kills} | {tally.num_runs} | {tally.num_sessions} "
+        f"| {'all equal' if not tally.problems else '**differ**'} | {time.monotonic() - started:.0f} s |"
+    )
+    return 1 if tally.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
