@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -163,7 +163,7 @@ class Engine:
         plugins: Sequence[Any] = (),
         should_stop: Callable[[], bool] = lambda: False,
         on_asked: Callable[[int], None] = lambda position: None,
-    ) -> Iterator[tuple[int, Outcome]]:
+    ) -> Generator[tuple[int, Outcome], None, None]:
         """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
 
         `options` is one for all or one per request. Everything that can be refused is refused at the first `next`,

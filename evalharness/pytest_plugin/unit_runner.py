@@ -7,6 +7,7 @@ on its own answers. A little over 300 lines: one thread and its lock, whose part
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -253,10 +254,11 @@ class UnitRunner:
             def on_asked(number: int, case_ids: Sequence[str] = case_ids) -> None:
                 self._in_flight.begin(case_ids[number])
 
-            outcomes = self._engine.stream(requests, options, plugins=acting, should_stop=self._should_stop, on_asked=on_asked)
-            for number, outcome in outcomes:
-                self._in_flight.end(case_ids[number])
-                self._take(group[number], outcome)
+            stream = self._engine.stream(requests, options, plugins=acting, should_stop=self._should_stop, on_asked=on_asked)
+            with contextlib.closing(stream) as outcomes:  # in this thread, whatever `_take` raises: the engine's lock is held
+                for number, outcome in outcomes:
+                    self._in_flight.end(case_ids[number])
+                    self._take(group[number], outcome)
 
     def _should_stop(self) -> bool:
         self._progress.num_signs += 1  # engines ask at least once per decoding step
