@@ -67,8 +67,8 @@ def _bare(request: Callable[[Any], Any]) -> tuple[Any, Any]:
 class CaseRequest:
     """Asks one case's request function. Whatever it raises, or asks wrongly, is a failure of this case alone.
 
-    `options_of(step, position, options)` gives a step request's options with their seed; `check` raises for options that the
-    engine cannot honour.
+    `options_of(step, position, options)` gives a step request's options with what outranks them, and their seed; `check`
+    raises for options that the engine cannot honour.
     """
 
     def __init__(
@@ -151,10 +151,11 @@ class CaseRequest:
         if len(each) != len(requests):
             return self._failure("error", f"{where} has {len(requests)} requests but {len(each)} options; give one for all or one for each")
         try:
-            self._check({id(one): one for one in each}.values())
+            decoded = tuple(self._options_of(number - 1, position, one) for position, one in enumerate(each))
+            self._check({id(one): one for one in decoded}.values())
         except EvalHarnessError as error:
             return self._failure("error", f"step {number}: {error}", error)
-        step = Step(tuple(requests), tuple(self._options_of(number - 1, position, one) for position, one in enumerate(each)))
+        step = Step(tuple(requests), decoded)
         self.steps.append(step)
         return step
 

@@ -51,7 +51,8 @@ class EvalModule:
 
     `variants` are the decodings of every case: decode settings × samples. Their seed is the run's or the marker's. `seed` is
     that of step requests whose options name none, or, where `seed_is_set` for the run, of all. `plugins` act on the
-    question itself, not on its steps. `compares_engines`: it has nothing to say about an engine that stands alone.
+    question itself, not on its steps. `compares_engines`: it has nothing to say about an engine that stands alone. `overrides` are
+    the decoding options of the command line and the settings, which outrank those of the eval: of its question and of its steps.
     """
 
     name: str
@@ -64,6 +65,7 @@ class EvalModule:
     seed_is_set: bool = False
     plugins: tuple[Any, ...] = ()
     compares_engines: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     directions: Mapping[str, str] = field(default_factory=dict)
     """Scores that are not better when higher: "lower", or "none" for what is neither good nor bad."""
 
@@ -84,6 +86,7 @@ class EvalModule:
         return CaseRequest(case, self.request, partial(self._step_options, case), check)
 
     def _step_options(self, case: Case, step: int, position: int, options: GenerationOptions) -> GenerationOptions:
+        options = _overridden(options, self.overrides, f"request of {self.name}")
         if not options.samples:
             return options
         seed = self.seed if options.seed is None or self.seed_is_set else options.seed
@@ -117,7 +120,19 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     variants = _variants(given, num_samples, path, run)
     plugins, compares = _plugins(given, path), given.get("across") is not None
     asked = (name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"), plugins, compares)
-    return EvalModule(*asked, directions=_directions(given, path))
+    return EvalModule(*asked, overrides=_overrides(run), directions=_directions(given, path))
+
+
+def _overrides(run: RunConfig) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in _OVERRIDES if run.is_set(name) and getattr(run, name) is not None}
+
+
+def _overridden(options: GenerationOptions, overrides: Mapping[str, Any], where: str) -> GenerationOptions:
+    options = replace(options, **overrides) if overrides else options  # the same object is checked once
+    if "top_p" in overrides and not options.samples:
+        problem = f"--top-p {overrides['top_p']} has no effect with greedy decoding; set a temperature above 0 or leave it out"
+        raise ConfigError(f"{where}: {problem}")
+    return options
 
 
 def _directions(given: Mapping[str, Any], path: str) -> dict[str, str]:
@@ -194,13 +209,10 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
     settings = list(marked) if isinstance(marked, (list, tuple)) else [marked]
     if not settings or not all(isinstance(options, GenerationOptions) for options in settings):
         raise ConfigError(f"{path}: options must be GenerationOptions or a list of them, got {marked!r}")
-    overrides = {name: getattr(run, name) for name in _OVERRIDES if run.is_set(name) and getattr(run, name) is not None}
     first_seed = min((options.seed for options in settings if options.seed is not None), default=0)
     variants: list[GenerationOptions] = []
     for options in settings:
-        options = replace(options, **overrides)
-        if run.is_set("top_p") and not options.samples:
-            raise ConfigError(f"{path}: --top-p {run.top_p} has no effect with greedy decoding; set a temperature above 0 or leave it out")
+        options = _overridden(options, _overrides(run), path)
         if num_samples > 1 and not options.samples:
             raise ConfigError(f"{path}: num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0")
         seed = run.seed if options.seed is None else options.seed

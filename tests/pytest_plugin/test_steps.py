@@ -139,6 +139,26 @@ def test_each_request_has_its_options_and_its_seed_and_samples_share_the_steps(p
     assert [line["steps"] for line in run.journal if line["kind"] == "generation"] == [[2, 2]] * 8
 
 
+class TestDecodingOptionsOfTheCommandLine:
+    def steps(self, project: Project, *options: str) -> tuple[Run, list[dict]]:
+        run = project.write(test_a=STEPS + "def test_s(case, generation, steps): pass\n").run_inline(*options)
+        return run, [one for row in run.rows for step in row.get("steps", ()) for one in step]
+
+    def test_they_outrank_those_of_the_steps(self, project: Project) -> None:
+        run, steps = self.steps(project, "--temperature", "0.5", "--max-new-tokens", "3", "--top-p", "0.9")
+        assert [row["outcome"] for row in run.rows] == ["pass"] * 4
+        assert {one["finish_reason"] for one in steps} == {"length"}
+        assert len({one["seed"] for one in steps}) == len(steps) == 4  # greedy steps would have none
+
+    def test_one_that_a_step_would_pass_over_is_refused_by_name(self, project: Project) -> None:
+        sampled = STEPS.replace("request=request)", "request=request, options=GenerationOptions(temperature=0.5))")
+        run = project.write(test_a=sampled + "def test_s(case, generation): pass\n").run_inline("--top-p", "0.9")
+        problems = {row["problem"] for row in run.rows if row["outcome"] == "error"}
+        assert problems == {
+            "step 1: request of a: --top-p 0.9 has no effect with greedy decoding; set a temperature above 0 or leave it out"
+        }
+
+
 def test_the_runs_seed_is_that_of_the_steps(project: Project) -> None:
     project.write(test_a=OPTIONS)
     seeds = [
