@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 import evalharness.pytest_plugin
 from evalharness.config import OPTIONS, RunConfig, Setting
 from evalharness.errors import RecordError
+from evalharness.pytest_plugin.original_cases import likely_roots
 from evalharness.pytest_plugin.rescoring import RescoringSession
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.pytest_plugin.stored_tests import StoredTestsSession
@@ -82,7 +83,7 @@ def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
     paths = list(recorded.records.evals)
     if not paths:
         raise RecordError(f"run {recorded.run_id} was killed before it had said what its evals are; nothing can be scored again")
-    for root in _likely_roots(recorded):
+    for root in likely_roots(recorded):
         found = [path for path in paths if (root / path).is_file()]
         if found:
             return root, found
@@ -90,12 +91,6 @@ def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
         f"the evals of run {recorded.run_id} are not here: {', '.join(paths)}; run this in the project that they belong to, "
         "or judge the generations by other tests with --tests"
     )
-
-
-def _likely_roots(recorded: RecordedRun) -> Iterator[Path]:
-    here = Path.cwd()
-    yield from (here, *here.parents)
-    yield from recorded.run_dir.absolute().parents
 
 
 def _tests_module(path: Path) -> Path:

@@ -15,8 +15,9 @@ import pytest
 from evalharness.cases import Case
 from evalharness.config import RunConfig
 from evalharness.contracts import GenerationOptions
-from evalharness.errors import ConfigError
+from evalharness.errors import ConfigError, RecordError
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, takes
+from evalharness.pytest_plugin.original_cases import OriginalCases
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.rescoring import RescoringSession
 from evalharness.pytest_plugin.session import utc_now
@@ -26,14 +27,35 @@ from evalharness.run_merge import CaseRecords, RunRecords
 __all__ = ["StoredCase", "StoredTestsSession", "stored_cases"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StoredCase(Case):
-    """A case as a run recorded it: id, group and tags of its row; `eval` names the eval that asked it."""
+    """A case as a run recorded it: id, group and tags of its row; `eval` names the eval that asked it.
+
+    `reference`, and whatever else the eval's own cases have, is looked up in `original` when a test asks for it.
+    """
 
     eval: str
+    original: OriginalCases
+
+    def __repr__(self) -> str:
+        return f"StoredCase({self.eval!r}, {self.id!r})"
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "reference":
+            return self.original.find(self.eval, self.id).reference
+        return super().__getattribute__(name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            original = self.original.find(self.eval, self.id)
+        except RecordError as error:
+            raise AttributeError(f"case {self.id!r} has no {name!r}: {error}") from error
+        return getattr(original, name)
 
 
-def stored_cases(records: RunRecords) -> dict[tuple[str, str, str], StoredCase]:
+def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str, str, str], StoredCase]:
     """Return every case that has a recorded outcome, by engine, eval and case id, in the order of the run."""
     known = {entry["name"]: entry["cases"] for entry in records.evals.values()}
     keys = [(row["engine"], row["eval"], row["case_id"]) for row in records.rows.values()]
@@ -41,7 +63,8 @@ def stored_cases(records: RunRecords) -> dict[tuple[str, str, str], StoredCase]:
     found = {}
     for engine, name, case_id in dict.fromkeys([*(key for key in keys if key in asked), *asked]):
         facts = known.get(name, {}).get(case_id, {})
-        found[engine, name, case_id] = StoredCase(id=case_id, eval=name, group=facts.get("group"), tags=facts.get("tags", {}))
+        facts = {"group": facts.get("group"), "tags": facts.get("tags", {})}
+        found[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, **facts)
     return found
 
 
@@ -61,7 +84,7 @@ class StoredTestsSession(RescoringSession):
 
     def __init__(self, recorded: RecordedRun, run: RunConfig, root: Path) -> None:
         super().__init__(recorded, run, root)
-        self._stored = stored_cases(recorded.records)
+        self._stored = stored_cases(recorded.records, OriginalCases(recorded, run))
         rows = recorded.records.rows.values()
         self._options = {(row["engine"], row["eval"], row["case_id"]): row["options"] for row in rows if row.get("options")}
 

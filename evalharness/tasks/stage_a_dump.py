@@ -72,9 +72,10 @@ def _references(mission: str, data_dir: Path, path: Path | str) -> dict[PhotoKey
 def _scored(case: StageACase, row: Mapping[str, Any], number: int) -> dict[str, Any]:
     text = row["per_image"][f"image_{number}"]
     summary = parse_summary(text, case.domain)
-    problem = summary.problem if not summary.tolerant_valid else "; ".join(summary.violations[:3])
-    # What was wrong with the form was cleaned away, and the header with it: nothing is known of either.
-    cleaned = replace(summary, format_problems=()) if summary.tolerant_valid else summary
+    # Headers were cleaned away, and what was wrong with the form, too: nothing is known of either. What is left is that nothing can
+    # be read, the last of such a text's problems.
+    cleaned = replace(summary, format_problems=() if summary.tolerant_valid else summary.format_problems[-1:])
+    problem = "; ".join((*cleaned.format_problems, *cleaned.violations[:3]))
     return {
         "case_id": case.id,
         "group": case.group,

@@ -34,6 +34,7 @@ _ACCEPTED: dict[str, Label] = {
 }
 # A turn of the chat that came back before the answer. Only as a line of its own: a reason may hold the word.
 _TURNS = frozenset({"assistant", "assistant:", "<|im_start|>assistant"})
+_MARKDOWN = "*_#` "
 _RULE_ID = re.compile(r"(?<![A-Za-z0-9])[GS][0-9]+(?![A-Za-z0-9])")
 _IMAGE = re.compile(r"Image([0-9]{1,6})")
 _SUMMARY = re.compile(r"总结\s*[:：]\s*\S")
@@ -127,7 +128,7 @@ def _refusal(lines: list[str]) -> Problem | None:
     if not lines:
         return Problem("empty", "the answer is empty")
     if any("**" in line or line.startswith(("#", "`")) for line in lines):
-        marked = next((line for line in lines if _starts(line.lstrip("*#` "), "verdict")), "")
+        marked = next((line for line in lines if _starts(line.lstrip(_MARKDOWN), "verdict")), "")
         if marked and not _starts(marked, "verdict"):
             return Problem("markdown", "markdown stands around the answer")
     if len(lines) != 2:
@@ -140,8 +141,9 @@ def _refusal(lines: list[str]) -> Problem | None:
         if not re.search("[:：]", line):
             return Problem("key", f"line {number} has no colon")
     if _word(_value(lines[0])) not in _ACCEPTED:
-        kind = "third_state" if third_states(_value(lines[0])) else "word"
-        return Problem(kind, f"the verdict must be 通过 or 不通过, got {_value(lines[0])[:MAX_SHOWN]!r}")
+        word = _value(lines[0])
+        kind = "third_state" if third_states(word) else "markdown" if _word(word.strip(_MARKDOWN)) in _ACCEPTED else "word"
+        return Problem(kind, f"the verdict must be 通过 or 不通过, got {word[:MAX_SHOWN]!r}")
     return None if _value(lines[1]) else Problem("no_reason", "the reason is empty")
 
 

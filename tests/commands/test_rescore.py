@@ -481,6 +481,40 @@ class TestOtherTests:
             kept = ("generation", "generations", "options", "group", "tags", "engine", "checkpoint", "prompt_sha256")
             assert {key: row.get(key) for key in kept} == {key: old.get(key) for key in kept}
 
+    REFERENCES = MARK.replace("cases=cases", "cases=with_references").replace(
+        "pytestmark", '''class Known(Case):
+    @property
+    def length(self): return len(self.reference)
+
+def with_references(data_dir):
+    return [Known(id=case.id, group=case.group, tags=case.tags, reference=case.id * 2) for case in cases(data_dir)]
+
+pytestmark''', 1)  # fmt: skip
+
+    def test_references_are_those_that_the_evals_loader_gives(self, project: Project) -> None:
+        check = "def test_x(case, generation): assert (case.reference, case.length, hasattr(case, 'nothing')) == (case.id * 2, 4, False)\n"
+        live = project.write(test_a=self.REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        rescored = again(project, live, "--tests", "helper_check.py")
+        assert (rescored.exit_code, rescored.counts) == (0, {"pass": 4}), rescored.output
+
+    def test_a_reference_that_is_not_here_any_more_is_an_error_that_says_why(self, project: Project) -> None:
+        check = "def test_x(case, generation): assert len(case.reference) == 4\n"
+        live = project.write(test_a=self.REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        (project.root / "test_a.py").unlink()
+        rescored = again(project, live, "--tests", "helper_check.py")
+        assert rescored.counts == {"error": 4}
+        problem = "a run records id, group and tags of case 'c0'; for more its eval is needed: test_a.py is not here"
+        assert problem in rescored.row("c0")["problem"]
+
+    def test_a_reference_of_a_case_that_is_gone_is_an_error_of_that_case(self, project: Project) -> None:
+        check = "def test_x(case, generation): assert len(case.reference) == 4\n"
+        live = project.write(test_a=self.REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        fewer = self.REFERENCES.replace("in cases(data_dir)]", "in cases(data_dir)[1:]]")
+        project.write(test_a=fewer + "def test_s(case, generation): pass\n")
+        rescored = again(project, live, "--tests", "helper_check.py")
+        assert rescored.counts == {"error": 1, "pass": 3}
+        assert "eval 'a' has no case 'c0' any more" in rescored.row("c0")["problem"]
+
     def test_failures_stay_what_they_were(self, project: Project) -> None:
         script = project.script({"contains": "c1", "invalid": "no"}, {"contains": "c2", "error": "gone"}, {"text": "fine"})
         live = project.write(test_a=MARK + "def test_s(case, generation): pass\n", helper_check=self.CHECK).run_inline("--model", script)
