@@ -1,15 +1,17 @@
-"""Time and memory of `write_reports` and of a comparison on made-up runs: `python benchmarks/reports.py [--cases N] [--text-chars N]`."""
+"""Time and memory of reports, a comparison and a timeline on made-up runs: `python benchmarks/reports.py [--cases N] [--images N]`."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import json
 import random
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,25 @@ _MISSIONS = ("RRU安装检查", "BBU安装检查", "线缆整理")
 _CATEGORIES = tuple(f"category-{number:02d}" for number in range(12))
 
 
-def sample_row(number: int, rng: random.Random, text_chars: int) -> dict[str, Any]:
+def make_photos(folder: Path, count: int) -> list[dict[str, Any]]:
+    """Write so many JPEGs of a megapixel, each with bytes of its own, and return what a generation says of each."""
+    from PIL import Image
+
+    folder.mkdir()
+    small = Image.frombytes("RGB", (96, 72), random.Random(0).randbytes(96 * 72 * 3))
+    with io.BytesIO() as file:
+        small.resize((1152, 864)).save(file, "JPEG", quality=85)
+        content = file.getvalue()
+    found = []
+    for number in range(count):
+        path = folder / f"{number:05d}.jpg"
+        path.write_bytes(content + number.to_bytes(8, "big"))
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        found.append({"width": 1152, "height": 864, "sha256": sha256, "path": str(path)})
+    return found
+
+
+def sample_row(number: int, rng: random.Random, text_chars: int, photo: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return one row as the recorder writes it; about one in twenty is not parsed, one in fifty hits the length cap."""
     valid = rng.random() > 0.05
     text = (f'{{"统计": [{{"类别": "标签", "文本": {{"DEMO-{number}": 1}}}}]}} ' * (text_chars // 40 + 1))[:text_chars]
@@ -36,6 +56,7 @@ def sample_row(number: int, rng: random.Random, text_chars: int) -> dict[str, An
         "fallback": None,
         "ignored_options": [],
         "prompt_sha256": f"{number:064x}",
+        **({} if photo is None else {"images": [photo]}),
     }
     return {
         "run_id": "bench",
@@ -60,13 +81,14 @@ def sample_row(number: int, rng: random.Random, text_chars: int) -> dict[str, An
     }
 
 
-def make_run(run_dir: Path, num_cases: int, text_chars: int, seed: int = 0) -> None:
-    """Write run.json and samples.jsonl of a run with `num_cases` cases of one eval on one engine."""
+def make_run(run_dir: Path, num_cases: int, text_chars: int, seed: int = 0, photos: Sequence[dict[str, Any]] = ()) -> None:
+    """Write run.json and samples.jsonl of a run with `num_cases` cases of one eval on one engine; the first cases have a photo each."""
     rng = random.Random(seed)
     run_dir.mkdir(exist_ok=True)
     with (run_dir / "samples.jsonl").open("w", encoding="utf-8") as file:
         for number in range(num_cases):
-            file.write(json.dumps(sample_row(number, rng, text_chars)) + "\n")
+            photo = photos[number] if number < len(photos) else None
+            file.write(json.dumps(sample_row(number, rng, text_chars, photo)) + "\n")
     gate = {"eval": "stage_a", "test": "test_summary", "engine": "fake:tiny", "expression": "valid >= 0.9", "metric": "valid"}
     run = {
         "schema_version": 1,
@@ -85,21 +107,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, help="Number of cases (default 10000)")
     parser.add_argument("--text-chars", type=int, default=200, help="Length of a text in characters (default 200)")
+    parser.add_argument("--images", type=int, default=2_000, help="Number of cases with a photo (default 2000)")
     parser.add_argument("--rounds", type=int, default=5, help="Rounds; the best counts (default 5)")
     asked = parser.parse_args()
 
     started = time.perf_counter()
     from evalharness.comparison.changes import compare
     from evalharness.comparison.sides import read_side
+    from evalharness.comparison.timeline import timeline_of
+    from evalharness.comparison.tracks import read_tracks
     from evalharness.report.compare_files import write_comparison
     from evalharness.report.tables import load_tables
+    from evalharness.report.timeline_files import write_timelines
     from evalharness.report.writing import terminal_summary, write_reports
 
     import_s = time.perf_counter() - started
     with tempfile.TemporaryDirectory() as folder:
         run_dir, other_dir = Path(folder) / "one", Path(folder) / "two"
-        make_run(run_dir, asked.cases, asked.text_chars)
-        make_run(other_dir, asked.cases, asked.text_chars, seed=1)
+        photos = make_photos(Path(folder) / "photos", min(asked.images, asked.cases))
+        make_run(run_dir, asked.cases, asked.text_chars, photos=photos)
+        make_run(other_dir, asked.cases, asked.text_chars, seed=1, photos=photos)
         samples_bytes = (run_dir / "samples.jsonl").stat().st_size
         baseline_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         steps: dict[str, Callable[[], object]] = {
@@ -107,6 +134,7 @@ def main() -> None:
             "write_reports": lambda: write_reports(run_dir),
             "terminal_summary": lambda: terminal_summary(run_dir),
             "compare": lambda: write_comparison([compare(read_side(str(run_dir)), read_side(str(other_dir)), anyway=True)], other_dir),
+            "timeline": lambda: write_timelines(list(map(timeline_of, read_tracks([run_dir], []))), [], other_dir),
         }
         print(f"{asked.cases} cases, samples.jsonl {samples_bytes / 1e6:.1f} MB; importing pandas and tabulate {import_s:.2f} s")
         print("| step | best of | wall s | CPU s | CPU µs per case |\n|:--|--:|--:|--:|--:|")

@@ -33,7 +33,7 @@ __all__ = ["compare"]
     "--out",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where compare.md, compare.csv and compare_cases.csv go (default: the first candidate's run)",
+    help="Where compare.html, compare.md, compare.csv and compare_cases.csv go (default: the first candidate's run)",
 )
 @click.option("--anyway", is_flag=True, help="Compare also what was asked differently, with a warning (default: refuse)")
 @click.option(

@@ -1,4 +1,4 @@
-"""compare.md, compare.csv and compare_cases.csv in a folder; the same comparisons give the same bytes."""
+"""compare.html, compare.md, compare.csv and compare_cases.csv in a folder; the same comparisons give the same bytes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from evalharness.comparison.changes import Comparison
 from evalharness.errors import RecordError
 from evalharness.report.compare_csv import write_compare_cases_csv, write_compare_csv
 from evalharness.report.compare_markdown import comparison_blocks
+from evalharness.report.compare_page import write_compare_page
 from evalharness.report.files import replacing
 
 __all__ = ["write_comparison"]
 
 
 def write_comparison(comparisons: Sequence[Comparison], folder: Path) -> list[Path]:
-    """Write the three files and return their paths; raises `RecordError` where they cannot be written."""
+    """Write the four files and return their paths; raises `RecordError` where they cannot be written, or a run cannot be read."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
-    paths = [folder / name for name in ("compare.md", "compare.csv", "compare_cases.csv")]
+    paths = [folder / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv")]
     with replacing(paths[0]) as file:
-        file.write("\n\n".join(comparison_blocks(comparisons)) + "\n")
+        write_compare_page(comparisons, file)
     with replacing(paths[1]) as file:
-        write_compare_csv(comparisons, file)
+        file.write("\n\n".join(comparison_blocks(comparisons)) + "\n")
     with replacing(paths[2]) as file:
+        write_compare_csv(comparisons, file)
+    with replacing(paths[3]) as file:
         write_compare_cases_csv(comparisons, file)
     return paths

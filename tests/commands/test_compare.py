@@ -29,12 +29,14 @@ class TestCompare:
         done = command("compare", base, candidate)
         assert (done.returncode, done.stderr) == (1, "")
         assert "REGRESSED: f1" in done.stdout
-        assert done.stdout.endswith("\n".join(str(candidate / name) for name in ("compare.md", "compare.csv", "compare_cases.csv\n")))
+        assert done.stdout.endswith(
+            "\n".join(str(candidate / name) for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv\n"))
+        )
 
     def test_no_regression_ends_with_0(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         base, candidate = pair(tmp_path, cases([1.0] * 60), cases([1.0] * 60))
         assert main(["compare", str(base), str(candidate), "--out", str(tmp_path / "out")]) == 0
-        assert {path.name for path in (tmp_path / "out").iterdir()} == {"compare.md", "compare.csv", "compare_cases.csv"}
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {"compare.html", "compare.md", "compare.csv", "compare_cases.csv"}
         assert not (candidate / "compare.md").exists()
         assert "no difference shown" in capsys.readouterr().out
 

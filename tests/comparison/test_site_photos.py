@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ import pytest
 
 from evalharness.comparison.changes import REGRESSED, compare
 from evalharness.comparison.sides import read_side
+from evalharness.report.compare_files import write_comparison
+from evalharness.report.compare_terminal import comparison_lines
 from evalharness.tasks import stage_a
 from tests.comparison.runs import ENGINE, run_dir
 from tests.report.runs import row
@@ -62,3 +67,19 @@ def test_the_other_way_round_it_is_an_improvement(folder: Path) -> None:
         {change.metric: -change.change.difference for change in there.metrics}
     )
     assert [change.p_corrected for change in back.metrics] == pytest.approx([change.p_corrected for change in there.metrics])
+
+
+def test_all_four_forms_tell_the_same_story(folder: Path, tmp_path: Path) -> None:
+    found = compare(read_side(str(folder / "final")), read_side(str(folder / "regressed")))
+    page, markdown, table, _ = (path.read_text("utf-8") for path in write_comparison([found], tmp_path))
+    terminal = "\n".join(comparison_lines([found], 140))
+    (line,) = [line for line in csv.DictReader(io.StringIO(table)) if (line["slice_key"], line["slice_value"]) == ("category", FORGOTTEN)]
+    assert (line["verdict"], float(line["candidate_value"])) == ("regressed", pytest.approx(1 / 23))
+    assert f"REGRESSED category {FORGOTTEN}: f1 of category 1.000 → 0.043" in terminal
+    assert re.search(rf"\| category +\| {FORGOTTEN} +\| f1 of category +\| \*\*REGRESSED\*\* .* 1\.000 \| +0\.043 ", markdown)
+    first = page[page.index("Lost where the average hides it") :]
+    assert re.search(
+        rf"</span> {FORGOTTEN}</th><td>f1 of category.*?REGRESSED</span></td><td class=\"num\">1\.000</td><td class=\"num\">0\.043<",
+        first,
+        re.DOTALL,
+    )

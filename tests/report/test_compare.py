@@ -1,4 +1,4 @@
-"""compare.md, compare.csv, compare_cases.csv and the lines on a terminal."""
+"""compare.md, compare.csv, compare_cases.csv and the lines on a terminal; the page has a file of its own."""
 
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ class TestCsv:
 
 def test_several_comparisons_share_the_files(tmp_path: Path, fallen: Comparison) -> None:
     paths = write_comparison([fallen, fallen], tmp_path / "out")
-    assert [path.name for path in paths] == ["compare.md", "compare.csv", "compare_cases.csv"]
-    shown = paths[0].read_text("utf-8")
+    assert [path.name for path in paths] == ["compare.html", "compare.md", "compare.csv", "compare_cases.csv"]
+    shown = paths[1].read_text("utf-8")
     assert shown.startswith("# 2 comparisons\n\n| candidate")
     assert shown.count("### Changed cases") == 2
 
