@@ -1,5 +1,5 @@
 # make evals ARGS="…"   run the evals (anything pytest takes)
-# make test  ARGS="…"   lint, then the project's own tests
+# make test  ARGS="…"   lint, then the project's own tests, on two to four cores; ARGS=-n0: one after the other, in one process
 # make lint             ruff and mypy
 # make format           let ruff rewrite the sources
 #
@@ -60,8 +60,10 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# A worker for each core, up to four: with more, all others wait for the one that has vLLM. Compiled modules are kept, whatever
+# the environment says: hundreds of processes import the package, each would compile it.
 test: lint
-	$(VENV)/bin/python -m pytest tests --timeout=900 $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests -n logical --maxprocesses 4 --dist loadfile --timeout=900 $(ARGS)
 
 format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,14 +31,28 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make warnings errors, here and not in pyproject.toml: evals run under that file too, on a user's libraries and data."""
     for line in _WARNINGS:
         config.addinivalue_line("filterwarnings", line)
+    if hasattr(config, "workerinput"):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, not imported yet: every worker has a core to itself, and models are tiny
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out files, as --dist=loadfile says, but all that start vLLM to one worker; None leaves other ways to xdist."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.distribution import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 _VLLM_ENGINES = frozenset({"vllm_vlm_backend", "vllm_engine"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Write into the JUnit file which tests start vLLM, by their marker; .ci/run counts them."""
+    """Write into the JUnit file which tests start vLLM, by their marker; .ci/run counts them. Refuse ids that change."""
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid} has an id that each process writes otherwise, so workers cannot share it: give ids=")
         if item.get_closest_marker("vllm") is not None:
             item.user_properties.append(("starts", "vllm"))
         elif _VLLM_ENGINES.intersection(getattr(item, "fixturenames", ())):

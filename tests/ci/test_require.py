@@ -63,8 +63,8 @@ class TestAnswers:
         assert (code, f"on vllm the cases ended as {{'{outcome}': 1}}, not all in an answer: ['broken']" in output) == (1, True)
 
 
-class TestVllm:
-    def ran(self, folder: Path, tests: str, *arguments: str) -> tuple[int, str]:
+class TestRan:
+    def ran(self, folder: Path, tests: str, *arguments: str, groups: tuple[str, ...] = ("vllm",)) -> tuple[int, str]:
         """Run tests under the real conftest.py and return what the check says of their JUnit file."""
         (folder / "conftest.py").write_text(CONFTEST.read_text("utf-8"))
         (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    vllm: x\n    slow: x\n")
@@ -73,17 +73,17 @@ class TestVllm:
         tested = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
         if tested.returncode == pytest.ExitCode.USAGE_ERROR:
             return tested.returncode, tested.stdout + tested.stderr
-        command = [sys.executable, CI / "require_vllm.py", folder / "out.xml"]
+        command = [sys.executable, CI / "require_ran.py", folder / "out.xml", *groups]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def test_those_with_the_marker_count_and_no_others(self, tmp_path: Path) -> None:
         tests = "@pytest.mark.vllm\ndef test_a(): pass\n\ndef test_vllm_by_name_only(): pass\n"
-        assert self.ran(tmp_path, tests) == (0, "1 tests started vLLM, none was skipped\n")
+        assert self.ran(tmp_path, tests) == (0, "1 tests of vllm ran, none was skipped\n")
 
     def test_names_do_not_count(self, tmp_path: Path) -> None:
         tests = "@pytest.mark.parametrize('name', ['vllm'])\ndef test_vllm(name): pass\n"
-        assert self.ran(tmp_path, tests) == (1, "no test started vLLM\n")
+        assert self.ran(tmp_path, tests) == (1, "no test of vllm ran\n")
 
     @pytest.mark.parametrize(
         "tests",
@@ -96,12 +96,23 @@ class TestVllm:
     )
     def test_one_skipped_fails(self, tmp_path: Path, tests: str) -> None:
         code, output = self.ran(tmp_path, "@pytest.mark.vllm\ndef test_a(): pass\n\n" + tests)
-        assert (code, "1 vLLM tests were skipped:\n  test_a::test_b: " in output) == (1, True)
+        assert (code, "1 tests of vllm were skipped:\n  test_a::test_b: " in output) == (1, True)
 
     def test_all_deselected_fails(self, tmp_path: Path) -> None:
         tests = "@pytest.mark.vllm\ndef test_a(): pass\n\ndef test_b(): pass\n"
-        assert self.ran(tmp_path, tests, "-m", "not vllm") == (1, "no test started vLLM\n")
+        assert self.ran(tmp_path, tests, "-m", "not vllm") == (1, "no test of vllm ran\n")
 
     def test_an_engine_without_the_marker_is_refused(self, tmp_path: Path) -> None:
         code, output = self.ran(tmp_path, "def test_a(vllm_vlm_backend): pass\n")
         assert (code, "test_a.py::test_a takes a vLLM engine, so it needs the marker vllm" in output) == (pytest.ExitCode.USAGE_ERROR, True)
+
+    def test_each_group_must_have_run(self, tmp_path: Path) -> None:
+        tests = "@pytest.mark.vllm\ndef test_a(): pass\n\ndef test_b(request): request.node.user_properties.append(('starts', 'browser'))\n"
+        said = "1 tests of vllm ran, none was skipped\n1 tests of browser ran, none was skipped\n"
+        assert self.ran(tmp_path, tests, groups=("vllm", "browser")) == (0, said)
+        code, output = self.ran(tmp_path, tests, "-k", "test_a", groups=("vllm", "browser"))
+        assert (code, "no test of browser ran" in output) == (1, True)
+
+    def test_an_id_that_each_process_writes_otherwise_is_refused(self, tmp_path: Path) -> None:
+        code, output = self.ran(tmp_path, "@pytest.mark.parametrize('x', [object()], ids=repr)\ndef test_a(x): pass\n")
+        assert (code, "so workers cannot share it: give ids=" in output) == (pytest.ExitCode.USAGE_ERROR, True)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,6 +144,7 @@ class Project:
     @contextlib.contextmanager
     def start(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake") -> Iterator[subprocess.Popen[str]]:
         """Start pytest in a process group of its own, which does not outlive the block."""
+        self._forget_bytecode()
         process = subprocess.Popen(
             self.command(*arguments, mode=mode, backend=backend),
             cwd=self.root,
@@ -162,6 +164,11 @@ class Project:
             assert process.stdout is not None
             process.stdout.close()
 
+    def _forget_bytecode(self) -> None:
+        """Remove what earlier runs compiled: a module written again within a second, as long as before, would be taken for that one."""
+        for folder in list(self.root.rglob("__pycache__")):
+            shutil.rmtree(folder, ignore_errors=True)  # a run that goes on may write there
+
     @staticmethod
     def command(*arguments: str, mode: str = "no-xdist", backend: str | None = "fake") -> list[str]:
         """Return the command line."""
@@ -171,6 +178,7 @@ class Project:
     def run_inline(self, *arguments: str, backend: str | None = "fake", env: Mapping[str, str] | None = None) -> Run:
         """Run pytest to its end in this process: for what needs neither signals nor workers."""
         chosen = ("--backend", backend) if backend is not None else ()
+        self._forget_bytecode()
         started = time.monotonic()
         output = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, _own_modules():
