@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from evalharness.comparison.changes import CaseChange, Comparison
 from evalharness.comparison.sheets import Side
 from evalharness.report.collecting import generations_of, mapping, text_of
+from evalharness.report.html.case_index import case_anchor
 from evalharness.report.html.pictures import PictureFile, picture_files
 from evalharness.report.reading import read_samples
 
-__all__ = ["NUM_CASES", "ShownCase", "shown_cases"]
+__all__ = ["NUM_CASES", "ShownCase", "report_link", "shown_cases"]
 
 NUM_CASES = 600
 """Changed cases of all comparisons together that a page shows, the worst of each first; compare_cases.csv has all."""
@@ -40,8 +43,8 @@ class _Rows(NamedTuple):
     candidate: Mapping[str, Any]
 
 
-def shown_cases(comparisons: Sequence[Comparison]) -> list[ShownCase]:
-    """Return the changed cases to be shown. Raises `RecordError` where rows cannot be read."""
+def shown_cases(comparisons: Sequence[Comparison], folder: Path | None = None) -> list[ShownCase]:
+    """Return the changed cases to be shown, with links from `folder` to reports. Raises `RecordError` where rows cannot be read."""
     share = max(1, NUM_CASES // len(comparisons))
     chosen = [(number, change) for number, one in enumerate(comparisons) for change in one.cases[:share]]
     wanted: dict[tuple[str, str], set[_Key]] = {}
@@ -49,7 +52,16 @@ def shown_cases(comparisons: Sequence[Comparison]) -> list[ShownCase]:
         for side in (comparisons[number].base, comparisons[number].candidate):
             wanted.setdefault((side.source, side.engine), set()).add(_key(change))
     rows = _read(wanted)
-    return [_shown(number, comparisons[number], change, rows) for number, change in chosen]
+    reports = {source: report_link(Path(source), folder) for source, _ in wanted} if folder is not None else {}
+    return [_shown(number, comparisons[number], change, rows, reports) for number, change in chosen]
+
+
+def report_link(run_dir: Path, folder: Path) -> str | None:
+    """Return the relative link from a folder to a run's report page, None where it has none."""
+    if not (run_dir / "report.html").is_file():
+        return None
+    relative = Path(os.path.relpath(run_dir / "report.html", folder)).as_posix()
+    return quote(relative, errors="surrogatepass")
 
 
 def _key(change: CaseChange) -> _Key:
@@ -71,7 +83,11 @@ def _read(wanted: Mapping[tuple[str, str], set[_Key]]) -> dict[tuple[str, str], 
 
 
 def _shown(
-    number: int, comparison: Comparison, change: CaseChange, rows: Mapping[tuple[str, str], Mapping[_Key, Mapping[str, Any]]]
+    number: int,
+    comparison: Comparison,
+    change: CaseChange,
+    rows: Mapping[tuple[str, str], Mapping[_Key, Mapping[str, Any]]],
+    reports: Mapping[str, str | None],
 ) -> ShownCase:
     def row_of(side: Side) -> Mapping[str, Any]:
         return rows.get((side.source, side.engine), {}).get(_key(change), {})
@@ -98,6 +114,10 @@ def _shown(
         "size": next(iter(_sizes(generations)), None),
         "truth": next((shapes for row in both[::-1] if (shapes := _shapes(row, "truth"))), []),
         "sides": [_side(line, row) for line, row in zip((change.base, change.candidate), both, strict=True)],
+        "links": [
+            f"{report}#{case_anchor(*_key(change)[:2], side.engine, change.case_id)}" if (report := reports.get(side.source)) else None
+            for side in (comparison.base, comparison.candidate)
+        ],
     }
     return ShownCase(entry, detail, pictures)
 

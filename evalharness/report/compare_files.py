@@ -23,7 +23,7 @@ def write_comparison(comparisons: Sequence[Comparison], folder: Path) -> list[Pa
         raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
     paths = [folder / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv")]
     with replacing(paths[0]) as file:
-        write_compare_page(comparisons, file)
+        write_compare_page(comparisons, file, folder)
     with replacing(paths[1]) as file:
         file.write("\n\n".join(comparison_blocks(comparisons)) + "\n")
     with replacing(paths[2]) as file:

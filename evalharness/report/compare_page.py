@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from evalharness.comparison.changes import (
@@ -45,9 +46,9 @@ _KINDS = {REGRESSED: "fail", IMPROVED: "pass", CHANGED: "invalid", SAME: "skip",
 _MARKS = {REGRESSED: "▼", IMPROVED: "▲", CHANGED: "◆", SAME: "=", NOT_ENOUGH: "?"}
 
 
-def write_compare_page(comparisons: Sequence[Comparison], file: TextIO) -> None:
-    """Write the page. Raises `RecordError` where the rows of a run cannot be read."""
-    cases = shown_cases(comparisons)
+def write_compare_page(comparisons: Sequence[Comparison], file: TextIO, folder: Path | None = None) -> None:
+    """Write the page; in `folder` it links to the runs' reports. Raises `RecordError` where the rows of a run cannot be read."""
+    cases = shown_cases(comparisons, folder)
     base = comparisons[0].base.label
     write_page(
         file,

@@ -10,6 +10,7 @@ from evalharness.comparison.tracks import read_tracks
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.report.columns import fit, table_lines, wrapped
 from evalharness.report.files import replacing
+from evalharness.report.reading import read_run
 from evalharness.report.safe_text import terminal_text
 from evalharness.report.timeline_choice import gate_metrics, main_curves
 from evalharness.report.timeline_csv import write_flips_csv, write_timeline_csv
@@ -48,6 +49,8 @@ def write_run_timeline(run_dir: Path) -> list[Path]:
     notes: list[str] = []
     problem = run_dir / "timeline_problem.txt"
     try:
+        if len(read_run(run_dir).get("engines") or ()) < 2:
+            return []
         tracks = [track for track in read_tracks([run_dir], notes) if len(track.points) > 1]
         if not tracks:
             return []

@@ -15,6 +15,7 @@ from typing import Any
 from evalharness.comparison.changes import CATEGORY
 from evalharness.comparison.sheets import RATES, CaseLine, was_judged
 from evalharness.comparison.timeline import TOKENS, Curve, Timeline
+from evalharness.report.compare_cases import report_link
 from evalharness.report.files import replacing
 from evalharness.report.html.blocks import json_block, packed_block
 from evalharness.report.html.page import write_page
@@ -44,7 +45,7 @@ def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], pat
             title=f"Timeline · {timelines[0].track.label}",
             scripts=["timeline.js"],
             styles=["timeline.css"],
-            blocks=_blocks(timelines),
+            blocks=_blocks(timelines, folder),
             tracks=[_track(timeline) for timeline in timelines],
             notes=notes,
             links=[(target, text) for target, text in _LINKS if (folder / target).is_file()],
@@ -179,14 +180,14 @@ def _number(value: float) -> float | None:
     return round(value, _DIGITS) if math.isfinite(value) else None
 
 
-def _blocks(timelines: Sequence[Timeline]) -> Iterator[str]:
-    yield json_block("timeline", [_curves(timeline) for timeline in timelines])
+def _blocks(timelines: Sequence[Timeline], folder: Path) -> Iterator[str]:
+    yield json_block("timeline", [_curves(timeline, folder) for timeline in timelines])
     for number, timeline in enumerate(timelines):
         for place, test in enumerate(timeline.tests()):
             yield packed_block(f"cases-{number}-{place}", json.dumps(_cases(timeline, test), ensure_ascii=True, allow_nan=False).encode())
 
 
-def _curves(timeline: Timeline) -> dict[str, Any]:
+def _curves(timeline: Timeline, folder: Path) -> dict[str, Any]:
     held = gate_metrics(timeline)
     ordered: list[Curve] = []
     for test in timeline.tests():
@@ -199,7 +200,14 @@ def _curves(timeline: Timeline) -> dict[str, Any]:
         "label": timeline.track.label,
         "byStep": timeline.track.is_by_step,
         "points": [
-            {"name": point.name, "step": point.step, "runs": point.run_ids, "other": bool(point.asked_otherwise)}
+            {
+                "name": point.name,
+                "step": point.step,
+                "engine": point.side.engine,
+                "other": bool(point.asked_otherwise),
+                # Of several runs nobody knows here which one has a case.
+                "report": report_link(Path(point.side.source), folder) if len(point.run_ids) == 1 else None,
+            }
             for point in timeline.track.points
         ],
         "tests": [list(test) for test in tests],

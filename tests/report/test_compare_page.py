@@ -15,6 +15,7 @@ from evalharness.comparison.baselines import write_baseline
 from evalharness.comparison.changes import Comparison, compare
 from evalharness.comparison.sides import read_side
 from evalharness.report import compare_cases
+from evalharness.report.compare_files import write_comparison
 from evalharness.report.compare_page import hidden_slices, write_compare_page
 from tests.comparison.runs import cases, pair, run_dir
 from tests.report.hostile import HOSTILE_TEXTS
@@ -136,6 +137,13 @@ class TestCases:
         page = written(forgetful)
         assert len(block(page, "comparisons")["cases"]) == 5
         assert "The worst 5 of 20 are here" in markup(page)
+
+    def test_a_case_leads_to_both_reports_by_links_that_move_with_the_folder(self, tmp_path: Path) -> None:
+        found = compared(tmp_path, [row("a b", scores={"f1": 1.0})], [row("a b", scores={"f1": 0.0})])
+        (tmp_path / "cand/report.html").touch()
+        path = write_comparison([found], tmp_path / "out")[0]
+        links = block(path.read_text("utf-8"), "details-0")[0]["links"]
+        assert links == [None, "../cand/report.html#case=stage_a%3A%3Atest_summary%5Bhf%3Atiny-a%20b%5D"]
 
     def test_a_long_text_is_cut_and_says_so(self, tmp_path: Path) -> None:
         found = compared(tmp_path, [row("a", scores={"f1": 1.0}, text="x" * 50_000)], [row("a", scores={"f1": 0.0})])

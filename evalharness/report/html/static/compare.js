@@ -89,7 +89,7 @@ async function choose(place, follow = true) {
     el("ul", { class: "score-changes" }, entry.scores.map(([name, one, two]) => el("li", { class: "chip" }, visible(`${name} `), el("b", {}, `${numberText(one)} → ${numberText(two)}`)))),
     entry.categories.length ? el("p", { class: "small" }, "changed in ", visible(entry.categories.join(", "))) : "",
     ...photosOf(entry, detail, names),
-    textsOf(before, after, names),
+    textsOf(before, after, names, detail.links),
     more(detail, entry),
   );
 }
@@ -113,11 +113,11 @@ function shapeKey(kind, text) {
   return el("span", { class: "key" }, svg("svg", { viewBox: "0 0 32 12", "aria-hidden": "true" }, svg("line", { class: `shape ${kind}`, x1: 1, x2: 31, y1: 6, y2: 6 })), ` ${text}`);
 }
 
-function textsOf(before, after, names) {
+function textsOf(before, after, names, links) {
   const both = before.text !== null && after.text !== null;
   const pres = both ? diffNodes(before.text, after.text) : [before, after].map(({ text }) => el("pre", { class: "text" }, text === null ? el("span", { class: "muted" }, "a baseline keeps no texts") : visible(text)));
   return el("div", { class: "pair" }, [before, after].map((side, number) => el("div", {},
-    el("h4", {}, number ? "candidate " : "base ", visible(names[number])),
+    el("h4", {}, number ? "candidate " : "base ", visible(names[number]), links[number] ? [" ", el("a", { href: links[number] }, "in its report")] : ""),
     el("p", { class: "small" }, outcomeChip(side.outcome), " ", el("span", { class: "muted" }, [side.finish, side.tokens === null ? null : `${side.tokens} tokens`].filter(Boolean).join(", "))),
     pres[number],
     side.cut ? el("p", { class: "muted small" }, `${side.cut.toLocaleString("en")} characters more in samples.jsonl`) : "",

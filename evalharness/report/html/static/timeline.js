@@ -216,12 +216,20 @@ function drawGrid() {
   $("#case-more").hidden = rows.length <= state.shown;
 }
 
+/** Return the link to a case in the report of a checkpoint's run, "" where there is none. */
+function caseLink({ report, engine }, id) {
+  const [name, test] = track().tests[state.test];
+  // A lone surrogate cannot stand in a link; such a case is found by its name.
+  const whole = `${name}::${test}[${engine}-${id}]`;
+  return report && whole.isWellFormed?.() ? [" ", el("a", { href: `${report}#case=${encodeURIComponent(whole)}` }, "in its report")] : "";
+}
+
 function toggle(row) {
   if (row.nextSibling?.classList?.contains("said")) return row.nextSibling.remove();
   const id = state.grid.ids[Number(row.dataset.place)];
   const texts = state.grid.texts[id];
   const columns = texts
-    ? track().points.map((point, place) => el("div", {}, el("h4", {}, visible(pointName(point))), texts[place] === null ? el("p", { class: "muted" }, "not asked") : el("pre", { class: "text" }, visible(texts[place]))))
+    ? track().points.map((point, place) => el("div", {}, el("h4", {}, visible(pointName(point)), caseLink(point, id)), texts[place] === null ? el("p", { class: "muted" }, "not asked") : el("pre", { class: "text" }, visible(texts[place]))))
     : [el("p", { class: "muted" }, "What it said is in the reports of the runs: this page keeps the texts of the first cases that changed.")];
   const span = track().points.length + 1;
   row.after(el("tr", { class: "said" }, el("td", { colspan: span }, el("div", { class: "said-columns" }, columns))));
