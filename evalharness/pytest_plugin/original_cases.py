@@ -62,7 +62,7 @@ class OriginalCases:
                 warnings.simplefilter("ignore")  # what is wrong with the data was said when it was asked
                 module = _imported(root / path)
                 return {case.id: case for case in read_eval(_eval_marker(module), path, self._run, root).cases}
-        except Exception as error:  # whatever a user's module or data may raise
+        except (Exception, SystemExit) as error:  # whatever a user's module or data may raise
             return f"{path} cannot be loaded: {type(error).__name__}: {error}"
 
 

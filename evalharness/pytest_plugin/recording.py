@@ -62,10 +62,11 @@ def _number(value: Any) -> Any:
 
 def reference_of(case: Case) -> dict[str, Any]:
     """Return what the row of a case says of its reference: all of it where it is plain JSON data, else nothing."""
-    if case.reference is None:
+    reference = vars(case).get("reference")  # as it stands: a case of a recorded run would load its eval to look it up
+    if reference is None:
         return {}
     try:
-        return {"reference": _plain_data(case.reference)}
+        return {"reference": _plain_data(reference)}
     except (_NotPlain, RecursionError):
         return {}  # a task's own type; its details tell what matters
 

@@ -31,7 +31,8 @@ __all__ = ["StoredCase", "StoredTestsSession", "stored_cases"]
 class StoredCase(Case):
     """A case as a run recorded it: id, group and tags of its row; `eval` names the eval that asked it.
 
-    `reference`, and whatever else the eval's own cases have, is looked up in `original` when a test asks for it.
+    A `reference` that its row does not have, and whatever else the eval's own cases have, is looked up in `original` when a
+    test asks for it.
     """
 
     eval: str
@@ -41,9 +42,8 @@ class StoredCase(Case):
         return f"StoredCase({self.eval!r}, {self.id!r})"
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "reference":
-            return self.original.find(self.eval, self.id).reference
-        return super().__getattribute__(name)
+        value = super().__getattribute__(name)
+        return self.original.find(self.eval, self.id).reference if name == "reference" and value is None else value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -60,10 +60,11 @@ def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str
     known = {entry["name"]: entry["cases"] for entry in records.evals.values()}
     keys = [(row["engine"], row["eval"], row["case_id"]) for row in records.rows.values()]
     asked = {(engine, name, case_id): None for (_, engine, name, case_id), found in records.cases.items() if found.samples}
+    references = {(row["eval"], row["case_id"]): row["reference"] for row in records.rows.values() if "reference" in row}
     found = {}
     for engine, name, case_id in dict.fromkeys([*(key for key in keys if key in asked), *asked]):
         facts = known.get(name, {}).get(case_id, {})
-        facts = {"group": facts.get("group"), "tags": facts.get("tags", {})}
+        facts = {"group": facts.get("group"), "tags": facts.get("tags", {}), "reference": references.get((name, case_id))}
         found[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, **facts)
     return found
 

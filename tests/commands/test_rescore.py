@@ -452,6 +452,22 @@ def test_a_torn_last_line_costs_its_generation_only(project: Project) -> None:
     assert rescored.gate("x >= 1")["reason"] == "not judged: 2 of 4 cases were not run (run live was killed before it, or still goes on)"
 
 
+REFERENCES = MARK.replace("cases=cases", "cases=with_references").replace(
+    "pytestmark",
+    """from collections import UserString  # no plain data: rows do not have it
+
+class Known(Case):
+    @property
+    def length(self): return len(self.reference)
+
+def with_references(data_dir):
+    return [Known(id=case.id, group=case.group, tags=case.tags, reference=UserString(case.id * 2)) for case in cases(data_dir)]
+
+pytestmark""",
+    1,
+)
+
+
 class TestOtherTests:
     CHECK = """
         import pytest
@@ -481,25 +497,23 @@ class TestOtherTests:
             kept = ("generation", "generations", "options", "group", "tags", "engine", "checkpoint", "prompt_sha256")
             assert {key: row.get(key) for key in kept} == {key: old.get(key) for key in kept}
 
-    REFERENCES = MARK.replace("cases=cases", "cases=with_references").replace(
-        "pytestmark", '''class Known(Case):
-    @property
-    def length(self): return len(self.reference)
-
-def with_references(data_dir):
-    return [Known(id=case.id, group=case.group, tags=case.tags, reference=case.id * 2) for case in cases(data_dir)]
-
-pytestmark''', 1)  # fmt: skip
-
     def test_references_are_those_that_the_evals_loader_gives(self, project: Project) -> None:
         check = "def test_x(case, generation): assert (case.reference, case.length, hasattr(case, 'nothing')) == (case.id * 2, 4, False)\n"
-        live = project.write(test_a=self.REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        live = project.write(test_a=REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        rescored = again(project, live, "--tests", "helper_check.py")
+        assert (rescored.exit_code, rescored.counts) == (0, {"pass": 4}), rescored.output
+
+    def test_a_plain_reference_is_that_of_its_row_and_no_eval_is_loaded(self, project: Project) -> None:
+        plain = REFERENCES.replace("UserString(case.id * 2)", "[case.id]")
+        check = "def test_x(case, generation): assert case.reference == [case.id]\n"
+        live = project.write(test_a=plain + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        (project.root / "test_a.py").unlink()
         rescored = again(project, live, "--tests", "helper_check.py")
         assert (rescored.exit_code, rescored.counts) == (0, {"pass": 4}), rescored.output
 
     def test_a_reference_that_is_not_here_any_more_is_an_error_that_says_why(self, project: Project) -> None:
         check = "def test_x(case, generation): assert len(case.reference) == 4\n"
-        live = project.write(test_a=self.REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        live = project.write(test_a=REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
         (project.root / "test_a.py").unlink()
         rescored = again(project, live, "--tests", "helper_check.py")
         assert rescored.counts == {"error": 4}
@@ -508,12 +522,18 @@ pytestmark''', 1)  # fmt: skip
 
     def test_a_reference_of_a_case_that_is_gone_is_an_error_of_that_case(self, project: Project) -> None:
         check = "def test_x(case, generation): assert len(case.reference) == 4\n"
-        live = project.write(test_a=self.REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
-        fewer = self.REFERENCES.replace("in cases(data_dir)]", "in cases(data_dir)[1:]]")
+        live = project.write(test_a=REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        fewer = REFERENCES.replace("in cases(data_dir)]", "in cases(data_dir)[1:]]")
         project.write(test_a=fewer + "def test_s(case, generation): pass\n")
         rescored = again(project, live, "--tests", "helper_check.py")
         assert rescored.counts == {"error": 1, "pass": 3}
         assert "eval 'a' has no case 'c0' any more" in rescored.row("c0")["problem"]
+
+    def test_tests_that_ask_for_no_reference_load_no_eval(self, project: Project) -> None:
+        check = "def test_x(case, generation): assert generation.text\n"
+        live = project.write(test_a=REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
+        (project.root / "test_a.py").write_text("raise SystemExit('loaded')")
+        assert again(project, live, "--tests", "helper_check.py").counts == {"pass": 4}
 
     def test_failures_stay_what_they_were(self, project: Project) -> None:
         script = project.script({"contains": "c1", "invalid": "no"}, {"contains": "c2", "error": "gone"}, {"text": "fine"})
