@@ -101,9 +101,10 @@ def _say_error(message: str) -> None:
 def _crash() -> int:
     import traceback
 
+    from evalharness.redaction import redactor
     from evalharness.report.safe_text import terminal_text
 
-    for line in traceback.format_exc().splitlines():
+    for line in redactor().text(traceback.format_exc()).splitlines():
         print(terminal_text(line, _MESSAGE_CHARS), file=sys.stderr)
     _say_error("this is a fault of evalharness or of a library, not of your input; please report it with the lines above")
     return BROKEN

@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from evalharness.command_line import shown_command
 from evalharness.config import RunConfig
 from evalharness.errors import RecordError
 from evalharness.gates import was_judged
@@ -58,7 +59,7 @@ def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coord
     place = {"eval": dump.eval, "test": dump.test, "engine": engine}
     facts = {
         "run_id": run.run_id,
-        "command": list(command),
+        "command": shown_command(command, Path.cwd()),
         "started_at": started_at,
         "config": run.to_json(),
         "num_workers": 0,

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.errors import RecordError
+from evalharness.redaction import redactor
 
 __all__ = ["Journal", "Line", "encode", "journal_name", "read_journals", "read_lines", "session_of"]
 
@@ -77,7 +78,9 @@ class Journal:
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line and hand it to the operating system; raises `RecordError` (disk full, folder gone, no JSON)."""
         try:
-            line = memoryview((encode({"kind": kind, **values}) + "\n").encode("ascii"))
+            if isinstance(values.get("problem"), str):
+                values = {**values, "problem": redactor().text(values["problem"])}
+            line = memoryview((redactor().json_line(encode({"kind": kind, **values})) + "\n").encode("ascii"))
         except (TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"a {kind} line cannot be recorded: {error}; options, tags and scores must be plain JSON data") from error
         num_left = len(line)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.errors import RecordError
+from evalharness.redaction import redactor
 
 __all__ = ["SCHEMA_VERSION", "environment_facts", "write_run_file"]
 
@@ -67,12 +68,13 @@ def _git(root: Path) -> dict[str, Any] | None:
 
 
 def write_run_file(run_dir: Path, values: Mapping[str, Any]) -> None:
-    """Write run.json whole or not at all; raises `RecordError`."""
+    """Write run.json whole or not at all, without secrets; raises `RecordError`."""
     path = run_dir / "run.json"
     partial = path.with_suffix(".json.partial")
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=1, allow_nan=False) + "\n", "utf-8")
+        shown = redactor().data({"schema_version": SCHEMA_VERSION, **values})
+        partial.write_text(json.dumps(shown, indent=1, allow_nan=False) + "\n", "utf-8")
         partial.replace(path)
     except OSError as error:
         raise RecordError(f"{path} cannot be written: {error.strerror}; choose another folder with --report-dir") from error

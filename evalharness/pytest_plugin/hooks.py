@@ -25,6 +25,7 @@ from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.pytest_plugin.unit_plan import is_eval_test
 from evalharness.pytest_plugin.worker_life import start_heartbeat
+from evalharness.redaction import remember_options
 from evalharness.run_lock import RunLock
 
 _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.unfreeze()  # what a session before this one in the same process kept, see pytest_collection_finish
     add_markers(config)
     given = _given(config)
+    remember_options([*config.invocation_params.args, *(getattr(config, "workerinput", {}).get("mainargv", ())), *config.getini("addopts")])
     new_session = config.stash.get(NEW_SESSION, None)
     if new_session is not None:
         state = new_session(config.rootpath)

@@ -1,6 +1,6 @@
 """Reports of eval tests made safe: they quote generated text, which may steer a terminal, flood it, or stop xdist.
 
-Only control characters, lone surrogates and endless lines are changed; the exact text is in the rows of the run.
+Only control characters, lone surrogates, endless lines and secrets are changed; the exact text is in the rows of the run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprExceptionInfo
 
 from evalharness.pytest_plugin.outcomes import shorten
+from evalharness.redaction import redactor
 
 __all__ = ["make_safe"]
 
@@ -42,7 +43,7 @@ def make_safe(report: pytest.TestReport) -> None:
 
 
 def _plain(value: object) -> object:
-    return value if type(value) in _PLAIN else shorten(str(value))
+    return value if type(value) in _PLAIN else shorten(redactor().text(str(value)))
 
 
 def _make_traceback_safe(representation: ReprExceptionInfo) -> None:
@@ -68,6 +69,7 @@ def _make_entry_safe(entry: Any) -> None:
 
 
 def _safe(text: str, max_chars: int = 2000) -> str:
+    text = redactor().text(text)  # before it is cut: half a secret would not be found
     head = text[:max_chars]
     if not head.isprintable():
         head = _UNSAFE.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), head)

@@ -1,0 +1,174 @@
+"""Secrets planted wherever a user may have them, and every byte that a run writes searched for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from evalharness.cli import main
+from evalharness.redaction import Redactor, remember_options
+from tests.pytest_plugin.project import HEADER, MODES, Project, environment
+
+ENV = {
+    "HF_TOKEN": "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ012345",
+    "OPENAI_API_KEY": "sk-proj-0123456789abcdefABCDEF",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+    "MY_SERVICE_PASSWORD": 'p"ss\\wörd 1',
+    "DATABASE_URL": "postgres://me:db-pass-77@host/db",
+    "PYTEST_ADDOPTS": "--x-api-key=addopts-secret-1 -p no:cacheprovider",
+}
+PLANTED = [
+    *(value for name, value in ENV.items() if name not in ("DATABASE_URL", "PYTEST_ADDOPTS")),
+    "db-pass-77", "addopts-secret-1", "cli-secret-2", "ini-secret-3", "remote-pass-4", "url-pass-5", "query-secret-6", "bearer-secret-7",
+]  # fmt: skip
+
+CONFTEST = """
+def pytest_addoption(parser):
+    for name in ("--x-api-key", "--x-token", "--x-secret"):
+        parser.addoption(name)
+"""
+EVAL = (
+    HEADER
+    + """
+SECRETS = [os.environ[name] for name in ("HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_SERVICE_PASSWORD", "DATABASE_URL")]
+SECRETS += ["addopts-secret-1", "cli-secret-2", "ini-secret-3"]
+
+def ask(case):
+    if case.id == "c3":
+        raise RuntimeError("GET https://me:url-pass-5@host/x?api_key=query-secret-6 failed; Authorization: Bearer bearer-secret-7")
+    return TextGenerationRequest([{"role": "user", "content": f"ask {case.id} {SECRETS}"}])
+
+pytestmark = pytest.mark.eval(
+    cases=cases, request=ask, tables=lambda rows: {"T": [{"secret": str(SECRETS)}]},
+    outputs=lambda rows, target: (target.folder / "out.txt").write_text(str(rows)),
+)
+
+@pytest.mark.gate("x >= 0")
+def test_gated(case, generation, score, details):
+    print(SECRETS)
+    score(x=1)
+    details(secret=SECRETS, env=dict(os.environ))
+    assert case.id != "c1", f"{SECRETS} https://me:url-pass-5@host"
+
+def test_plain(case, generation, record_property):
+    record_property("token", SECRETS[0])
+    assert case.id != "c1", SECRETS
+
+def test_skipped(case, generation):
+    pytest.skip(f"no {SECRETS}")
+"""
+)
+
+
+def planted(project: Project) -> Project:
+    project.write(conftest=CONFTEST, test_a=EVAL)
+    (project.root / "pytest.ini").write_text("[pytest]\naddopts = --x-secret=ini-secret-3\n")
+    for command in (["init", "-q"], ["remote", "add", "origin", "https://me:remote-pass-4@host/x.git"]):
+        subprocess.run(["git", *command], cwd=project.root, check=True, capture_output=True, timeout=60)
+    return project
+
+
+def leaks(folder: Path) -> list[str]:
+    """Return every file below a folder that has a planted secret, as it is or as JSON, XML or HTML write it."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            for secret in PLANTED:
+                forms = {secret, json.dumps(secret)[1:-1], secret.replace('"', "&quot;"), secret.replace('"', "&#34;")}
+                if any(form.encode("utf-8") in content for form in forms):
+                    found.append(f"{path.relative_to(folder)}: {secret}")
+    return found
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return planted(Project(tmp_path / "project"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_secret_is_written_anywhere(project: Project, mode: str, tmp_path: Path) -> None:
+    command = project.command("--x-token", "cli-secret-2", "--run-id", "a", f"--junitxml={project.root}/reports/junit.xml", mode=mode)
+    env = environment(**ENV, GITHUB_STEP_SUMMARY=str(project.root / "reports/summary.md"))
+    (project.root / "reports").mkdir()
+    done = subprocess.run(command, cwd=project.root, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert (project.root / "reports/a/samples.jsonl").is_file(), done.stdout + done.stderr
+    assert "hidden]" in (project.root / "reports/a/samples.jsonl").read_text()
+    assert "[HF_TOKEN hidden]" in (project.root / "reports/junit.xml").read_text()
+    assert leaks(project.root / "reports") == []
+    rows = [json.loads(line) for line in (project.root / "reports/a/samples.jsonl").read_text().splitlines()]
+    assert {row["outcome"] for row in rows} == {"pass", "miss", "fail", "skip", "error"}
+
+
+@pytest.fixture
+def _forgotten() -> object:
+    yield None
+    remember_options([])
+
+
+@pytest.mark.usefixtures("_forgotten")
+class TestRedactor:
+    @pytest.mark.parametrize(
+        ("text", "shown"),
+        [
+            pytest.param("https://me:pw@host/x", "https://…@host/x", id="url"),
+            pytest.param("https://token@host/x", "https://…@host/x", id="url-user"),
+            pytest.param("/cwd/https:/me:pw@host/x", "/cwd/https:/…@host/x", id="url-as-path"),
+            pytest.param("GET /x?a=1&api_key=abc&b=2", "GET /x?a=1&api_key=…&b=2", id="query"),
+            pytest.param("Authorization: Bearer abcdefgh12", "Authorization: Bearer …", id="bearer"),
+            pytest.param("hf_0123456789abcdefghij is it", "… is it", id="hugging-face"),
+            pytest.param("AKIAABCDEFGHIJKLMNOP", "…", id="aws"),
+            pytest.param("mail me@host.org, 12:30@noon, key=value, sk-learn", None, id="nothing"),
+        ],
+    )
+    def test_what_looks_like_a_secret_is_hidden(self, text: str, shown: str | None) -> None:
+        assert Redactor({}).text(text) == (text if shown is None else shown)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            pytest.param("OPENAI_API_KEY", "EMPTY", id="short"),
+            pytest.param("OPENAI_API_KEY", "not-needed", id="placeholder"),
+            pytest.param("SOME_TOKEN", "12345678", id="number"),
+            pytest.param("SSH_AUTH_SOCK", "/run/agent.123", id="path"),
+            pytest.param("TOKENIZERS_PARALLELISM", "a1b2c3d4", id="tokenizers"),
+            pytest.param("EVALHARNESS_MAX_NEW_TOKENS", "a1b2c3d4", id="tokens"),
+            pytest.param("KEYBOARD", "a1b2c3d4", id="keyboard"),
+        ],
+    )
+    def test_what_is_no_secret_stays(self, name: str, value: str) -> None:
+        assert Redactor({name: value}).known(f"x {value} y") == f"x {value} y"
+
+    def test_json_stays_json_and_a_longer_secret_is_hidden_whole(self) -> None:
+        hide = Redactor({"A_TOKEN": "abc123", "B_TOKEN": 'abc123"456'})
+        assert json.loads(hide.json_line(json.dumps({"x": 'abc123"456', "y": "abc123"}))) == {
+            "x": "[B_TOKEN hidden]",
+            "y": "[A_TOKEN hidden]",
+        }
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["--x-token", "abc123"],
+            ["--x-token=abc123"],
+            ["-o", "my_secret=abc123"],
+            ["-omy_secret=abc123"],
+            ["--override-ini=my_key=abc123"],
+        ],
+    )
+    def test_values_of_secret_options_are_known(self, arguments: list[str]) -> None:
+        remember_options(arguments)
+        assert "abc123" not in Redactor({}).known("x abc123")
+
+    def test_a_crash_of_a_command_shows_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def broken(run_dir: Path) -> bool:
+            raise ZeroDivisionError("https://me:pw-123@host")
+
+        monkeypatch.setattr("evalharness.run_rebuild.rebuild_run", broken)
+        assert main(["report", str(tmp_path)]) == 10
+        assert "pw-123" not in capsys.readouterr().err
