@@ -1,0 +1,197 @@
+"""Tool calls: prompts with the tools that are offered and the calls that should be made; one JSONL file of rows.
+
+    {"id": "weather-1", "prompt": "Will it rain in Ulm tomorrow?", "tools": ["get_weather"],
+     "expected": [{"name": "get_weather", "arguments": {"city": {"$text": "Ulm"}, "days": 1}}]}
+
+`tools` are names of tools in `tools.json` beside the file (a list in the form that chat templates take), or whole tools.
+`expected` is the list of calls that are right, in any order; `[]` means that none is needed. Values are those of
+`json_matching.py`, an argument that is not named must not be there. `images`, `messages`, `group`, `tags`: as in `prompt_rows.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.suggestions import did_you_mean
+from evalharness.tasks.json_matching import MISSING, check_expected, matches
+from evalharness.tasks.prompt_rows import PromptCase, PromptRow, read_rows, request_of
+from evalharness.tool_calls import Tool, ToolAnswer, ToolCall, read_tools
+
+__all__ = ["Judgement", "ToolCase", "judge", "load_cases", "request", "tables"]
+
+FILE_NAME = "tool_calls.jsonl"
+TOOLS_FILE = "tools.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCase(PromptCase):
+    """One row; `reference` is the list of calls that should be made."""
+
+    @property
+    def needs_call(self) -> bool:
+        """Whether any call should be made."""
+        return bool(self.reference)
+
+
+def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ToolCase]:
+    """Return one case per row of `<data_dir>/tool_calls.jsonl`; `ConfigError` names the line of whatever is wrong."""
+    cases = []
+    known: dict[str, Tool] | None = None
+    for row in read_rows(data_dir, name, ("tools", "expected")):
+        known = _known_tools(row.folder) if known is None else known
+        tools = _offered(row, known)
+        expected = _expected(row, {tool.name for tool in tools})
+        cases.append(ToolCase(reference=expected, **row.asked(tuple(tool.to_json() for tool in tools))))
+    return cases
+
+
+request = request_of
+
+
+def _known_tools(folder: Path) -> dict[str, Tool]:
+    path = folder / TOOLS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        return {tool.name: tool for tool in read_tools(json.loads(path.read_bytes()))}
+    except (OSError, ValueError, RecursionError, ContractTypeError) as error:
+        raise ConfigError(f"{path} holds no list of tools: {error}") from error
+
+
+def _offered(row: PromptRow, known: Mapping[str, Tool]) -> tuple[Tool, ...]:
+    given = row.values.get("tools")
+    if not isinstance(given, list) or not given:
+        raise ConfigError(f"{row.where}: tools must be a list with at least one tool, or name of one in {TOOLS_FILE}, got {given!r}")
+    for tool in given:
+        if isinstance(tool, str) and tool not in known:
+            hint = did_you_mean(tool, known) or "."
+            raise ConfigError(f"{row.where}: the tool {tool!r} is not in {TOOLS_FILE}{hint} Known: {', '.join(known) or 'none'}")
+    try:
+        return read_tools([known[tool] if isinstance(tool, str) else tool for tool in given])
+    except (ContractTypeError, ContractValueError) as error:
+        raise ConfigError(f"{row.where}: {error}") from error
+
+
+def _expected(row: PromptRow, offered: set[str]) -> list[dict[str, Any]]:
+    expected = row.values.get("expected")
+    if not isinstance(expected, list):
+        raise ConfigError(f"{row.where}: expected must be a list of calls, [] where none is needed, got {expected!r}")
+    for number, call in enumerate(expected):
+        where = f"{row.where}: expected[{number}]"
+        if not isinstance(call, dict) or set(call) - {"name", "arguments"} or not isinstance(call.get("arguments", {}), dict):
+            raise ConfigError(f"{where} must be an object with name and arguments, got {call!r}")
+        if call.get("name") not in offered:
+            raise ConfigError(f"{where}: {call.get('name')!r} is not offered; tools of this row: {', '.join(sorted(offered))}")
+        for argument, value in call.get("arguments", {}).items():
+            check_expected(value, f"{where} argument {argument!r}")
+    return [{"name": call["name"], "arguments": call.get("arguments", {})} for call in expected]
+
+
+@dataclass(frozen=True, repr=False)
+class Judgement:
+    """How an answer's calls do: numbers, plain facts for tables, and in words what is wrong ("" if nothing)."""
+
+    scores: Mapping[str, float]
+    details: Mapping[str, Any]
+    problem: str
+
+    @property
+    def all_right(self) -> bool:
+        """Whether exactly the expected calls were made, and could be executed."""
+        return self.scores["all_right"] == 1.0
+
+
+def judge(answer: ToolAnswer, expected: Sequence[Mapping[str, Any]]) -> Judgement:
+    """Return how calls do against the expected ones; an attempt that cannot be executed counts as a call, but is never right.
+
+    `all_right`: the expected calls, all executable, and no other. Where calls are expected also `right_tool`: the same tools as often,
+    and `right_arguments`: share of the expected calls that were made with the expected arguments. Where none is, `no_call`: none was
+    made. Where any was made, `executable`: share of the calls without error.
+    """
+    names, wanted = Counter(call.name for call in answer.calls), Counter(call["name"] for call in expected)
+    pairs = _pairs(answer.executable, expected)
+    scores: dict[str, float] = {"all_right": float(len(pairs) == len(expected) == len(answer.calls))}
+    if expected:
+        scores["right_tool"] = float(names == wanted)
+        scores["right_arguments"] = len(pairs) / len(expected)
+    else:
+        scores["no_call"] = float(not answer.calls)
+    if answer.calls:
+        scores["executable"] = len(answer.executable) / len(answer.calls)
+    right = Counter(expected[number]["name"] for number in pairs)
+    details = {
+        "calls": [call.to_json() for call in answer.calls],
+        "format": answer.format,
+        "tools": {
+            name or "no name": {"expected": wanted[name], "made": names[name], "right": right[name]}
+            for name in sorted({*names, *wanted}, key=str)
+        },
+    }
+    return Judgement(scores, details, _problem(answer, expected, names, wanted) if scores["all_right"] != 1.0 else "")
+
+
+def _pairs(calls: Sequence[ToolCall], expected: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return which expected calls were made; each made call counts once, so that as many as possible are met (Kuhn's algorithm)."""
+    fits = [[number for number, wanted in enumerate(expected) if _is_right(call, wanted)] for call in calls]
+    taken: dict[int, int] = {}
+
+    def place(call: int, seen: set[int]) -> bool:
+        for number in fits[call]:
+            if number not in seen:
+                seen.add(number)
+                if number not in taken or place(taken[number], seen):
+                    taken[number] = call
+                    return True
+        return False
+
+    for call in range(len(calls)):
+        place(call, set())
+    return set(taken)
+
+
+def _is_right(call: ToolCall, wanted: Mapping[str, Any]) -> bool:
+    arguments = wanted["arguments"]
+    same_names = set(call.arguments) <= set(arguments)
+    return call.name == wanted["name"] and same_names and all(matches(call.arguments.get(n, MISSING), v) for n, v in arguments.items())
+
+
+def _problem(
+    answer: ToolAnswer, expected: Sequence[Mapping[str, Any]], names: Mapping[str | None, int], wanted: Mapping[str | None, int]
+) -> str:
+    if not expected:
+        return f"no call is needed, but {len(answer.calls)} made: {', '.join(str(call.name) for call in answer.calls)}"
+    if not answer.calls:
+        return f"no call in {answer.content[:80]!r}"
+    if answer.failed:
+        return f"{answer.failed[0].name or 'a call'} cannot be executed: {answer.failed[0].error}"
+    if names != wanted:
+        return f"called {', '.join(map(str, names))} instead of {', '.join(map(str, wanted))}"
+    return f"wrong arguments: {json.dumps([dict(call.arguments) for call in answer.calls])[:200]}"
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return how each tool was called, counted in calls: precision is right ÷ made, recall right ÷ expected; and why calls failed."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    errors: Counter[str] = Counter()
+    for row in rows:
+        details = row.get("details") or {}
+        for name, tool in details.get("tools", {}).items():
+            counts[name].update(tool)
+        errors.update(call["error"][:120] for call in details.get("calls", ()) if call["error"])
+    by_tool = [
+        {
+            "tool": name,
+            **{key: tool[key] for key in ("expected", "made", "right")},
+            "precision": tool["right"] / tool["made"] if tool["made"] else None,
+            "recall": tool["right"] / tool["expected"] if tool["expected"] else None,
+        }
+        for name, tool in sorted(counts.items())
+    ]
+    why = [{"error": error, "calls": count} for error, count in errors.most_common(20)]
+    return {**({"by tool": by_tool} if by_tool else {}), **({"calls that cannot be executed": why} if why else {})}
