@@ -2,7 +2,8 @@
 
     EvalHarnessError
     ├── ConfigError (ValueError)             an option or file of settings is wrong
-    │   └── UnsupportedOption                a backend cannot honour an option
+    │   ├── UnsupportedOption                a backend cannot honour an option
+    │   └── MissingData                      the data folder has nothing for an eval
     ├── ContractTypeError (TypeError)        a field of a contract has the wrong type
     ├── ContractValueError (ValueError)      a field of a contract is out of range
     ├── MissingDependency (ImportError)      a package is not installed; says which command installs it
@@ -41,6 +42,7 @@ __all__ = [
     "ContractValueError",
     "EvalHarnessError",
     "ImageError",
+    "MissingData",
     "MissingDependency",
     "PromptTooLong",
     "RecordError",
@@ -62,6 +64,10 @@ class ConfigError(EvalHarnessError, ValueError):
 
 class UnsupportedOption(ConfigError):
     """A backend cannot honour an option that was set; nothing was generated."""
+
+
+class MissingData(ConfigError):
+    """The data folder has nothing for an eval: none was given, or the eval's file is not in it."""
 
 
 class ContractTypeError(EvalHarnessError, TypeError):

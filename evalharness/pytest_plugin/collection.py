@@ -17,7 +17,7 @@ import pytest
 from evalharness.cases import Case
 from evalharness.config import RunConfig
 from evalharness.contracts import GenerationOptions
-from evalharness.errors import ConfigError, EvalHarnessError
+from evalharness.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
 from evalharness.pytest_plugin.asking import CaseRequest, asks_in_steps, is_async
 from evalharness.shards import cases_of_shard
@@ -35,7 +35,20 @@ __all__ = [
     "takes",
 ]
 
-_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", "aggregate", "across", "tables", "outputs", "directions", "data")
+_KEYWORDS = (
+    "cases",
+    "request",
+    "options",
+    "num_samples",
+    "plugins",
+    "aggregate",
+    "across",
+    "tables",
+    "outputs",
+    "directions",
+    "data",
+    "optional",
+)
 _LATE = ("aggregate", "across", "tables", "outputs")
 _NOTHING_TO_COMPARE = (
     "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
@@ -68,6 +81,8 @@ class EvalModule:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     directions: Mapping[str, str] = field(default_factory=dict)
     """Scores that are not better when higher: "lower", or "none" for what is neither good nor bad."""
+    no_data: str | None = None
+    """Why there are no cases, where the eval is an optional one."""
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants as one case is decoded: where they sample, each with a seed of its own.
@@ -115,12 +130,26 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
     name = Path(path).stem.removeprefix("test_")
-    cases = cases_of_shard(_load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit), run.shard)
+    cases, no_data = _cases(given, path, run, root)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, compares = _plugins(given, path), given.get("across") is not None
     asked = (name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"), plugins, compares)
-    return EvalModule(*asked, overrides=_overrides(run), directions=_directions(given, path))
+    return EvalModule(*asked, overrides=_overrides(run), directions=_directions(given, path), no_data=no_data)
+
+
+def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], str | None]:
+    """Return the cases, and why there are none where an optional eval has no data."""
+    optional = given.get("optional", False)
+    if not isinstance(optional, bool):
+        raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
+    try:
+        cases = _load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
+    except MissingData as error:
+        if not optional:
+            raise
+        return (), f"this eval is optional, and has no data: {error}"
+    return cases_of_shard(cases, run.shard), None
 
 
 def _overrides(run: RunConfig) -> dict[str, Any]:
@@ -243,6 +272,8 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
     if (not engine_ids or is_empty) and takes(metafunc, "case"):
         names = [name for name in ("engine", "case") if takes(metafunc, name)]
         reason, name = (_EMPTY_PART, "empty-part") if is_empty else (_NOTHING_TO_COMPARE, "nothing-to-compare")
+        if module is not None and module.no_data is not None:
+            reason, name = module.no_data, "no-data"
         nothing = pytest.param(*[None] * len(names), marks=pytest.mark.skip(reason=reason), id=name)
         metafunc.parametrize(names, [nothing], indirect=[name for name in names if name == "engine"])
         return
@@ -263,6 +294,12 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
 def takes(metafunc: pytest.Metafunc, fixture: str) -> bool:
     """Return whether a test, or one of its fixtures, takes a fixture of ours; others may have fixtures of the same names."""
     return fixture in metafunc.fixturenames and is_ours(metafunc._arg2fixturedefs.get(fixture))
+
+
+def is_named(metafunc: pytest.Metafunc) -> bool:
+    """Return whether the test's file was named on the command line, not only a folder of it."""
+    here = metafunc.config.invocation_params.dir
+    return metafunc.definition.path in {here / arg.partition("::")[0] for arg in metafunc.config.args}
 
 
 def refuse_idle_gates(metafunc: pytest.Metafunc) -> None:

@@ -13,8 +13,10 @@ __all__ = ["asked_on_command_line", "resolve_run_config", "runs_nothing"]
 
 _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, plugins=(), aggregate=None, across=None, tables=None, "
-    "outputs=None, directions={}, data=None): the cases of this module, how each is asked and decoded, what acts on generation, metrics "
-    "that are no mean or compare engines, tables for the report, files for other tools, scores that are not better when higher",
+    "outputs=None, directions={}, data=None, optional=False): the cases of this module, how each is asked and decoded, what acts on "
+    "generation, metrics "
+    "that are no mean or compare engines, tables for the report, files for other tools, scores that are not better when higher; "
+    "an optional eval is skipped where the data folder has nothing for it",
     "gate(*expressions): conditions on this test's metrics, such as 'valid >= 0.95'; a failed assertion then is a miss, not a failure",
 )
 

@@ -20,7 +20,7 @@ from evalharness.config import RunConfig
 from evalharness.config_checks import check_combinations
 from evalharness.errors import BackendError, ConfigError
 from evalharness.journal import Journal, journal_name
-from evalharness.pytest_plugin.collection import EvalModule, parametrize_eval, read_eval
+from evalharness.pytest_plugin.collection import EvalModule, is_named, parametrize_eval, read_eval
 from evalharness.pytest_plugin.deferred_engine import asks_anything, opened_engine
 from evalharness.pytest_plugin.engine_pool import EnginePool
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
@@ -157,6 +157,8 @@ class EvalSession:
         """Parametrise a test over engines and, in an eval module, over cases."""
         path = metafunc.definition.nodeid.partition("::")[0]
         module = self.module(marker, path) if marker is not None else None
+        if module is not None and module.no_data is not None and is_named(metafunc):
+            raise ConfigError(f"{path}: {module.no_data}")  # who asks for this eval does not want to see it skipped
         engines = self.engines
         if module is not None and module.compares_engines:
             engines = [spec for group in engines_by_checkpoint(engines).values() if len(group) > 1 for spec in group]

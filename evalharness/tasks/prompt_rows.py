@@ -13,7 +13,7 @@ from typing import Any
 
 from evalharness.cases import Case
 from evalharness.contracts import TextGenerationRequest, VlmGenerationRequest
-from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.errors import ConfigError, ContractTypeError, ContractValueError, MissingData
 from evalharness.images import why_unusable
 from evalharness.suggestions import did_you_mean
 from evalharness.tasks.json_text import loads
@@ -73,13 +73,15 @@ class PromptRow:
 
 
 def read_rows(data_dir: Path | str | None, name: str, own_keys: Sequence[str]) -> Iterator[PromptRow]:
-    """Yield the rows of `<data_dir>/<name>`, which may have the keys above and the eval's own. `ConfigError` names the line."""
+    """Yield the rows of `<data_dir>/<name>`, which may have the keys above and the eval's own. `ConfigError` names the line; `MissingData`
+    where there is no such file.
+    """
     keys = (*_KEYS, *own_keys)
     if data_dir is None:
-        raise ConfigError(f"no data folder was given; give one with --data that holds {name}")
+        raise MissingData(f"no data folder was given; give one with --data that holds {name}")
     path = Path(data_dir) / name
     if not path.is_file():
-        raise ConfigError(f"{path} does not exist; write one JSON object a line, with {', '.join(keys)}")
+        raise MissingData(f"{path} does not exist; write one JSON object a line, with {', '.join(keys)}")
     try:
         lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

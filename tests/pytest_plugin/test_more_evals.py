@@ -63,3 +63,36 @@ def test_json_answers_takes_a_file_of_ones_own(project: Project) -> None:
     (table,) = run.facts["tables"]
     assert table["rows"][0] == {"field": "total", "cases": 2, "accuracy": 0.5, "wrong": 1, "missing": 0}
     assert not passed(run)["fake:answers fields_right >= 0.95"]
+
+
+def test_tools_judges_calls_of_the_shipped_rows(project: Project) -> None:
+    answer = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "ulm", "days": 1}}\n</tool_call>'
+    run = run_eval(project, "tools", f"--data={ROOT / 'fixtures' / 'tool_calls'}", calls=answer)
+    assert run.row("weather-tomorrow")["scores"] == {"all_right": 1.0, "right_tool": 1.0, "right_arguments": 1.0, "executable": 1.0}
+    assert run.row("weather-today")["problem"].startswith("wrong arguments")
+    assert run.row("timer-plain")["problem"].startswith("get_weather cannot be executed: 'get_weather' is not offered")
+    assert run.row("no-greeting")["scores"]["no_call"] == 0.0
+    assert '"name": "get_weather"' in run.row("weather-tomorrow")["generation"]["prompt_text"]  # echo's template knows no tools
+    assert {table["title"] for table in run.facts["tables"]} == {"by tool", "calls that cannot be executed"}
+
+
+def test_an_optional_eval_without_data_is_skipped_beside_others(project: Project) -> None:
+    project.write(test_json_answers=(ROOT / "evals" / "test_json_answers.py").read_text("utf-8"))
+    run = run_eval(project, "tools", *DATA, "-rs", "--limit=2", answers="no")
+    assert "this eval is optional, and has no data" in run.output
+    assert run.counts == {"miss": 2}
+
+
+@pytest.mark.parametrize("mode", ["no-xdist", "n2"])
+def test_an_optional_eval_that_is_named_must_have_data(project: Project, mode: str) -> None:
+    project.write(test_tools=(ROOT / "evals" / "test_tools.py").read_text("utf-8"))
+    run = project.run(*DATA, "test_tools.py", mode=mode)
+    assert run.exit_code != pytest.ExitCode.OK
+    assert "this eval is optional, and has no data" in run.output
+    assert run.opened_no_run
+
+
+def test_optional_is_true_or_false(project: Project) -> None:
+    module = (ROOT / "evals" / "test_tools.py").read_text("utf-8").replace("optional=True", 'optional="yes"')
+    run = project.write(test_tools=module).run(*DATA)
+    assert "optional must be True or False, got 'yes'" in run.output
