@@ -25,6 +25,7 @@ _SECTIONS = {
         "rescore": _PLACE + "rescore:rescore",
         "merge": _PLACE + "merge:merge",
         "summary": _PLACE + "summary:summary",
+        "export": _PLACE + "export:export",
     },
     "Comparing": {
         "compare": _PLACE + "compare:compare",
