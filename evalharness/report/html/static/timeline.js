@@ -157,12 +157,18 @@ async function openGrid() {
   const wanted = `cases-${state.track}-${state.test}`;
   state.grid = JSON.parse(await openBlock(wanted));
   const names = state.grid.metrics;
-  const rates = names.filter(([, flips]) => flips);
   $("#case-metric").replaceChildren(...names.map(([name, flips]) => el("option", { value: name }, `${name} (${flips} changes)`)));
-  // What the test itself calls right, if that ever changed from the second checkpoint on; else what changed most.
-  state.metric = (rates.find(([name]) => name === "exact") ?? rates.find(([name]) => name === "accuracy") ?? rates[0] ?? names[0] ?? [null])[0];
+  state.metric = mostTelling(names.map(([name]) => name));
   $("#case-metric").value = state.metric ?? "";
   drawGrid();
+}
+
+/** Return the score to begin with: of those that are right or wrong, the one that changed most after the first checkpoint. */
+function mostTelling(names) {
+  const late = (name) => state.grid.scores[name].filter((row) => new Set(row.slice(1).filter((score) => score !== null)).size > 1).length;
+  const isRate = (name) => state.grid.scores[name].every((row) => row.every((score) => score === null || score === 0 || score === 1));
+  const rates = names.filter(isRate);
+  return (rates.some(late) ? rates : names).reduce((best, name) => (best === null || late(name) > late(best) ? name : best), null);
 }
 
 const wayOf = () => track().curves.find((curve) => curve.test === state.test && !curve.key && curve.metric === state.metric)?.way ?? "higher";
