@@ -25,6 +25,8 @@ from evalharness.tasks.thoughts import without_thoughts
 __all__ = ["Answer", "JsonCase", "Judgement", "judge", "load_cases", "parse_answer", "request", "tables"]
 
 FILE_NAME = "json_answers.jsonl"
+MAX_EXTRA, MAX_KEY_CHARS = 20, 60
+"""Keys of an answer that are kept in the details though nothing is expected of them; how many there were is a score."""
 _OWN_KEYS = ("expected",)
 _OBJECT = re.compile(r'\{(?=\s*["}])')  # not the brace of other texts
 _LIST = re.compile(r"\[")
@@ -159,7 +161,8 @@ def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
         "num_extra": float(len(extra)),
     }
     bad = ", ".join(f"{path} is {state}" for path, state in fields.items() if state != "right")
-    return Judgement(scores, {"fields": fields, "extra": extra}, bad if answer.found else f"no JSON in {text[:80]!r}")
+    details = {"fields": fields, "extra": [key[:MAX_KEY_CHARS] for key in extra[:MAX_EXTRA]]}
+    return Judgement(scores, details, bad if answer.found else f"no JSON in {text[:80]!r}")
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:

@@ -197,6 +197,12 @@ def test_a_megabyte_takes_less_than_a_second(text: str) -> None:
     assert min(seconds() for _ in range(3)) < 1.0
 
 
+def test_what_an_answer_says_too_much_is_counted_and_kept_short() -> None:
+    judged = judge(json.dumps({"total": 3, **{f"{number}" * 50: 0 for number in range(10, 510)}}), {"total": 3})
+    assert judged.scores["num_extra"] == 500
+    assert (len(judged.details["extra"]), max(map(len, judged.details["extra"]))) == (20, 60)
+
+
 # --- paths and values ----------------------------------------------------------------------------------------------------
 
 
