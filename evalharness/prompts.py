@@ -49,22 +49,21 @@ class RequestImages:
     facts: tuple[dict[str, Any], ...] = field(default=())
 
     def identify(self) -> tuple[dict[str, Any], ...]:
-        """Return size and SHA-256 of each image, and note them, without reading pictures; raises `ImageError`."""
-        sizes = [images.image_size(source) for source in self.sources]
-        self.facts = tuple(
-            {"width": width, "height": height, "sha256": images.image_sha256(source)}
-            for (width, height), source in zip(sizes, self.sources, strict=True)
-        )
-        return self.facts
+        """Return size, hash and file of each image, and note them, without reading pictures; raises `ImageError`."""
+        return self._note([images.image_size(source) for source in self.sources])
 
     def load(self) -> list[Image.Image]:
         """Return the opened images and note their size, hash and file."""
         loaded = [images.load_image(source) for source in self.sources]
-        self.facts = tuple(
-            {"width": picture.width, "height": picture.height, "sha256": images.image_sha256(source), **images.image_file(source)}
-            for picture, source in zip(loaded, self.sources, strict=True)
-        )
+        self._note([picture.size for picture in loaded])
         return loaded
+
+    def _note(self, sizes: Sequence[tuple[int, int]]) -> tuple[dict[str, Any], ...]:
+        self.facts = tuple(
+            {"width": width, "height": height, "sha256": images.image_sha256(source), **images.image_file(source)}
+            for (width, height), source in zip(sizes, self.sources, strict=True)
+        )
+        return self.facts
 
 
 class PromptBuilder:
