@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 PLUGINS = ("-p", "evalharness.pytest_plugin")
-TIMEOUT_S = 120
+TIMEOUT_S = 240  # where other test workers and other people keep the machine busy
 MODES = ("no-xdist", "n0", "n2")
 _ALWAYS = {"COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 _IGNORED = ("-W", "ignore:Module already imported so cannot be rewritten")  # in this process the plugin is, one way or another

@@ -124,7 +124,7 @@ def has_rows(project: Project) -> bool:
 def started(project: Project, mode: str) -> Iterator[subprocess.Popen[str]]:
     """Start a run of 200 slow cases and give it when a few are done."""
     project.write(test_a=SLOW)
-    script = project.script({"text": "x", "delay_s": 0.2})
+    script = project.script({"text": "x", "delay_s": 0.5})
     with project.start("--model", script, mode=mode) as process:
         deadline = time.monotonic() + 60
         while not has_rows(project) and time.monotonic() < deadline:
@@ -137,9 +137,9 @@ class TestCtrlC:
     def test_once_writes_rows_and_reports_and_passes_no_gate(self, project: Project, mode: str) -> None:
         with started(project, mode) as process:
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
-            run = project.wait(process, timeout_s=60)
+            run = project.wait(process, timeout_s=90)
         assert run.exit_code == pytest.ExitCode.INTERRUPTED
-        assert run.duration_s < 20
+        assert run.duration_s < 60
         assert len(run.rows) == 200
         assert run.counts["pass"] >= 1
         assert run.facts["interrupted"] == "interrupted by the user"
@@ -157,15 +157,15 @@ class TestCtrlC:
             for _ in range(2):
                 os.killpg(process.pid, signal.SIGINT)
                 time.sleep(0.1)
-            run = project.wait(process, timeout_s=60)
+            run = project.wait(process, timeout_s=90)
         assert run.exit_code != 0
-        assert run.duration_s < 20
+        assert run.duration_s < 60
         assert [line for line in read_journals(run.run_dir) if line["kind"] == "row"]
 
     def test_the_controller_alone_takes_its_workers_along(self, project: Project) -> None:
         with started(project, "n2") as process:
             process.send_signal(signal.SIGINT)
-            run = project.wait(process, timeout_s=60)
+            run = project.wait(process, timeout_s=90)
             assert len(run.rows) == 200
             assert process_group(process.pid) == []
 
@@ -290,7 +290,7 @@ class TestEnginesThatCannotOpen:
         assert len({row["problem"] for row in run.rows}) == 1
         assert run.rows[0]["problem"].startswith("setup: engine fake:answers cannot be opened: answers.jsonl:1 is no script row")
         assert run.exit_code == EXIT_BROKEN
-        assert run.duration_s < 30
+        assert run.duration_s < 90
         assert "fixtures.py" not in run.output
         assert not run.gate("x >= 1")["passed"]
 
@@ -333,21 +333,22 @@ import threading
 from evalharness.backends.fake import FakeBackend
 from evalharness.pytest_plugin import unit_runner
 
-unit_runner.STOP_TIMEOUT_S = 0.2
+unit_runner.STOP_TIMEOUT_S = PATIENCE
 
 def close(self):
     print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("unit-")])
 
 FakeBackend.close = close
 """
+    IMPATIENT = CONFTEST.replace("PATIENCE", "0.2")
     TEST = MARK + "def test_s(case, generation): assert case.id != 'c1'\n"
     PROBLEM = "engine fake:answers still generates for test_a.py, though told to stop: it is left open until the process ends"
 
     def test_a_hanging_one_is_a_problem_of_the_run_and_its_engine_is_not_closed_under_it(self, project: Project) -> None:
-        project.write(conftest=self.CONFTEST, test_a=self.TEST)
-        model = project.script({"contains": "c2", "text": "x", "delay_s": 30}, {"text": "x"})
+        project.write(conftest=self.IMPATIENT, test_a=self.TEST)
+        model = project.script({"contains": "c2", "text": "x", "delay_s": 110}, {"text": "x"})
         run = project.run("-x", "-s", "--model", model, apart=True)
-        assert run.duration_s < 20
+        assert run.duration_s < 90
         assert run.facts["problems"] == [self.PROBLEM]
         assert f"! {self.PROBLEM}" in run.output
         assert "closed with" not in run.output
@@ -356,17 +357,17 @@ FakeBackend.close = close
     def test_an_engine_that_hangs_takes_no_further_unit(self, project: Project) -> None:
         skips = MARK + "@pytest.fixture\ndef early(case):\n    if case.id == 'c2': pytest.skip('early')\n"
         project.write(
-            conftest=self.CONFTEST,
+            conftest=self.IMPATIENT,
             test_a=skips + "def test_s(early, case, generation): pass\n",
             test_b=MARK + "def test_s(case, generation): pass\n",
         )
-        model = project.script({"contains": "c2", "text": "x", "delay_s": 30}, {"text": "x"})
+        model = project.script({"contains": "c2", "text": "x", "delay_s": 110}, {"text": "x"})
         run = project.run("--model", model, "--deselect", "test_a.py::test_s[fake:answers-c3]", apart=True)
-        assert run.duration_s < 20
+        assert run.duration_s < 90
         assert [row["outcome"] for row in run.rows] == ["pass", "pass", "skip", "error", "error", "error", "error"]
         assert {row["problem"] for row in run.rows[3:]} == {self.PROBLEM}
 
     def test_one_that_ends_leaves_nothing_to_say(self, project: Project) -> None:
-        run = project.write(conftest=self.CONFTEST, test_a=self.TEST).run("-x", "-s", apart=True)
+        run = project.write(conftest=self.CONFTEST.replace("PATIENCE", "60"), test_a=self.TEST).run("-x", "-s", apart=True)
         assert run.facts["problems"] == []
         assert "closed with []" in run.output

@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
@@ -106,15 +107,25 @@ class TestWatch:
         assert watched.killed == {}
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait, a minute at most, however busy the machine is."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 class TestHeartbeat:
     @staticmethod
     def counts(path: Path) -> tuple[int, int]:
-        results, busy = map(int, path.read_text().split())
+        """Return both counts; zeros while they are being written."""
+        results, busy = map(int, path.read_text().split() or (0, 0))
         return results, busy
 
     def test_results_are_counted_and_stillness_is_not(self, tmp_path: Path) -> None:
         heartbeat = Heartbeat(tmp_path / "gw0", 0.2, lambda: 7, lambda: None)
         time.sleep(1.0)
+        wait_until((tmp_path / "gw0").exists)
         heartbeat.stop()
         results, busy = self.counts(tmp_path / "gw0")
         assert results == 7
@@ -123,17 +134,19 @@ class TestHeartbeat:
     @pytest.mark.parametrize(("known", "expected"), [(None, True), (False, False)], ids=["on-a-cpu", "while-a-device-works"])
     def test_computing_in_a_child_process_counts_where_it_may(self, tmp_path: Path, known: bool | None, expected: bool) -> None:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+            computed = psutil.Process(child.pid).cpu_times
             heartbeat = Heartbeat(tmp_path / "gw0", 0.3, lambda: 0, lambda: known)
-            time.sleep(1.6)
+            wait_until(lambda: computed().user > 0.5 and (tmp_path / "gw0").exists())
+            if expected:
+                wait_until(lambda: self.counts(tmp_path / "gw0")[1] > 0)
             heartbeat.stop()
             child.kill()
         assert (self.counts(tmp_path / "gw0")[1] > 0) == expected
 
     def test_a_process_that_is_known_to_be_at_work_need_not_show_it(self, tmp_path: Path) -> None:
         heartbeat = Heartbeat(tmp_path / "gw0", 0.1, lambda: 0, lambda: True)
-        time.sleep(0.5)
+        wait_until(lambda: (tmp_path / "gw0").exists() and self.counts(tmp_path / "gw0")[1] >= 2)
         heartbeat.stop()
-        assert self.counts(tmp_path / "gw0")[1] >= 2
 
 
 class TestRealWorkers:
@@ -149,7 +162,7 @@ class TestRealWorkers:
         (problem,) = run.facts["problems"]
         assert f" {self.HUNG} while " in problem
         assert run.exit_code == EXIT_BROKEN
-        assert run.duration_s < 60
+        assert run.duration_s < 110
 
     def test_a_test_that_always_hangs_is_an_error(self, project: Project) -> None:
         run = run_with(project, "", "--hang-timeout", "2", tests=hanging_test("time.sleep(600)"))
