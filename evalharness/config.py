@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.backends import known_backends, unknown_backend
-from evalharness.config_kinds import Choice, Flag, Folder, Kind, NameList, Number, PathList, PerCheckpoint, Text
+from evalharness.config_kinds import Arguments, Choice, Flag, Folder, Kind, NameList, Number, PathList, PerCheckpoint, Text
 from evalharness.config_sources import ENV_PREFIX, SETTINGS_FILE, read_environment, read_settings_file, read_tool_table
 from evalharness.errors import ConfigError
 from evalharness.shards import LEGAL, PATTERN
@@ -174,6 +174,29 @@ OPTIONS: tuple[Option, ...] = (
         "GPUs that one vLLM engine spreads a checkpoint over (default: 1)",
         default=1,
         metavar="N",
+        only_for=("vllm",),
+    ),
+    Option(
+        "pipeline_parallel_size",
+        Number(minimum=1),
+        "Stages that one vLLM engine cuts a checkpoint into, each on --tensor-parallel-size GPUs (default: 1)",
+        default=1,
+        metavar="N",
+        only_for=("vllm",),
+    ),
+    Option(
+        "distributed_executor_backend",
+        Choice(("mp", "ray", "uni", "external_launcher")),
+        "How vLLM runs an engine of several GPUs; ray also on GPUs of other hosts (default: vLLM's choice)",
+        metavar="mp|ray|uni|external_launcher",
+        only_for=("vllm",),
+    ),
+    Option(
+        "engine_option",
+        Arguments(),
+        "One more engine argument of vLLM, such as max_num_seqs=64; the value is JSON or text; may be given several times (default: none)",
+        default=(),
+        metavar="NAME=VALUE",
         only_for=("vllm",),
     ),
     Option(

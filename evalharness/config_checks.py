@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evalharness.backends.vllm_arguments import check_engine_options
 from evalharness.config import OPTIONS, RunConfig
 from evalharness.errors import ConfigError
 from evalharness.shards import read_shard
@@ -18,13 +19,15 @@ def check_combinations(config: RunConfig) -> None:
     _check_sampling(config)
     _check_pixels(config)
     _check_lengths(config)
+    check_engine_options(config.engine_option)
     _check_inputs(config)
 
 
 def _named(config: RunConfig, name: str) -> str:
     """Return an option as its user wrote it: `--seed 3`, or with its origin where that is not the command line."""
     value = config.settings[name].value
-    shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    each = ["=".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value] if isinstance(value, tuple) else [value]
+    shown = ",".join(map(str, each))
     flag = "--" + name.replace("_", "-")
     text = flag if value is True else f"--no-{flag[2:]}" if value is False else f"{flag} {shown}"
     return text if config.origin(name) == "command line" else f"{text} ({config.origin(name)})"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from evalharness.errors import ConfigError
 from evalharness.suggestions import did_you_mean
 
-__all__ = ["Choice", "Flag", "Folder", "Kind", "NameList", "Number", "PathList", "PerCheckpoint", "Text"]
+__all__ = ["Arguments", "Choice", "Flag", "Folder", "Kind", "NameList", "Number", "PathList", "PerCheckpoint", "Text"]
 
 
 class Kind:
@@ -203,6 +204,54 @@ class PerCheckpoint(Kind):
         pairs = value or ()
         fitting = [text for pattern, text in pairs if pattern and fnmatchcase(checkpoint, pattern)]
         return fitting[0] if fitting else dict(pairs).get("")
+
+
+@dataclass(frozen=True)
+class Arguments(Kind):
+    """Arguments for something else, by name, as (name, value) pairs in order of names; read from NAME=VALUE or a TOML table.
+
+    A value is what JSON makes of it, else text. Names are written with `_`; whether they mean anything is not asked here.
+    """
+
+    is_list = True
+    legal: str = "NAME=VALUE, one each time, or a table in a settings file"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[tuple[str, Any], ...]:
+        if isinstance(raw, Mapping):
+            pairs = [(name, value) for name, value in raw.items()]
+        else:
+            given = [raw] if isinstance(raw, str) else raw
+            if not isinstance(given, (list, tuple)) or not all(isinstance(item, str) for item in given):
+                raise self.refuse(raw, label)
+            pairs = [self._pair(item, label) for item in given]
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            plain = name.replace("-", "_")
+            if not re.fullmatch(r"[A-Za-z]\w*", plain):
+                raise self.refuse(name, label)
+            if plain in found:
+                raise ConfigError(f"{label} gives {plain} twice; give it once")
+            found[plain] = value
+        return tuple(sorted(found.items()))
+
+    def _pair(self, item: str, label: str) -> tuple[str, Any]:
+        name, sign, text = item.partition("=")
+        if not sign:
+            raise self.refuse(item, label)
+        try:
+            return name.strip(), json.loads(text, parse_constant=_no_number)
+        except ValueError:
+            return name.strip(), text
+
+    def to_json(self, value: Any) -> Any:
+        return dict(value)
+
+    def from_json(self, value: Any) -> Any:
+        return tuple(sorted((value or {}).items()))
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(text)
 
 
 def _absolute(text: str, base: Path) -> Path:

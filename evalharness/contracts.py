@@ -166,17 +166,24 @@ class ModelLoadConfig:
 
 @dataclass(frozen=True)
 class VllmEngineOptions:
-    """How vLLM is started; None leaves vLLM's own default."""
+    """How vLLM is started; None leaves vLLM's own default. `extra`: (name, value) of engine arguments that have no field here."""
 
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    distributed_executor_backend: str | None = None
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
     trust_remote_code: bool = False
     dtype: str | None = None
     enforce_eager: bool | None = None
+    extra: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         check_integer("vllm.tensor_parallel_size", self.tensor_parallel_size, minimum=1)
+        check_integer("vllm.pipeline_parallel_size", self.pipeline_parallel_size, minimum=1)
+        check_text("vllm.distributed_executor_backend", self.distributed_executor_backend, optional=True)
+        for name, value in self.extra:
+            check_json(f"vllm.extra.{name}", value)
         if self.gpu_memory_utilization is not None:
             check_number("vllm.gpu_memory_utilization", self.gpu_memory_utilization, integer=False, above=0.0, maximum=1.0)
         check_integer("vllm.max_model_len", self.max_model_len, minimum=1, optional=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.backends.vllm_arguments import spans_hosts
 from evalharness.config import RunConfig
 from evalharness.errors import ConfigError
 
@@ -119,8 +120,17 @@ def uses_cards(run: RunConfig) -> bool:
 
 
 def cards_per_engine(run: RunConfig) -> int:
-    """Return how many cards an engine of the run needs together; they must be visible to it as one mask."""
-    return int(run.tensor_parallel_size) if "vllm" in (*run.backend, run.fallback_backend) else 1
+    """Return how many cards an engine of the run needs together; they must be visible to it as one mask.
+
+    1 where an engine's cards may be those of other hosts: then one engine takes all that is here, and vLLM counts.
+    """
+    if "vllm" not in (*run.backend, run.fallback_backend) or _spans_hosts(run):
+        return 1
+    return int(run.tensor_parallel_size) * int(run.pipeline_parallel_size)
+
+
+def _spans_hosts(run: RunConfig) -> bool:
+    return "vllm" in (*run.backend, run.fallback_backend) and spans_hosts(run.distributed_executor_backend, dict(run.engine_option))
 
 
 def _chosen(run: RunConfig, visible: Sequence[str]) -> list[str]:
@@ -150,8 +160,13 @@ def worker_cards(run: RunConfig, env: Mapping[str, str], installed: Sequence[Car
         return None
     needed = cards_per_engine(run)
     if needed > len(cards):
-        raise ConfigError(f"--tensor-parallel-size {needed} needs {needed} GPUs, but {_listed(cards)} may be used; lower it")
-    if num_workers == 0:
+        sizes = f"--tensor-parallel-size {run.tensor_parallel_size}"
+        if run.pipeline_parallel_size != 1:
+            sizes += f" with --pipeline-parallel-size {run.pipeline_parallel_size}"
+        raise ConfigError(f"{sizes} needs {needed} GPUs, but {_listed(cards)} may be used; lower it")
+    if _spans_hosts(run) and num_workers > 1:
+        raise ConfigError(f"{num_workers} workers would share an engine that spans hosts; give -n 1, or leave -n out")
+    if num_workers == 0 or _spans_hosts(run):
         return [tuple(cards)]
     if run.device is not None and run.device not in ("cuda", "cuda:0"):
         raise ConfigError(
@@ -177,6 +192,8 @@ def auto_num_workers(run: RunConfig, env: Mapping[str, str], installed: Sequence
     On a CPU an engine takes all cores by itself, so there is one of vLLM (which binds its threads to cores), and one of
     transformers for every eight cores. A backend without weights is for xdist to count.
     """
+    if _spans_hosts(run):
+        return 1
     if uses_cards(run) and (cards := _chosen(run, visible_cards(env, installed))):
         return max(1, len(cards) // cards_per_engine(run))
     real = {*run.backend, run.fallback_backend} - {"fake", None}

@@ -180,6 +180,10 @@ def test_a_config_written_by_another_version_is_read(tmp_path: Path) -> None:
         pytest.param(
             ["--backend", "vllm", "--max-model-len", "64", "--max-new-tokens", "64"], {}, "leaves no room for a prompt", id="no-room"
         ),
+        pytest.param(["--engine-option", "max_num_seqs=64"], {}, "^--engine-option max_num_seqs=64 is honoured by vllm only", id="engine"),
+        pytest.param(
+            ["--backend", "vllm", "--engine-option", "seed=1"], {}, "--engine-option seed cannot be given: every", id="engine-own"
+        ),
         pytest.param(["--data", "nowhere"], {}, "--data .*nowhere is no folder; the nearest that exists is", id="data"),
     ],
 )
@@ -221,7 +225,7 @@ def test_every_default_is_a_legal_value(option: Any, tmp_path: Path) -> None:
     if option.default is None:
         return
     raw = str(option.default) if isinstance(option.default, Path) else option.default
-    value = option.kind.read(raw if not isinstance(raw, tuple) else ",".join(raw) or "x", label="default", base=tmp_path, is_text=False)
+    value = option.kind.read(raw if not isinstance(raw, tuple) else ",".join(raw) or "x=1", label="default", base=tmp_path, is_text=False)
     assert option.default in (value, ()) or isinstance(option.default, Path)
 
 
@@ -252,3 +256,30 @@ def test_a_space_of_coordinates_may_be_said_for_all_checkpoints_and_for_some(tmp
 def test_a_wrong_space_of_coordinates_is_refused(tmp_path: Path, given: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config_of(tmp_path, "--coordinates", given)
+
+
+def test_engine_options_are_json_or_text_and_a_table_in_a_file(tmp_path: Path) -> None:
+    given = ["--engine-option", "max-num-seqs=64", "--engine-option", "kv_cache_dtype=fp8", "--engine-option", 'hf_overrides={"a": [1, 2]}']
+    wanted = (("hf_overrides", {"a": [1, 2]}), ("kv_cache_dtype", "fp8"), ("max_num_seqs", 64))
+    config = config_of(tmp_path, *given)
+    assert config.engine_option == wanted
+    assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))).engine_option == wanted
+    of_file = config_of(
+        tmp_path, evalharness_toml='[engine_option]\nmax_num_seqs = 64\nkv_cache_dtype = "fp8"\nhf_overrides = { a = [1, 2] }\n'
+    )
+    assert of_file.engine_option == wanted
+    assert of_file.origin("engine_option") == "evalharness.toml"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["max_num_seqs"], "must be NAME=VALUE, one each time, or a table in a settings file, got 'max_num_seqs'"),
+        (["=1"], "must be NAME=VALUE"),
+        (["a-b=1", "a_b=2"], "gives a_b twice; give it once"),
+    ],
+    ids=["no-value", "no-name", "twice"],
+)
+def test_a_wrong_engine_option_is_refused(tmp_path: Path, given: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(tmp_path, *(part for one in given for part in ("--engine-option", one)))

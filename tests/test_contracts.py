@@ -89,6 +89,8 @@ FIELDS: dict[str, tuple[type, dict[str, Any], dict[str, str]]] = {
         {},
         {
             "tensor_parallel_size": "int",
+            "pipeline_parallel_size": "int",
+            "distributed_executor_backend": "str?",
             "gpu_memory_utilization": "number?",
             "max_model_len": "int?",
             "trust_remote_code": "bool",
@@ -136,7 +138,7 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_path(path: str, name: str
 def test_every_field_is_in_the_table_of_wrong_types(path: str) -> None:
     cls, _, kinds = FIELDS[path]
     # These take contracts or mappings and have tests of their own; device_map is passed on as it is.
-    nested = {"stop", "decode", "extra_generation_kwargs", "device_map"}
+    nested = {"stop", "decode", "extra", "extra_generation_kwargs", "device_map"}
     assert {f.name for f in fields(cls)} - nested == set(kinds)
 
 

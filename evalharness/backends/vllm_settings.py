@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from evalharness.backends.checkpoint_reading import resolve_dtype_name
+from evalharness.backends.vllm_arguments import check_engine_options
 from evalharness.backends.vllm_worker import WORKER_EXTENSION
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
@@ -66,15 +67,19 @@ def engine_arguments(
         "logprobs_mode": "raw_logprobs",
         "worker_extension_cls": WORKER_EXTENSION,
     }
-    for name in ("gpu_memory_utilization", "max_model_len"):
+    for name in ("gpu_memory_utilization", "max_model_len", "distributed_executor_backend"):
         if getattr(options, name) is not None:
             arguments[name] = getattr(options, name)
+    if options.pipeline_parallel_size != 1:
+        arguments["pipeline_parallel_size"] = options.pipeline_parallel_size
     if image_arguments is not None:
         # vLLM reserves memory for the largest picture once, whatever the limit; a video is never asked.
         arguments["limit_mm_per_prompt"] = {"image": MAX_IMAGES_PER_PROMPT if config.variant != "text" else 0, "video": 0}
         arguments.update(_known_engine_arguments({"mm_processor_cache_gb": MM_CACHE_GIB}))
         if image_arguments:
             arguments["mm_processor_kwargs"] = image_arguments
+    check_engine_options(options.extra)
+    arguments.update(options.extra)
     return arguments
 
 

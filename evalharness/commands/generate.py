@@ -67,8 +67,9 @@ __all__ = ["generate"]
 )
 @run_options(
     "model", "backend", "base_model", "max_new_tokens", "temperature", "top_p", "repetition_penalty", "seed", "num_samples", "max_pixels",
-    "min_pixels", "dtype", "device", "attn_implementation", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len",
-    "enforce_eager", "fallback_backend", "unsupported_options", "trust_remote_code", "allow_pickle", "coordinates", "variant",
+    "min_pixels", "dtype", "device", "attn_implementation", "tensor_parallel_size", "pipeline_parallel_size",
+    "distributed_executor_backend", "engine_option", "gpu_memory_utilization", "max_model_len", "enforce_eager", "fallback_backend",
+    "unsupported_options", "trust_remote_code", "allow_pickle", "coordinates", "variant",
     defaults={"model": "that of the project's settings", "coordinates": "norm1000", "num_samples": "1"},
 )  # fmt: skip
 def generate(

@@ -16,7 +16,16 @@ __all__ = ["cache_identity", "make_cache"]
 
 # Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
 _FACTS = ("torch", "transformers", "vllm", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
-_OPTIONS = ("max_pixels", "min_pixels", "tensor_parallel_size", "enforce_eager", "attn_implementation", "variant")
+_OPTIONS = (
+    "max_pixels",
+    "min_pixels",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "engine_option",
+    "enforce_eager",
+    "attn_implementation",
+    "variant",
+)
 
 
 def make_cache(run: RunConfig, on_notice: Callable[[str], None]) -> ResponseCache | None:

@@ -43,6 +43,8 @@ _MAY_DIFFER = (
     "hang_timeout",
     "gpu_memory_utilization",
     "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "distributed_executor_backend",
     "wait",
     "spot",
     "baseline",

@@ -72,6 +72,15 @@ def test_compilation_is_off_on_cpu_unless_asked_for(device_type: str, asked: boo
     assert arguments(device_type, VllmEngineOptions(enforce_eager=asked))["enforce_eager"] is eager
 
 
+def test_arguments_without_a_field_are_handed_on_and_checked() -> None:
+    options = VllmEngineOptions(pipeline_parallel_size=2, distributed_executor_backend="ray", extra=(("max_num_seqs", 8),))
+    wanted = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray", "max_num_seqs": 8, "tensor_parallel_size": 1}
+    assert arguments(options=options).items() >= wanted.items()
+    assert not {"pipeline_parallel_size", "distributed_executor_backend"} & set(arguments())
+    with pytest.raises(ConfigError, match="--engine-option model cannot be given: use --model"):
+        arguments(options=VllmEngineOptions(extra=(("model", "x"),)))
+
+
 def test_unset_sizes_are_left_to_vllm() -> None:
     assert not {"max_model_len", "gpu_memory_utilization"} & set(arguments())
     asked = arguments(options=VllmEngineOptions(max_model_len=512, gpu_memory_utilization=0.5))
