@@ -8,6 +8,7 @@ import io
 import json
 import random
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=10_000, help="Number of cases (default 10000)")
     parser.add_argument("--text-chars", type=int, default=200, help="Length of a text in characters (default 200)")
     parser.add_argument("--images", type=int, default=2_000, help="Number of cases with a photo (default 2000)")
+    parser.add_argument("--browser", action="store_true", help="Open the page in Chromium too")
     parser.add_argument("--rounds", type=int, default=5, help="Rounds; the best counts (default 5)")
     asked = parser.parse_args()
 
@@ -117,6 +119,7 @@ def main() -> None:
     from evalharness.comparison.timeline import timeline_of
     from evalharness.comparison.tracks import read_tracks
     from evalharness.report.compare_files import write_comparison
+    from evalharness.report.html.report_page import write_report_pages
     from evalharness.report.tables import load_tables
     from evalharness.report.timeline_files import write_timelines
     from evalharness.report.writing import terminal_summary, write_reports
@@ -127,10 +130,12 @@ def main() -> None:
         photos = make_photos(Path(folder) / "photos", min(asked.images, asked.cases))
         make_run(run_dir, asked.cases, asked.text_chars, photos=photos)
         make_run(other_dir, asked.cases, asked.text_chars, seed=1, photos=photos)
+        tables = load_tables(run_dir)
         samples_bytes = (run_dir / "samples.jsonl").stat().st_size
         baseline_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         steps: dict[str, Callable[[], object]] = {
             "load_tables": lambda: load_tables(run_dir),
+            "write_report_pages": lambda: write_report_pages(tables),
             "write_reports": lambda: write_reports(run_dir),
             "terminal_summary": lambda: terminal_summary(run_dir),
             "compare": lambda: write_comparison([compare(read_side(str(run_dir)), read_side(str(other_dir)), anyway=True)], other_dir),
@@ -144,6 +149,35 @@ def main() -> None:
             print(f"| {name} | {asked.rounds} | {wall_s:.3f} | {cpu_s:.3f} | {cpu_s / asked.cases * 1e6:.0f} |")
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - baseline_bytes
         print(f"peak memory above the start: {grown / 1e6:.0f} MB")
+        pages = [run_dir / "report.html", *run_dir.glob("report-*.html")]
+        print("pages: " + ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in pages))
+        if asked.browser:
+            print("\n".join(_in_browser(pages[0], asked.rounds)))
+
+
+def _in_browser(path: Path, rounds: int) -> list[str]:
+    """Return how long the page takes until its list stands, until a case does, and until a search has read every text."""
+    from playwright.sync_api import sync_playwright
+
+    lines = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+        for _ in range(rounds):
+            page = browser.new_page()
+            started = time.perf_counter()
+            page.goto(f"{path.as_uri()}#cases")
+            page.locator(".item").first.wait_for()
+            listed = time.perf_counter()
+            page.keyboard.press("j")
+            page.locator("#case-title").wait_for()
+            shown = time.perf_counter()
+            page.locator("#search").fill("DEMO-17")
+            page.locator("#matches").filter(has_text=" of ").wait_for()
+            found = time.perf_counter()
+            lines.append(f"Chromium: list after {listed - started:.2f} s, case {shown - listed:.2f} s, search {found - shown:.2f} s")
+            page.close()
+        browser.close()
+    return lines
 
 
 def _seconds(step: Callable[[], object]) -> tuple[float, float]:

@@ -30,7 +30,7 @@ _NOT_OF_A_CASE = (
     "wait",
 )
 _NOR_THESE = ("devices", "share_devices", "hang_timeout")
-_SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password|passwd|credential|auth\w*)s?(?:$|_)", re.IGNORECASE)
+_SECRET = re.compile(r"(?:^|_)(?:keys?|token|secrets?|password|passwd|credentials?|auth\w*)$", re.IGNORECASE)
 
 
 def option_lines(run: Mapping[str, Any]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
