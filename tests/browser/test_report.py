@@ -209,9 +209,10 @@ def test_pictures_of_many_cases_are_seen_at_once(opened, report):
 
     page.keyboard.press("g")
 
-    assert page.evaluate("[...document.querySelectorAll('.item')].filter((one) => one.offsetTop !== null).length") >= 12
-    boxes = [item.bounding_box() for item in page.locator(".item").all()[:3]]
-    assert len({box["y"] for box in boxes}) == 1
+    tops = "[...document.querySelectorAll('.is-gallery .item')].map((one) => one.getBoundingClientRect().top)"
+    page.wait_for_function(f"{tops}.length >= 12")
+    first, second, third = page.evaluate(tops)[:3]
+    assert first == second == third
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -27,6 +27,8 @@ BYTES_PER_PAGE = 48_000_000
 _ROWS_PER_BLOCK = 100
 _BYTES_PER_BLOCK = 400_000
 MAX_PICTURES_PER_ROW = 24
+_MOST_COPIES = 5_000
+"""Kept for the next page of a run; pages in a row share photos where several engines were asked about them."""
 
 # Only keys: a quote inside a text has a backslash before it, so `,"` never stands in one.
 _IDS = re.compile(rb',\s*"(?:token_ids|logprobs)":\s*\[[^\]"]*\]')
@@ -56,6 +58,8 @@ class PageRows:
     """The first row of each block, counted on this page."""
     pictures: dict[int, list[int]] = field(default_factory=dict)
     """Row on this page → numbers of its pictures."""
+    copies: dict[PictureFile, bytes | None] = field(default_factory=dict)
+    """Small copies that other pages of the run have made, and this one adds to."""
     num_missing: int = 0
     """Pictures that are recorded, but gone or changed."""
     _files: dict[PictureFile, int] = field(default_factory=dict)
@@ -74,7 +78,12 @@ class PageRows:
             num_bytes += len(line)
         if lines:
             yield self._packed(lines, len(self.rows))
-        for number, copy in enumerate(small_copies(self._files)):
+        if len(self.copies) > _MOST_COPIES:
+            self.copies.clear()
+        wanted = [file for file in self._files if file not in self.copies]
+        self.copies.update(zip(wanted, small_copies(wanted, len(self._files)), strict=True))
+        for file, number in self._files.items():
+            copy = self.copies[file]
             if copy is not None:
                 yield text_block(f"picture-{number}", copy)
             else:

@@ -24,9 +24,9 @@ from evalharness.images import load_image
 __all__ = ["PictureFile", "picture_files", "small_copies", "small_copy"]
 
 MAX_FILE_BYTES = 64_000_000
-MAX_BYTES = 9_000_000
+MAX_BYTES = 14_000_000
 """Of all copies on one page together; base64 makes a third more of them."""
-_SIZES = ((250, 512, 36_000), (1000, 384, 9_000), (2500, 288, 3_600), (1_000_000, 224, 1_800))
+_SIZES = ((250, 512, 40_000), (1_000, 352, 14_000), (2_000, 256, 7_000), (4_000, 192, 3_500), (10**9, 144, 1_800))
 """Up to so many pictures: their longer edge in pixels, and the most bytes of one."""
 _QUALITIES = (76, 55, 35)
 
@@ -48,11 +48,12 @@ def picture_files(generation: Mapping[str, Any]) -> Iterator[PictureFile]:
                 yield PictureFile(path, sha256)
 
 
-def small_copies(files: Iterable[PictureFile]) -> Iterator[bytes | None]:
-    """Yield the small copy of each file in order, None where it cannot be shown; smaller ones the more there are."""
+def small_copies(files: Iterable[PictureFile], num_on_page: int | None = None) -> Iterator[bytes | None]:
+    """Yield the small copy of each file in order, None where it cannot be shown; smaller ones the more share a page."""
     wanted = list(files)
-    edge, most = next((edge, most) for count, edge, most in _SIZES if len(wanted) <= count)
-    most = min(most, MAX_BYTES // max(len(wanted), 1))
+    count = len(wanted) if num_on_page is None else num_on_page
+    edge, most = next((edge, most) for up_to, edge, most in _SIZES if count <= up_to)
+    most = min(most, MAX_BYTES // max(count, 1))
     # Pillow and hashlib let other threads run while they work.
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         yield from pool.map(lambda file: small_copy(file, edge, most), wanted)

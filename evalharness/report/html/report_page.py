@@ -14,6 +14,7 @@ from evalharness.report.html.case_index import case_columns
 from evalharness.report.html.case_rows import PageRows, page_ranges
 from evalharness.report.html.overview import breakdowns, given_tables, outcome_counts, score_cards, verdict_of
 from evalharness.report.html.page import write_page
+from evalharness.report.html.pictures import PictureFile
 from evalharness.report.html.run_facts import option_lines, rerun_commands, run_facts
 from evalharness.report.html.trouble import failed_gates, problem_lines, remarks, weak_lines, weak_slices
 from evalharness.report.markdown import rerun_command
@@ -39,10 +40,11 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
     title, context = _title(tables), _context(tables)
     counts = [_outcomes_of(tables, rows) for rows in ranges]
     paths: dict[str, Path] = {}
+    copies: dict[PictureFile, bytes | None] = {}
     for number, rows in enumerate(ranges, start=1):
         name = page_name(number)
         paths[name] = tables.run_dir / name
-        page = PageRows(tables.run_dir, rows)
+        page = PageRows(tables.run_dir, rows, copies=copies)
         entries = [_page_entry(place, *entry) for place, entry in enumerate(zip(ranges, counts, strict=True), start=1)]
         with replacing(paths[name]) as file:
             write_page(
