@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         VlmGenerationRequest,
         VlmPreprocessOptions,
     )
-    from evalharness.engine import Engine, EngineWarning, build_engine
+    from evalharness.engine import Engine, EngineWarning
+    from evalharness.engine_building import build_engine
     from evalharness.errors import EvalHarnessError
 
 __all__ = [
@@ -53,7 +54,7 @@ _HOMES = {
     "Engine": "evalharness.engine",
     "EngineWarning": "evalharness.engine",
     "EvalHarnessError": "evalharness.errors",
-    "build_engine": "evalharness.engine",
+    "build_engine": "evalharness.engine_building",
 }
 
 

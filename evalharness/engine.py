@@ -1,10 +1,10 @@
 """The engine: requests in, results out, the same whatever backend does the work.
 
-    engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))
+    engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))  # in engine_building.py
     results = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "Hi"}])], GenerationOptions())
 
 Rendering, tokenising, stop policy and decoding happen here, once. It knows nothing about evals or pytest. Over 300
-lines because preflight, the stream and the builders are read together.
+lines because preflight and the stream are read together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from evalharness.backends import BACKENDS, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend, Completion, Prompt
 from evalharness.chat_template import check_template_owner, template_sha256
 from evalharness.contracts import (
@@ -27,9 +26,7 @@ from evalharness.contracts import (
     GenerationResult,
     ModelLoadConfig,
     TextGenerationRequest,
-    VllmEngineOptions,
     VlmGenerationRequest,
-    VlmPreprocessOptions,
 )
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
@@ -38,7 +35,7 @@ from evalharness.prompts import PreparedRequest, PromptBuilder, Request
 from evalharness.response_cache import ResponseCache, cache_key, is_deterministic
 from evalharness.results import result_of
 
-__all__ = ["Engine", "EngineWarning", "build_backend", "build_engine"]
+__all__ = ["Engine", "EngineWarning"]
 
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 
@@ -362,54 +359,3 @@ def _read(
 
 def _error(doing: str, error: Exception) -> GenerationFailure:
     return GenerationFailure("error", f"{doing} failed: {type(error).__name__}: {error}", error)
-
-
-def build_backend(name: str, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, vllm_options: VllmEngineOptions) -> Backend:
-    """Return a loaded backend by name; `ConfigError` for an unknown one, `CheckpointError` or `BackendError` if it cannot start.
-
-    The `max_model_len` of `vllm_options` holds on every backend.
-    """
-    backend_class = load_backend_class(name)
-    if name == "vllm":
-        return backend_class(config, preprocess, vllm_options)
-    backend = backend_class(config, preprocess)
-    if vllm_options.max_model_len is not None:
-        _limit_context(backend, vllm_options.max_model_len)
-    return backend
-
-
-def _limit_context(backend: Backend, max_model_len: int) -> None:
-    own = backend.max_model_len
-    if own is not None and max_model_len > own:
-        backend.close()
-        raise ConfigError(f"max_model_len {max_model_len} is more than the checkpoint's context of {own} tokens; lower it or leave it out")
-    backend.max_model_len = max_model_len
-
-
-def build_engine(
-    backend: str,
-    config: ModelLoadConfig,
-    *,
-    vllm_options: VllmEngineOptions | None = None,
-    chat_template: ChatTemplateOptions | None = None,
-    preprocess: VlmPreprocessOptions | None = None,
-    fallback_backend: str | None = None,
-    unsupported_options: str = "refuse",
-    on_notice: Callable[[str], None] | None = None,
-) -> Engine:
-    """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed."""
-    preprocess = preprocess or VlmPreprocessOptions()
-    vllm_options = vllm_options or VllmEngineOptions()
-    fallback = None
-    if fallback_backend is not None:
-        if fallback_backend not in BACKENDS:
-            raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
-        fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options)  # noqa: E731
-    primary = build_backend(backend, config, preprocess, vllm_options)
-    return Engine(
-        primary,
-        fallback_backend=fallback,
-        chat_template=chat_template,
-        unsupported_options=unsupported_options,
-        on_notice=on_notice,
-    )

@@ -30,7 +30,8 @@ from evalharness.contracts import (
     TextGenerationRequest,
     VlmGenerationRequest,
 )
-from evalharness.engine import Engine, EngineWarning, build_engine
+from evalharness.engine import Engine, EngineWarning
+from evalharness.engine_building import build_engine
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, ConfigError, ImageError, RequestsFailed, UnsupportedOption
 
 GREEDY = GenerationOptions(max_new_tokens=50)

@@ -201,7 +201,7 @@ def _scripts_of(pattern: str) -> list[str]:
 
 def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], None]) -> Engine:
     """Return the loaded engine; the errors of the backend's start pass through. `on_notice`: see `Engine`."""
-    from evalharness.engine import build_engine  # loads the backend's libraries
+    from evalharness.engine_building import build_engine  # loads the backend's libraries
 
     mine = _options_for(spec.backend, run)
     return build_engine(

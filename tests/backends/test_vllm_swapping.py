@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions
-from evalharness.engine import Engine, build_engine
+from evalharness.engine import Engine
+from evalharness.engine_building import build_engine
 from evalharness.tasks import stage_a
 from fixtures.training.samples import stage_b_messages
 

@@ -12,7 +12,8 @@ import pytest
 
 from evalharness.backends.base import Backend
 from evalharness.contracts import GenerationResult, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.engine import Engine, build_backend
+from evalharness.engine import Engine
+from evalharness.engine_building import build_backend
 from tests.contract.asking import FREE, TEXTS, arbitrary_fake, ask, generate
 
 FAKE = pytest.param("fake", id="fake")

@@ -12,7 +12,8 @@ import pytest
 from evalharness.backends.base import Backend
 from evalharness.backends.checkpoint_reading import detect_variant
 from evalharness.contracts import GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.engine import Engine, EngineWarning, build_backend
+from evalharness.engine import Engine, EngineWarning
+from evalharness.engine_building import build_backend
 from evalharness.errors import CheckpointError, ConfigError, UnsupportedOption
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, StandIn, ask, generate, look, noise

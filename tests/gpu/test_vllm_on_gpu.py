@@ -17,7 +17,8 @@ import pytest
 
 from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions
 from evalharness.devices import installed_cards
-from evalharness.engine import Engine, build_engine
+from evalharness.engine import Engine
+from evalharness.engine_building import build_engine
 from evalharness.tasks import stage_a
 from fixtures.training.samples import stage_b_messages
 from tests.backends.hf_models import make_text_checkpoint

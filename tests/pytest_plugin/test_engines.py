@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from evalharness import engine as engine_module
+from evalharness import engine_building
 from evalharness.backends.fake import FakeBackend
 from evalharness.config import RunConfig, resolve
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions
-from evalharness.engine import build_engine
+from evalharness.engine_building import build_engine
 from evalharness.errors import CheckpointError
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint, open_engine
 from tests.pytest_plugin.project import MARK, Project
@@ -132,7 +132,7 @@ class TestMatrix:
         self, scripts: Path, monkeypatch: pytest.MonkeyPatch, asked: bool | None
     ) -> None:
         given: dict[str, Any] = {}
-        monkeypatch.setattr(engine_module, "build_engine", lambda *_, **keywords: given.update(keywords))
+        monkeypatch.setattr(engine_building, "build_engine", lambda *_, **keywords: given.update(keywords))
         run = config(scripts, "ckpt", backend=["vllm"], enforce_eager=asked)
         open_engine(engine_specs(run, scripts)[0], run, print)
         assert given["vllm_options"].enforce_eager is asked
@@ -155,7 +155,7 @@ class TestContext:
             def close(self) -> None:
                 closed.append(self.name)
 
-        monkeypatch.setattr(engine_module, "load_backend_class", lambda name: Small)
+        monkeypatch.setattr(engine_building, "load_backend_class", lambda name: Small)
         with pytest.raises(ValueError, match="max_model_len 101 is more than the checkpoint's context of 100 tokens"):
             build_engine("hf", ModelLoadConfig("m"), vllm_options=VllmEngineOptions(max_model_len=101))
         assert closed == ["fake"]

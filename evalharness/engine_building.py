@@ -1,0 +1,64 @@
+"""From names and options to an engine with a checkpoint loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evalharness.backends import BACKENDS, load_backend_class, unknown_backend
+from evalharness.backends.base import Backend
+from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.engine import Engine
+from evalharness.errors import ConfigError
+
+__all__ = ["build_backend", "build_engine"]
+
+
+def build_backend(name: str, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, vllm_options: VllmEngineOptions) -> Backend:
+    """Return a loaded backend by name; `ConfigError` for an unknown one, `CheckpointError` or `BackendError` if it cannot start.
+
+    The `max_model_len` of `vllm_options` holds on every backend.
+    """
+    backend_class = load_backend_class(name)
+    if name == "vllm":
+        return backend_class(config, preprocess, vllm_options)
+    backend = backend_class(config, preprocess)
+    if vllm_options.max_model_len is not None:
+        _limit_context(backend, vllm_options.max_model_len)
+    return backend
+
+
+def _limit_context(backend: Backend, max_model_len: int) -> None:
+    own = backend.max_model_len
+    if own is not None and max_model_len > own:
+        backend.close()
+        raise ConfigError(f"max_model_len {max_model_len} is more than the checkpoint's context of {own} tokens; lower it or leave it out")
+    backend.max_model_len = max_model_len
+
+
+def build_engine(
+    backend: str,
+    config: ModelLoadConfig,
+    *,
+    vllm_options: VllmEngineOptions | None = None,
+    chat_template: ChatTemplateOptions | None = None,
+    preprocess: VlmPreprocessOptions | None = None,
+    fallback_backend: str | None = None,
+    unsupported_options: str = "refuse",
+    on_notice: Callable[[str], None] | None = None,
+) -> Engine:
+    """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed."""
+    preprocess = preprocess or VlmPreprocessOptions()
+    vllm_options = vllm_options or VllmEngineOptions()
+    fallback = None
+    if fallback_backend is not None:
+        if fallback_backend not in BACKENDS:
+            raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
+        fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options)  # noqa: E731
+    primary = build_backend(backend, config, preprocess, vllm_options)
+    return Engine(
+        primary,
+        fallback_backend=fallback,
+        chat_template=chat_template,
+        unsupported_options=unsupported_options,
+        on_notice=on_notice,
+    )
