@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["draw_row", "draw_rows", "pick_rows"]
 
 INDEX_NAME = "index.md"
+GREY_EDGE = 640
+"""Pixels of the longer edge of what stands for a photo that cannot be shown."""
 
 Row = Mapping[str, Any]
 
@@ -75,18 +77,20 @@ def _drawn(row: Row, data_dir: Path) -> tuple[Image.Image, list[Shape], list[Sha
     """Return the photo, or a grey one, true and predicted shapes, and notes."""
     image = row["details"]["image"]
     picture, problem = _picture(data_dir / image["path"], (image["width"], image["height"]))
-    truth, predictions = _shapes(row["details"])
+    truth, predictions = _shapes(row["details"], picture.size)
     return picture, truth, predictions, [note for note in (problem, *_notes(row)) if note]
 
 
 def _picture(path: Path, size: tuple[int, int]) -> tuple[Image.Image, str]:
-    """Return the upright photo, or a grey one of its size and why it could not be shown."""
+    """Return the upright photo, or a grey one of its shape and why it could not be shown."""
     try:
         return load_image(path), ""
     except (ImageError, BackendError) as error:
         from PIL import Image
 
-        return Image.new("RGB", size, (190, 190, 190)), f"photo not shown: {error}"
+        longest = max(size)  # whatever the file may claim of a photo that nobody can look at
+        width, height = (max(1, GREY_EDGE * edge // longest) for edge in size)
+        return Image.new("RGB", (width, height), (190, 190, 190)), f"photo not shown: {error}"
 
 
 def _notes(row: Row) -> list[str]:
@@ -101,16 +105,16 @@ def _notes(row: Row) -> list[str]:
     ]
 
 
-def _shapes(details: Mapping[str, Any]) -> tuple[list[Shape], list[Shape]]:
-    """Return truth and predictions in pixels, each with what the category matching says about it."""
+def _shapes(details: Mapping[str, Any], size: tuple[int, int]) -> tuple[list[Shape], list[Shape]]:
+    """Return truth and predictions in pixels of a picture of `size`, each with what the category matching says about it."""
     from evalharness.report.overlays import Shape
 
-    size = (details["image"]["width"], details["image"]["height"])
+    recorded = (details["image"]["width"], details["image"]["height"])
     pairs = details["pairs"]["category"]
     found = {truth: iou for truth, _, iou in pairs}
     right = {prediction: iou for _, prediction, iou in pairs}
     truth = [
-        Shape(one["type"], tuple(one["pixels"]), category_of(one["desc"]), "" if place in found else "missed")
+        Shape(one["type"], _moved(one["pixels"], recorded, size), category_of(one["desc"]), "" if place in found else "missed")
         for place, one in enumerate(details["truth"])
     ]
     predictions = [
@@ -123,3 +127,8 @@ def _shapes(details: Mapping[str, Any]) -> tuple[list[Shape], list[Shape]]:
         for place, one in enumerate(details["predictions"])
     ]
     return truth, predictions
+
+
+def _moved(points: Sequence[int], recorded: tuple[int, int], size: tuple[int, int]) -> tuple[int, ...]:
+    """Return points of a photo of its `recorded` size in pixels of the photo as it is now."""
+    return tuple(round(value / recorded[place % 2] * size[place % 2]) for place, value in enumerate(points))

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from evalharness import GenerationResult
 from evalharness.errors import ConfigError
 from evalharness.outputs import OutputTarget
 from evalharness.tasks import dense
-from evalharness.tasks.dense_spot import pick_rows
+from evalharness.tasks.dense_spot import draw_row, pick_rows
 from tests.tasks.dense_examples import LABEL, SCREW, WIRE, box, dumped, one_box
 
 SITE_PHOTOS = Path(__file__).parents[2] / "fixtures" / "site_photos"
@@ -210,3 +211,21 @@ def test_a_photo_that_is_gone_leaves_a_picture_that_says_so(cases: list[dense.De
     dense.outputs([row], OutputTarget(tmp_path, "hf:x", tmp_path, spot=1))
     assert (tmp_path / "spot" / "vis_00000.jpg").is_file()
     assert "photo not shown" in (tmp_path / "spot" / "index.md").read_text("utf-8")
+
+
+def test_a_claim_of_a_huge_photo_that_is_gone_costs_no_memory(cases: list[dense.DenseCase], tmp_path: Path) -> None:
+    row = judged_row(cases[0], "")
+    row["details"]["image"] |= {"width": 10**9, "height": 10**6}
+    assert draw_row(row, tmp_path).width < 2000
+
+
+def test_objects_are_drawn_where_they_are_on_a_photo_of_another_size(tmp_path: Path) -> None:
+    Image.new("RGB", (100, 100)).save(tmp_path / "a.png")
+    Image.new("RGB", (200, 200)).save(tmp_path / "b.png")
+    judged = dense.judge_objects([box(0, 0, 500, 500)], [box(0, 0, 500, 500)])
+    pictures = []
+    for name in ("a.png", "b.png"):
+        truth = [{**one, "pixels": [0, 0, 50, 50]} for one in judged.details["truth"]]
+        image = {"path": name, "width": 100, "height": 100}
+        pictures.append(draw_row({"case_id": "x", "details": {**judged.details, "truth": truth, "image": image}}, tmp_path))
+    assert pictures[0].tobytes() == pictures[1].tobytes()
