@@ -35,6 +35,7 @@ _SECTIONS = {
     "By hand": {
         "generate": _PLACE + "generate:generate",
         "show": _PLACE + "show:show",
+        "doctor": _PLACE + "doctor:doctor",
     },
     "Training runs": {
         "watch": _PLACE + "watch:watch",

