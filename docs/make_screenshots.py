@@ -1,13 +1,15 @@
 """Make the pictures of docs/images/ from a real run of the shipped checkpoints: `python docs/make_screenshots.py [--run RUN_DIR]`.
 
 Without --run, a quarter of the cases of Stage-A and of dense dumps is asked of two shipped checkpoints first: one whose averages
-look fine and that lost a category, and the last good one. Needs Chromium and the extra `test`; a font with Chinese characters
+look fine and that lost a category, and the last good one; and all cases, of four steps of a training run, for compare.html and
+timeline.html (--training-run; about ten minutes on two cores). Needs Chromium and the extra `test`; a font with Chinese characters
 shows names as they are.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 CHECKPOINTS = ("final", "regressed")
+STEPS = {"early": 67, "middle": 393, "final": 2592, "regressed": 2652}
+"""Steps of the training run that made the checkpoints; training.json has them. `regressed` was tuned for 60 more."""
 MAX_BYTES = 300_000
 DESKTOP, PHONE = (1280, 860), (390, 844)
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync")
@@ -36,6 +40,10 @@ class Shot:
     size: tuple[int, int] = DESKTOP
     scheme: str = "light"
     keys: Sequence[str] = ()
+    choose: tuple[tuple[str, str], ...] = ()
+    """Selector and value of what is selected before."""
+    scroll_to: str = ""
+    """Selector of what then stands at the top; "" for the page's top."""
 
 
 SHOTS = (
@@ -44,6 +52,39 @@ SHOTS = (
     Shot("report-gallery", "report.html", "#cases?eval=dense_dump&engine=hf%3Aregressed", keys=("g",)),
     Shot("report-phone", "report.html", "#cases?eval=dense_dump&engine=hf%3Aregressed&sort=%3Ccategory_f1", size=PHONE, keys=("j",)),
 )
+TRAINING_SHOTS = (
+    Shot("compare", "compare.html"),
+    Shot("compare-case", "compare.html", choose=(("#f-test", "dense_dump · test_objects"),), keys=("j",), scroll_to="#cases"),
+    Shot("timeline", "timeline.html"),
+    Shot("timeline-curves", "timeline.html", scroll_to=".slices"),
+    Shot(
+        "timeline-cases",
+        "timeline.html",
+        scheme="dark",
+        choose=(("#case-test", "1"), ("#case-filter", "lost")),
+        keys=("j", "Enter"),
+        scroll_to="#cases",
+    ),
+    Shot("index", "../index.html", size=(1280, 620)),
+)
+
+
+def make_training_run(folder: Path) -> Path:
+    """Return the folder of a run on four steps of a training run, whole, the last two compared: the last has forgotten a category."""
+    for name, step in STEPS.items():
+        checkpoint = folder / "sft-42" / f"checkpoint-{step}"
+        shutil.copytree(ROOT / "fixtures" / "checkpoints" / name, checkpoint)
+        (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": max(STEPS.values())}))
+    evals = ["evals/test_stage_a.py", "evals/test_dense_dump.py", "evals/test_stage_b.py"]
+    options = ["--model", str(folder / "sft-42"), "--run-id", "sft-42", "--report-dir", str(folder / "reports")]
+    subprocess.run([sys.executable, "-m", "pytest", "-q", *evals, *options], cwd=ROOT, check=False)
+    return folder / "reports" / "sft-42"
+
+
+def compare_last_steps(run_dir: Path) -> None:
+    """Write compare.html of the last two steps into the run's folder; that it ends with 1 is what it is to show."""
+    sides = [f"{run_dir}:checkpoint-{STEPS[name]}" for name in ("final", "regressed")]
+    subprocess.run([sys.executable, "-m", "evalharness", "compare", *sides], stdout=subprocess.DEVNULL, check=False)
 
 
 def make_run(folder: Path) -> Path:
@@ -70,9 +111,15 @@ def take(run_dir: Path, shots: Sequence[Shot], images: Path) -> None:
             page = browser.new_page(viewport=size, color_scheme=shot.scheme, reduced_motion="reduce")
             page.goto(f"{(run_dir / shot.page).absolute().as_uri()}{shot.anchor}")
             page.wait_for_timeout(500)
+            for selector, value in shot.choose:
+                page.select_option(selector, value)
+                page.wait_for_timeout(300)
             for key in shot.keys:
                 page.keyboard.press(key)
                 page.wait_for_timeout(800)
+            if shot.scroll_to:
+                page.evaluate("selector => document.querySelector(selector).scrollIntoView()", shot.scroll_to)
+                page.wait_for_timeout(300)
             page.screenshot(path=images / f"{shot.name}.png")
             page.close()
             _shrink(images / f"{shot.name}.png")
@@ -94,9 +141,13 @@ def main() -> None:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, metavar="RUN_DIR", help="Take pictures of this run (default: make one)")
+    parser.add_argument("--training-run", type=Path, metavar="RUN_DIR", help="Likewise, of compare.html and timeline.html")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         take(asked.run or make_run(Path(folder)), SHOTS, IMAGES)
+        training_run = asked.training_run or make_training_run(Path(folder))
+        compare_last_steps(training_run)
+        take(training_run, TRAINING_SHOTS, IMAGES)
 
 
 if __name__ == "__main__":
