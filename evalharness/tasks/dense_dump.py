@@ -18,7 +18,7 @@ from typing import Any
 from evalharness.errors import ConfigError, RecordError
 from evalharness.tasks.dense_coordinates import NORM1000, Space, space_of, to_pixels
 from evalharness.tasks.dense_objects import TYPES, DenseObject, category_of
-from evalharness.tasks.dense_parse import object_of
+from evalharness.tasks.dense_parse import numbers_of, object_of
 from evalharness.tasks.json_files import read_lines
 from evalharness.tasks.stage_a_schema import DOMAINS, MISSIONS, SCHEMA, Domain
 
@@ -81,7 +81,7 @@ def _domain(row: Mapping[str, Any], where: str) -> Domain | None:
     mission = MISSIONS.get(str(row.get("image_path", "")).replace("\\", "/").split("/")[0])
     if mission is not None:
         return mission.domain
-    truth = row.get("gt") or row.get("gt_norm1000") or ()
+    truth = _listed(row, "gt", where) or _listed(row, "gt_norm1000", where)
     categories = {_category(one) for one in truth} - {""}
     fitting = [domain for domain in DOMAINS if categories and categories <= set(SCHEMA[domain])]
     return fitting[0] if len(fitting) == 1 else None
@@ -146,13 +146,9 @@ def _truth(row: Mapping[str, Any], size: tuple[int, int], where: str) -> tuple[t
     if in_pixels and on_grid and len(in_pixels) != len(on_grid):
         raise RecordError(f"{where}: gt has {len(in_pixels)} objects, gt_norm1000 has {len(on_grid)}")
     truth = tuple(on_grid or in_pixels)
-    given = row.get("gt") or ()
-    points = [_flat(one["points"]) for one in given] if given else [to_pixels(one.points, size) for one in truth]
+    given = [numbers_of(one["points"]) or () for one in _listed(row, "gt", where)]
+    points = [[round(value) for value in one] for one in given] if given else [to_pixels(one.points, size) for one in truth]
     return truth, tuple(map(tuple, points))
-
-
-def _flat(points: Sequence[Any]) -> list[Any]:
-    return [value for point in points for value in (point if isinstance(point, list) else [point])]
 
 
 def _checked(one: Any, space: Space, where: str) -> DenseObject:

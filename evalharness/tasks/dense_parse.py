@@ -20,7 +20,7 @@ from evalharness.tasks.dense_objects import TYPES, DenseObject, GeometryType
 from evalharness.tasks.headers import find_header, header_line, header_matches, header_problems
 from evalharness.tasks.stage_a_schema import DOMAINS, check_domain
 
-__all__ = ["TASK", "Dump", "object_of", "parse_dump", "render_dump"]
+__all__ = ["TASK", "Dump", "numbers_of", "object_of", "parse_dump", "render_dump"]
 
 TASK = "DETECTION"
 MAX_REASONS = 20
@@ -163,14 +163,14 @@ def _read_object(value: Any, space: Space) -> DenseObject | str:
     read = object_of(kind, fields[kind], _desc(fields.get("desc")), space)
     if kind == "line" and isinstance(read, DenseObject):
         num_points = len(read.points) // 2
-        if _numbers([fields.get("line_points"), 0]) != [num_points, 0]:
+        if numbers_of([fields.get("line_points"), 0]) != [num_points, 0]:
             return f"line_points says {str(fields.get('line_points'))[:20]}, the line has {num_points} points"
     return read
 
 
 def object_of(kind: GeometryType, points: Any, desc: str, space: Space) -> DenseObject | str:
     """Return the object with these points, flat or in pairs, on the grid; or why it cannot be used."""
-    numbers = _numbers(points)
+    numbers = numbers_of(points)
     if numbers is None:
         return f"{kind} must be numbers in pairs"
     num_points = len(numbers) // 2
@@ -187,7 +187,7 @@ def _desc(value: Any) -> str:
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 
-def _numbers(value: Any) -> list[float] | None:
+def numbers_of(value: Any) -> list[float] | None:
     """Return flat numbers of flat or paired points; None if a number is missing, not finite, or half of a pair."""
     if not isinstance(value, list):
         return None

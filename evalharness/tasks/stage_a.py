@@ -180,9 +180,7 @@ def _reference(group: Group, image: Path, references: Mapping[PhotoKey, str]) ->
 def typeable(group_id: str) -> str:
     """Return the id in characters that pytest neither escapes nor `-k` refuses; a hash keeps changed ones apart."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "", group_id)
-    return (
-        plain if plain == group_id else f"{plain or 'group'}-{hashlib.sha256(group_id.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
-    )
+    return plain if plain == group_id else f"{plain or 'group'}-{hashlib.sha256(group_id.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
 
 
 def messages(mission: str, image: Any, *, rules: str = "", scenario: str = "", detailed: bool = False) -> list[dict[str, Any]]:

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from evalharness.errors import RecordError
 from evalharness.tasks import dense
 from evalharness.tasks.dense_dump import read_dump
 from evalharness.tasks.dense_dump_writing import dump_rows, offline_report, write_dump
+from evalharness.tasks.dense_objects import TYPES
 from tests.tasks.dense_examples import LABEL, box, dumped, one_box
 
 # As documented: pixels of a photo of 640 × 480, and the same on the grid.
@@ -216,3 +219,40 @@ def test_the_offline_report_has_the_documented_shape(tmp_path: Path) -> None:
     assert report["category_breakdown_primary"][0]["category"] == "标签"
     assert report["attribute_diagnostics_primary"]["text_accuracy"] == 1.0
     assert report["count_diagnostics"]["equal_rate"] == 1.0
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3)
+    | st.sampled_from(TYPES),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["type", "points", "desc"]), inner, max_size=3)
+        | st.fixed_dictionaries({"type": st.sampled_from(TYPES), "points": st.lists(st.integers() | st.just("7"), max_size=6)})
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("key", [*ROW, "domain", "text_space", "pred_space", "finish_reason", "case_id", "parse_failed", "summary"])
+@given(value=JSON_VALUES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_row_holds_is_scored_or_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
+    path = write(tmp_path / "d.jsonl", {**ROW, "domain": "bbu", key: value})
+    try:
+        rows = dense.score_dump(path)
+    except RecordError as error:
+        refused = str(error)
+    else:
+        refused = "d.jsonl:1"
+        json.dumps([rows, dense.aggregate(rows), dense.tables(rows), dense.offline_report(rows, "d")], allow_nan=False)
+    assert "d.jsonl:1" in refused
+
+
+def test_points_in_words_and_fractions_are_whole_pixels(tmp_path: Path) -> None:
+    truth = [{"type": "bbox_2d", "points": ["26", 29.4, 115, "58"], "desc": "类别=标签"}]
+    (row,) = read_dump(write(tmp_path / "d.jsonl", {**ROW, "gt": truth}))
+    assert row.pixels == ((26, 29, 115, 58),)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from evalharness.backends.fake import FakeBackend
@@ -406,3 +408,11 @@ def test_the_tiny_photos_are_what_their_script_draws(tmp_path: Path) -> None:
 def test_every_mission_has_a_question() -> None:
     for mission in MISSIONS:
         assert mission in stage_a.messages(mission, "x.jpg")[1]["content"][1]["text"]
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=8))
+def test_any_group_id_has_a_name_that_can_be_typed(group_id: str) -> None:
+    name = stage_a.typeable(group_id)
+    assert name
+    assert name.isascii()
+    assert name == group_id or name != stage_a.typeable(f"{group_id}x")
