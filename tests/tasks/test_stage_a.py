@@ -410,7 +410,7 @@ def test_every_mission_has_a_question() -> None:
         assert mission in stage_a.messages(mission, "x.jpg")[1]["content"][1]["text"]
 
 
-@given(st.text(st.characters(exclude_categories=()), max_size=8))
+@given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=8))
 def test_any_group_id_has_a_name_that_can_be_typed(group_id: str) -> None:
     name = stage_a.typeable(group_id)
     assert name
