@@ -37,13 +37,13 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
     """Return the checkpoints that paths and patterns name, as `expand_models`, without those that are still being written.
 
     Those are waited for, up to `wait_s` seconds together, and so is a path that does not exist yet. One that a pattern or a
-    training run brought is then skipped, with a notice; one that was named itself is returned all the same. Raises
-    `CheckpointError` as `expand_models` does, and where nothing is left.
+    training run brought is then skipped, with a notice; one that was named itself is returned all the same. One folder by
+    several names counts once, with a notice. Raises `CheckpointError` as `expand_models` does, and where nothing is left.
     """
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            found = _expand(patterns, root)
+            found, doubles = _expand(patterns, root)
         except CheckpointError:
             if time.monotonic() >= deadline:
                 raise
@@ -52,6 +52,8 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
             if not unfinished or time.monotonic() >= deadline:
                 break
         time.sleep(max(0.0, min(_POLL_S, deadline - time.monotonic())))
+    for path, first in doubles.items():
+        on_notice(f"checkpoint {path} is the same folder as {first}, by a link or another spelling; it is evaluated once, as {first.name}")
     skipped = {path: why for path, why in unfinished.items() if not found[path]}
     for path, why in skipped.items():
         on_notice(f"checkpoint {path} is still being written ({why}) and is skipped; wait for it with --wait SECONDS")
@@ -69,12 +71,13 @@ def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
     checkpoint itself stands for its checkpoint-N folders. Relative patterns are relative to `root`. Raises `CheckpointError`
     for a path that is no folder and for a pattern that matches none.
     """
-    return list(_expand(patterns, root))
+    return list(_expand(patterns, root)[0])
 
 
-def _expand(patterns: Sequence[str], root: Path) -> dict[Path, bool]:
-    """Return {folder: whether it was named itself}."""
+def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict[Path, Path]]:
+    """Return {folder: whether it was named itself}, and {folder left out: the same one by the name that came first}."""
     found: dict[Path, tuple[Path, bool]] = {}
+    doubles: dict[Path, Path] = {}
     for pattern in patterns:
         full = root / pattern
         # A folder that is literally called "run[1]" is meant as such.
@@ -90,8 +93,10 @@ def _expand(patterns: Sequence[str], root: Path) -> dict[Path, bool]:
                 raise CheckpointError(f"{pattern!r} matches no folder; the nearest folder that exists is {nearest}{_listing(nearest)}")
             matches = [folder for match in matches for folder in checkpoints_in(match) or [match]]
         for match in sorted(matches, key=natural_key):
-            found.setdefault(match.resolve(), (match, named))
-    return dict(found.values())
+            first, _ = found.setdefault(match.resolve(), (match, named))
+            if first != match:
+                doubles[match] = first
+    return dict(found.values()), doubles
 
 
 def checkpoints_in(run: Path) -> list[Path]:

@@ -163,3 +163,15 @@ def test_a_checkpoint_that_vanishes_meanwhile_is_no_crash(tmp_path: Path, monkey
     (folder / "config.json").unlink()
     folder.rmdir()
     assert "has just gone" in (why_unfinished(folder) or "")
+
+
+def test_one_folder_by_two_names_counts_once_and_is_said(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run/checkpoint-1", GOOD)
+    (tmp_path / "latest").symlink_to(folder)
+    notices: list[str] = []
+    found = find_models([str(tmp_path / "latest"), str(tmp_path / "run/*")], tmp_path, wait_s=0, on_notice=notices.append)
+    assert [path.name for path in found] == ["latest"]
+    (notice,) = notices
+    assert notice.endswith(
+        "is the same folder as " + str(tmp_path / "latest") + ", by a link or another spelling; it is evaluated once, as latest"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -103,7 +104,8 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
         names = _script_names(scripts)
         not_taken = _not_taken("fake", run)
         specs += [
-            EngineSpec(f"fake:{name}", "fake", name, script, None, None, not_taken) for script, name in zip(scripts, names, strict=True)
+            EngineSpec(f"fake:{name}", "fake", name, script, _script_fingerprint(script), None, not_taken)
+            for script, name in zip(scripts, names, strict=True)
         ]
     for notice in _idle_options(run, specs):
         on_notice(notice)
@@ -169,6 +171,16 @@ def _script_names(scripts: Sequence[str]) -> list[str]:
     paths = [Path(script) if bare.count(path) > 1 else path for script, path in zip(scripts, bare, strict=True)]
     # `echo` is no file; as a path of one part it keeps its name, whatever scripts are called.
     return name_checkpoints([Path("/", _ECHO) if script == _ECHO else path for script, path in zip(scripts, paths, strict=True)])
+
+
+def _script_fingerprint(script: str) -> str | None:
+    """Return the SHA-256 of a file of answers, so that a resumed run notices another one; None for `echo`."""
+    if script == _ECHO:
+        return None
+    try:
+        return hashlib.sha256(Path(script).read_bytes()).hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{script} cannot be read: {error.strerror}; {_GIVE}") from error
 
 
 def _scripts(run: RunConfig) -> list[str]:

@@ -420,3 +420,13 @@ class TestCheckpoints:
         shutil.rmtree(root / "runs" / "checkpoint-10")
         with pytest.raises(CheckpointError, match="checkpoint-10"):
             Resumption.read(root / "r").engine_specs(run, root, print)
+
+
+def test_another_file_of_answers_is_noticed(project: Project) -> None:
+    project.write(test_a=TESTS)
+    first = project.run_inline("--model", project.script({"text": "x"}), "--run-id", "r")
+    assert first.facts["engines"][0]["fingerprint"] is not None
+    project.script({"text": "y"})
+    resumed = project.run_inline("--resume", "r")
+    assert resumed.exit_code == pytest.ExitCode.USAGE_ERROR
+    assert "run r cannot be resumed: fingerprint of checkpoint " in resumed.output

@@ -1,0 +1,178 @@
+"""Disks that are full or read-only while a run goes on or is resumed: a clear end, nothing lost, and it goes on once there is room."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evalharness.cli import main
+from tests.pytest_plugin.killing import generations
+from tests.pytest_plugin.project import MARK, MODES, Project
+
+NUM_CASES = 40
+CASES = MARK.replace("range(4)", f"range({NUM_CASES})")
+TEST = CASES + "def test_s(case, generation): pass\n"
+
+
+def mounted(*arguments: str | Path) -> bool:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB, of which a file takes most."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if not mounted("-t", "tmpfs", "-o", "size=8m", "tmpfs", folder):
+        pytest.skip("mounting a small file system needs rights that this machine does not give")
+    (folder / "ballast").write_bytes(bytes(8_000_000))
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Make a folder read-only, for root as well."""
+    if not (mounted("--bind", folder, folder) and mounted("-o", "remount,bind,ro", folder)):
+        subprocess.run(["umount", "--lazy", folder], capture_output=True, check=False)
+        pytest.skip("mounting a folder read-only needs rights that this machine does not give")
+    yield
+    subprocess.run(["umount", "--lazy", folder], check=False)
+
+
+@pytest.mark.parametrize("mode", MODES[::2])
+def test_a_run_that_filled_the_disk_goes_on_once_there_is_room(project: Project, small_disk: Path, mode: str) -> None:
+    project.write(test_a=TEST)
+    model = ("--model", project.script({"text": "z" * 5000}), "--max-new-tokens", "5001")
+    first = project.run(*model, f"--report-dir={small_disk}", "--run-id", "r", mode=mode)
+    assert "the run cannot go on: " in first.output
+    made = generations(small_disk / "r")
+    assert 3 <= len(made) < NUM_CASES
+    full = project.run("--resume", "r", f"--report-dir={small_disk}", mode=mode)
+    assert full.exit_code not in (0, 1, 5)
+    assert "No space left on device" in full.output
+    assert "INTERNALERROR" not in full.output
+    assert generations(small_disk / "r").keys() >= made.keys()
+    (small_disk / "ballast").unlink()
+    resumed = project.run("--resume", "r", f"--report-dir={small_disk}", mode=mode)
+    assert resumed.exit_code == 0, resumed.output
+    counts = generations(small_disk / "r")
+    assert (len(counts), set(counts.values())) == (NUM_CASES, {1})
+
+
+READ_ONLY = """
+import subprocess
+def test_s(case, generation, pytestconfig):
+    if case.id == "c20":
+        folder = os.path.abspath("reports")
+        for arguments in (["--bind", folder, folder], ["-o", "remount,bind,ro", folder]):
+            subprocess.run(["mount", *arguments], check=True)
+"""
+
+
+def test_a_folder_that_turns_read_only_while_running_keeps_the_journal(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.root / "reports").mkdir()
+    with read_only(project.root / "reports"):
+        pass  # skips where it is not possible
+    project.write(test_a=CASES + READ_ONLY)
+    try:
+        run = project.run_inline("--run-id", "r")
+        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert "no report: " in run.output
+        assert "Read-only file system" in run.output
+        refused = project.run_inline("--resume", "r")
+        assert refused.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "cannot be opened: Read-only file system; the folder of a run must be writable" in refused.output
+    finally:
+        subprocess.run(["umount", "--lazy", project.root / "reports"], check=False)
+    monkeypatch.chdir(project.root)
+    assert main(["report", "reports/r"]) in (0, 1)
+    assert len(run.rows) == NUM_CASES
+
+
+LIMIT = """
+import resource
+from evalharness.pytest_plugin.session import STATE
+
+def test_s(case, generation, pytestconfig):
+    if case.id == "c20" and not os.path.exists("limited"):
+        open("limited", "w").close()
+        size = os.path.getsize(pytestconfig.stash[STATE].journal.path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_journal_that_cannot_grow_ends_the_run_and_is_gone_on_with(project: Project, mode: str) -> None:
+    """Needs no rights: the process may write no file that is longer."""
+    project.write(test_a=CASES + LIMIT)
+    run = project.run("--run-id", "r", mode=mode, apart=True)
+    assert run.exit_code not in (0, 1, 5)
+    assert "the run cannot go on: " in run.output
+    assert "File too large; what is in it so far is kept" in run.output
+    resumed = project.run("--resume", "r", mode=mode, apart=True)
+    assert resumed.exit_code == 0, resumed.output
+    counts = generations(run.run_dir)
+    assert (len(counts), set(counts.values())) == (NUM_CASES, {1})
+    assert {path.name for path in (run.run_dir / "journal").iterdir() if path.suffix != ".jsonl"} == set()
+
+
+DYING = """
+def test_s(case, generation):
+    if case.id == "c20" and os.environ.get("DIE"):
+        os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("mode", MODES[:2])
+def test_a_test_that_ends_its_process_without_workers_leaves_a_run_that_goes_on(
+    project: Project, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(test_a=CASES + DYING)
+    monkeypatch.setenv("DIE", "1")
+    run = project.run("--run-id", "r", mode=mode, apart=True)
+    assert run.exit_code == 7
+    monkeypatch.delenv("DIE")
+    resumed = project.run("--resume", "r", mode=mode)
+    assert (resumed.exit_code, os.path.exists(project.root / "reports" / "r" / "report.md")) == (0, True)
+    counts = generations(project.root / "reports" / "r")
+    assert (len(counts), set(counts.values())) == (NUM_CASES, {1})
+
+
+RAISING = """
+@pytest.fixture
+def shaky(case):
+    if case.id == "c1": raise RuntimeError("before")
+    yield
+    if case.id == "c2": raise RuntimeError("after")
+
+@pytest.mark.gate("x >= 1")
+def test_s(shaky, case, generation, score): score(x=1)
+"""
+
+
+def test_a_fixture_that_raises_is_an_error_of_its_case_alone(project: Project, mode: str) -> None:
+    run = project.write(test_a=MARK + RAISING).run(mode=mode)
+    assert {row["case_id"]: row["outcome"] for row in run.rows} == {"c0": "pass", "c1": "error", "c2": "error", "c3": "pass"}
+    assert run.row("c1")["problem"].startswith("setup: ")
+    assert run.exit_code == 10
+
+
+KILLING = """
+@pytest.fixture
+def deadly(case):
+    if case.id == "c1": os._exit(1)
+
+def test_s(deadly, case, generation): pass
+"""
+
+
+def test_a_fixture_that_kills_is_an_error_after_two_deaths(project: Project) -> None:
+    run = project.write(test_a=MARK + KILLING).run(mode="n2")
+    assert {row["case_id"]: row["outcome"] for row in run.rows} == {"c0": "pass", "c1": "error", "c2": "pass", "c3": "pass"}
+    assert len(run.facts["problems"]) == 2
