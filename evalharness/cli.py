@@ -33,6 +33,7 @@ _SECTIONS = {
         "timeline": _PLACE + "timeline:timeline",
     },
     "By hand": {
+        "init": _PLACE + "init:init",
         "generate": _PLACE + "generate:generate",
         "show": _PLACE + "show:show",
         "doctor": _PLACE + "doctor:doctor",

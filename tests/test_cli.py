@@ -98,7 +98,7 @@ class TestHelp:
         assert main([name, "-h"]) == 0
         printed = capsys.readouterr().out
         assert f"Usage: evalharness {name} " in printed
-        assert f"\nExamples:\n  evalharness {name} " in printed
+        assert f"\nExamples:\n  evalharness {name}" in printed
         assert "\nExit codes:\n  0   " in printed
         command = group.get_command(click.Context(group), name)
         for option in command.params:

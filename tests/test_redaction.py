@@ -90,7 +90,7 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_secret_is_written_anywhere(project: Project, mode: str, tmp_path: Path) -> None:
+def test_no_secret_is_written_anywhere(project: Project, mode: str) -> None:
     command = project.command("--x-token", "cli-secret-2", "--run-id", "a", f"--junitxml={project.root}/reports/junit.xml", mode=mode)
     env = environment(**ENV, GITHUB_STEP_SUMMARY=str(project.root / "reports/summary.md"))
     (project.root / "reports").mkdir()
@@ -98,6 +98,7 @@ def test_no_secret_is_written_anywhere(project: Project, mode: str, tmp_path: Pa
     assert (project.root / "reports/a/samples.jsonl").is_file(), done.stdout + done.stderr
     assert "hidden]" in (project.root / "reports/a/samples.jsonl").read_text()
     assert "[HF_TOKEN hidden]" in (project.root / "reports/junit.xml").read_text()
+    assert main(["export", str(project.root / "reports/a"), "--format", "jsonl"]) == main(["report", str(project.root / "reports/a")]) == 0
     assert leaks(project.root / "reports") == []
     rows = [json.loads(line) for line in (project.root / "reports/a/samples.jsonl").read_text().splitlines()]
     assert {row["outcome"] for row in rows} == {"pass", "miss", "fail", "skip", "error"}
