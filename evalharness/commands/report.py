@@ -24,13 +24,12 @@ def report(run_dir: Path) -> int:
     if not run_dir.is_dir():
         raise RecordError(f"{run_dir} is no folder; give that of a run, such as reports/RUN_ID")
     from evalharness.report.index_page import INDEX, write_index
-    from evalharness.report.timeline_files import write_run_timeline
     from evalharness.report.writing import write_reports  # pandas, so only where it is needed
     from evalharness.run_rebuild import rebuild_run
 
     if rebuild_run(run_dir):
         print(f"{run_dir}: samples.jsonl was rebuilt from the journal", file=sys.stderr)
-    for path in (*write_reports(run_dir).values(), *write_run_timeline(run_dir)):
+    for path in write_reports(run_dir).values():
         print(path)
     if (run_dir.absolute().parent / INDEX).is_file():
         write_index(run_dir.absolute().parent)

@@ -21,7 +21,7 @@ from evalharness.errors import CheckpointError
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["EngineSpec", "engine_specs", "engines_by_checkpoint", "has_several_checkpoints", "load_config", "open_engine"]
+__all__ = ["EngineSpec", "engine_specs", "engines_by_checkpoint", "load_config", "open_engine"]
 
 _ECHO = "echo"
 _GIVE = "give 'echo' or a JSONL file of answers"
@@ -110,15 +110,6 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
     for notice in _idle_options(run, specs):
         on_notice(notice)
     return specs
-
-
-def has_several_checkpoints(specs: Iterable[EngineSpec]) -> bool:
-    """Return whether a backend has more than one checkpoint to run; scripts of the fake backend are none."""
-    found: dict[str, set[str]] = {}
-    for spec in specs:
-        if spec.fingerprint is not None:
-            found.setdefault(spec.backend, set()).add(spec.checkpoint)
-    return any(len(names) > 1 for names in found.values())
 
 
 def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:

@@ -230,7 +230,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         reporting.progress.clear()
     from evalharness.pytest_plugin.ci_files import add_to_junit_file
     from evalharness.pytest_plugin.finish import finish_run
-    from evalharness.report.index_page import write_index
 
     try:
         run, rows = finish_run(
@@ -241,7 +240,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         )
         reporting.summary = _write_reports(config, state, run, rows)
         add_to_junit_file(config, run)
-        write_index(state.run_dir.parent)
+        reporting.summary += _renewed_index(state.run_dir.parent)
     except RecordError as error:
         reporting.problem = str(error)
     except Exception as error:  # whatever breaks here, the journal holds every result and must be named
@@ -256,20 +255,26 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def _write_reports(config: pytest.Config, state: EvalSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
     from evalharness.pytest_plugin.ci_files import write_github_summary
-    from evalharness.pytest_plugin.engines import has_several_checkpoints
     from evalharness.report.tables import load_tables  # pandas, only now
     from evalharness.report.writing import terminal_summary, write_reports
 
     tables = load_tables(state.run_dir, _drained(rows))
     write_reports(tables)
     run.update({name: tables.run[name] for name in ("problems", "exit_code")})
-    if has_several_checkpoints(state.known_engines):
-        from evalharness.report.timeline_files import write_run_timeline  # matplotlib, only where it draws
-
-        write_run_timeline(state.run_dir)
     write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
+
+
+def _renewed_index(report_dir: Path) -> str:
+    """Renew the index of all runs and return "", or the line that says why it could not be: that is no problem of this run."""
+    from evalharness.report.index_page import INDEX, write_index
+
+    try:
+        write_index(report_dir)
+    except Exception as error:  # whatever another run's folder holds, this run has its reports
+        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(str(error))}"
+    return ""
 
 
 def _drained(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

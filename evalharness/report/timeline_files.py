@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from evalharness.comparison.timeline import Timeline, timeline_of
 from evalharness.comparison.tracks import read_tracks
-from evalharness.errors import EvalHarnessError, RecordError
+from evalharness.errors import RecordError
 from evalharness.report.columns import fit, table_lines, wrapped
 from evalharness.report.files import replacing
-from evalharness.report.reading import read_run
 from evalharness.report.safe_text import terminal_text
 from evalharness.report.timeline_choice import gate_metrics, main_curves
 from evalharness.report.timeline_csv import write_flips_csv, write_timeline_csv
@@ -41,25 +41,17 @@ def write_timelines(timelines: Sequence[Timeline], notes: Sequence[str], folder:
     return paths
 
 
-def write_run_timeline(run_dir: Path) -> list[Path]:
-    """Write the timeline of one run with several checkpoints into its folder; nothing where no track has two.
+def write_run_timeline(run_dir: Path, engines: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """Write the timeline of a run with several checkpoints into its folder; nothing where no track has two.
 
-    What goes wrong is no error of the run, whose reports are written by then: it is a line of timeline_problem.txt.
+    `engines` are those of run.json; scripts of the fake backend are no checkpoints. Raises `EvalHarnessError` where it cannot be made.
     """
-    notes: list[str] = []
-    problem = run_dir / "timeline_problem.txt"
-    try:
-        if len(read_run(run_dir).get("engines") or ()) < 2:
-            return []
-        tracks = [track for track in read_tracks([run_dir], notes) if len(track.points) > 1]
-        if not tracks:
-            return []
-        paths = write_timelines([timeline_of(track) for track in tracks], notes, run_dir)
-    except EvalHarnessError as error:
-        problem.write_text(f"the timeline could not be made: {error}\n", "utf-8", errors="backslashreplace")
+    checkpoints = {(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}
+    if len(checkpoints) < 2:
         return []
-    problem.unlink(missing_ok=True)
-    return paths
+    notes: list[str] = []
+    tracks = [track for track in read_tracks([run_dir], notes) if len(track.points) > 1]
+    return write_timelines([timeline_of(track) for track in tracks], notes, run_dir) if tracks else []
 
 
 def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from evalharness.exit_codes import BROKEN
@@ -16,11 +17,12 @@ from evalharness.run_file import write_run_file
 
 __all__ = ["terminal_summary", "write_reports"]
 
-_PAGE_PROBLEM = "report.html could not be made:"
+_PAGE_PROBLEM = " could not be made:"
 
 
 def write_reports(run: Path | RunTables) -> dict[str, Path]:
-    """Write report.md, report.csv, samples.csv and, where evals gave tables, tables.csv, and the pages; return their paths by file name.
+    """Write report.md, report.csv, samples.csv and, where evals gave tables, tables.csv, and the pages, with several checkpoints
+    a timeline, too; return their paths by file name.
 
     Each file is replaced as a whole. Raises `RecordError` when the run cannot be read or a file cannot be written. Whatever
     breaks while the pages are made costs no other file: they are missing then, and it is a problem of the run, in run.json too.
@@ -43,23 +45,38 @@ def write_reports(run: Path | RunTables) -> dict[str, Path]:
 
 
 def _write_pages(tables: RunTables) -> dict[str, Path]:
-    """Return the pages of the run, none where they cannot be made; a problem of an earlier attempt is forgotten."""
+    """Return the pages of the run but those that cannot be made; a problem of an earlier attempt is forgotten."""
     problems = tables.run.get("problems")
     earlier = problems if isinstance(problems, list) else []
-    kept = [problem for problem in earlier if not (isinstance(problem, str) and problem.startswith(_PAGE_PROBLEM))]
+    known = tuple(name + _PAGE_PROBLEM for name in _PAGES)
+    kept = [problem for problem in earlier if not (isinstance(problem, str) and problem.startswith(known))]
     pages: dict[str, Path] = {}
-    try:
-        from evalharness.report.html.report_page import write_report_pages
-
-        pages = write_report_pages(tables)
-    except Exception as error:  # a page is for convenience: the other reports have every number
-        kept.append(f"{_PAGE_PROBLEM} {one_line(f'{type(error).__name__}: {error}', 500)}")
+    for name, write in _PAGES.items():
+        try:
+            pages |= write(tables)
+        except Exception as error:  # a page is for convenience: the other reports have every number
+            kept.append(f"{name}{_PAGE_PROBLEM} {one_line(f'{type(error).__name__}: {error}', 500)}")
     if kept != earlier and tables.run:
         tables.run["problems"] = kept
         if len(kept) > len(earlier) and tables.run.get("exit_code") in (0, 1):
             tables.run["exit_code"] = BROKEN
         write_run_file(tables.run_dir, tables.run)
     return pages
+
+
+def _report_pages(tables: RunTables) -> dict[str, Path]:
+    from evalharness.report.html.report_page import write_report_pages
+
+    return write_report_pages(tables)
+
+
+def _timeline(tables: RunTables) -> dict[str, Path]:
+    from evalharness.report.timeline_files import write_run_timeline  # matplotlib, only where it draws
+
+    return {path.name: path for path in write_run_timeline(tables.run_dir, records(tables.run, "engines"))}
+
+
+_PAGES: dict[str, Callable[[RunTables], dict[str, Path]]] = {"report.html": _report_pages, "timeline.html": _timeline}
 
 
 def terminal_summary(run: Path | RunTables, columns: int | None = None) -> str:

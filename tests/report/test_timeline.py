@@ -21,6 +21,7 @@ from evalharness.report.overlays import find_font
 from evalharness.report.timeline_files import timeline_lines, write_run_timeline, write_timelines
 from evalharness.report.timeline_page import falls, write_timeline_page
 from evalharness.report.timeline_plots import Labels, draw_timeline, write_plots
+from evalharness.report.writing import write_reports
 from tests.comparison.runs import run_dir
 from tests.comparison.test_tracks import engine, measured
 from tests.report.hostile import HOSTILE_TEXTS
@@ -172,8 +173,26 @@ def test_hostile_names_break_no_file(tmp_path: Path) -> None:
 
 
 def test_a_run_with_several_checkpoints_writes_its_own_and_one_with_one_does_not(forgetful: Path, tmp_path: Path) -> None:
-    assert [path.name for path in write_run_timeline(forgetful)] == FILES
-    assert write_run_timeline(measured(tmp_path / "one", {"checkpoint-1": [1.0]})) == []
+    several = [engine(f"checkpoint-{step}", step=step) for step in (10, 20, 30)]
+    assert [path.name for path in write_run_timeline(forgetful, several)] == FILES
+    assert write_run_timeline(measured(tmp_path / "one", {"checkpoint-1": [1.0]}), several[:1]) == []
+    assert write_run_timeline(forgetful, [{**one, "fingerprint": None} for one in several]) == []  # scripts of the fake backend
+
+
+def test_a_timeline_that_cannot_be_made_is_a_problem_of_the_run_and_costs_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = measured(tmp_path / "run", {"checkpoint-1": [1.0], "checkpoint-2": [1.0]})
+
+    def broken(timeline: Timeline, stem: Path) -> list[Path]:
+        raise ValueError("no ink")
+
+    monkeypatch.setattr("evalharness.report.timeline_files.write_plots", broken)
+    assert "report.html" in write_reports(run)
+    assert json.loads((run / "run.json").read_text())["problems"] == ["timeline.html could not be made: ValueError: no ink"]
+    monkeypatch.undo()
+    assert set(FILES) <= set(write_reports(run))
+    assert json.loads((run / "run.json").read_text())["problems"] == []
 
 
 class TestCommand:
