@@ -70,11 +70,11 @@ def _compare(base: str, candidates: Sequence[str], *, anyway: bool, lower_is_bet
 def _show(comparisons: list[Comparison], out: Path | None) -> None:
     from evalharness.report.compare_files import write_comparison
     from evalharness.report.compare_terminal import comparison_lines
+    from evalharness.report.console import open_console, print_lines
     from evalharness.report.terminal import terminal_width
 
     source = Path(comparisons[0].candidate.source)
     paths = write_comparison(comparisons, out or (source if source.is_dir() else Path()))
-    for line in comparison_lines(comparisons, terminal_width()):
-        print(line)
+    print_lines(open_console(), comparison_lines(comparisons, terminal_width()))
     for path in paths:
         print(path)

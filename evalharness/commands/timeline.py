@@ -35,6 +35,7 @@ def timeline(runs: Sequence[str], out: Path | None, seed: int) -> int:
     """
     from evalharness.comparison.timeline import timeline_of
     from evalharness.comparison.tracks import read_tracks, run_folders
+    from evalharness.report.console import open_console, print_lines
     from evalharness.report.terminal import terminal_width
     from evalharness.report.timeline_files import timeline_lines, write_timelines
 
@@ -44,8 +45,7 @@ def timeline(runs: Sequence[str], out: Path | None, seed: int) -> int:
     parents = {folder.resolve().parent for folder in folders}
     default = folders[0] if len(folders) == 1 else folders[0].parent if len(parents) == 1 else Path()
     paths = write_timelines(timelines, notes, out or default)
-    for line in timeline_lines(timelines, notes, terminal_width()):
-        print(line)
+    print_lines(open_console(), timeline_lines(timelines, notes, terminal_width()))
     for path in paths:
         print(path)
     return DONE

@@ -16,10 +16,12 @@ from rich.text import Text
 from evalharness.report.columns import pad
 from evalharness.report.safe_text import display_width, terminal_text
 
-__all__ = ["OUTCOME_STYLES", "open_console", "print_fields", "print_heading", "print_text", "safe_lines"]
+__all__ = ["OUTCOME_STYLES", "open_console", "print_fields", "print_heading", "print_lines", "print_text", "safe_lines"]
 
 OUTCOME_STYLES = {"pass": "green", "ok": "green", "miss": "yellow", "warning": "yellow", "skip": "dim", "invalid": "magenta"}
 """Colours of outcomes; of any other, red. The word is always there, too."""
+
+_VERDICT_STYLES: Mapping[tuple[str, ...], str] = {("REGRESSED", "FAILED"): "bold red", ("improved",): "green", ("not enough data",): "dim"}
 
 
 def open_console(file: TextIO | None = None) -> Console:
@@ -40,6 +42,15 @@ def print_heading(console: Console, title: str, outcome: str = "") -> None:
     if outcome:
         words.append(": ").append(terminal_text(outcome, 40), style=f"not dim bold {OUTCOME_STYLES.get(outcome, 'red')}")
     console.print(words, soft_wrap=True)
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print lines that are safe and laid out already; verdicts in them, and remarks, get their colour."""
+    for line in lines:
+        text = Text(line, style="yellow" if line.startswith("! ") else "")
+        for words, style in _VERDICT_STYLES.items():
+            text.highlight_words(words, style)
+        console.print(text, soft_wrap=True)
 
 
 def print_fields(console: Console, fields: Mapping[str, object]) -> None:
