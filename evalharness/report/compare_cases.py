@@ -52,7 +52,7 @@ def shown_cases(comparisons: Sequence[Comparison], folder: Path | None = None) -
         for side in (comparisons[number].base, comparisons[number].candidate):
             wanted.setdefault((side.source, side.engine), set()).add(_key(change))
     rows = _read(wanted)
-    reports = {source: report_link(Path(source), folder) for source, _ in wanted} if folder is not None else {}
+    reports = {source: report_link(Path(source), folder) for source, _ in wanted if source} if folder is not None else {}
     return [_shown(number, comparisons[number], change, rows, reports) for number, change in chosen]
 
 
@@ -72,7 +72,7 @@ def _read(wanted: Mapping[tuple[str, str], set[_Key]]) -> dict[tuple[str, str], 
     """Return the rows of the wanted cases by run and engine, each run read once; baselines have none."""
     found: dict[tuple[str, str], dict[_Key, Mapping[str, Any]]] = {key: {} for key in wanted}
     for source in dict.fromkeys(source for source, _ in wanted):
-        if not Path(source).is_dir():
+        if not source or not Path(source).is_dir():
             continue
         for row in read_samples(Path(source)):
             own = source, text_of(row.get("engine"))

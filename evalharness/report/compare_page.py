@@ -96,6 +96,7 @@ def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
         "slices": [_line(change, slice_scale) for change in slices[:NUM_SLICES]],
         "num_slices": len(slices),
         "num_looked_at": len(comparison.slices),
+        "num_tests": comparison.num_tests,
         "num_slice_tests": comparison.num_slice_tests,
         "scale": scale,
         "slice_scale": slice_scale,

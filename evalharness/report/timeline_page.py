@@ -116,11 +116,12 @@ def best_note(timeline: Timeline, curve: Curve) -> str:
 def falls(timeline: Timeline) -> list[tuple[Curve, Mean]]:
     """Return the curves that fell after their best checkpoint, with the lowest point that is told apart from it; the largest fall first.
 
-    Of slices, categories alone count: the others mostly say the same once more.
+    Of slices, categories alone count: the others mostly say the same once more. So do the rates that every test has, where a score
+    of the test fell.
     """
     found = []
     for curve in timeline.curves:
-        if curve.best is None or curve.metric in RATES or curve.slice_key not in ("", CATEGORY):
+        if curve.best is None or curve.slice_key not in ("", CATEGORY):
             continue
         sign = -1 if curve.direction == "lower" else 1
         best = next(value for value in curve.values if value.place == curve.best.point)
@@ -129,7 +130,9 @@ def falls(timeline: Timeline) -> list[tuple[Curve, Mean]]:
         worst = min(later, key=lambda value: sign * value.mean, default=None)
         if worst is not None and sign * (best.mean - worst.mean) >= SMALLEST_FALL:
             found.append((curve, worst))
-    return sorted(found, key=lambda one: -_fall(*one))
+    with_scores = {(curve.eval, curve.test) for curve, _ in found if curve.metric not in RATES}
+    told = [one for one in found if one[0].metric not in RATES or (one[0].eval, one[0].test) not in with_scores]
+    return sorted(told, key=lambda one: -_fall(*one))
 
 
 def _fall(curve: Curve, worst: Mean) -> float:

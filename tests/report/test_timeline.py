@@ -69,6 +69,15 @@ class TestFalls:
         found = [(one.slice_value, one.metric, value.place, value.mean) for one, value in falls(timeline)]
         assert found == [(FORGOTTEN, "f1 of category", 2, 0.0), ("", "f1", 2, 0.75)]
 
+    def test_of_a_test_without_scores_the_share_that_passes_tells(self, tmp_path: Path) -> None:
+        rows = [
+            row(f"c{n}", engine=f"hf:checkpoint-{step}", scores={}, outcome=outcome)
+            for step, outcome in ((1, "pass"), (2, "fail"))
+            for n in range(20)
+        ]
+        (timeline,) = made(run_dir(tmp_path / "run", rows, engines=[engine("checkpoint-1"), engine("checkpoint-2")]))
+        assert [(curve.metric, value.mean) for curve, value in falls(timeline)] == [("pass_rate", 0.0)]
+
     def test_the_terminal_says_it(self, forgetful: Path) -> None:
         shown = "\n".join(timeline_lines(made(forgetful), ["a note"], 120))
         assert f"category {FORGOTTEN}, f1 of category of stage_a: 1.000 at checkpoint-20, 0.000 at checkpoint-30" in shown
