@@ -141,13 +141,16 @@ def main() -> None:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, metavar="RUN_DIR", help="Take pictures of this run (default: make one)")
-    parser.add_argument("--training-run", type=Path, metavar="RUN_DIR", help="Likewise, of compare.html and timeline.html")
+    parser.add_argument("--training-run", type=Path, metavar="RUN_DIR", help="Likewise, of compare.html, timeline.html and the index")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        take(asked.run or make_run(Path(folder)), SHOTS, IMAGES)
-        training_run = asked.training_run or make_training_run(Path(folder))
-        compare_last_steps(training_run)
-        take(training_run, TRAINING_SHOTS, IMAGES)
+        is_all = asked.run is None and asked.training_run is None
+        if is_all or asked.run is not None:
+            take(asked.run or make_run(Path(folder)), SHOTS, IMAGES)
+        if is_all or asked.training_run is not None:
+            training_run = asked.training_run or make_training_run(Path(folder))
+            compare_last_steps(training_run)
+            take(training_run, TRAINING_SHOTS, IMAGES)
 
 
 if __name__ == "__main__":
