@@ -49,14 +49,33 @@ _VLLM_ENGINES = frozenset({"vllm_vlm_backend", "vllm_engine"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Write into the JUnit file which tests start vLLM, by their marker; .ci/run counts them. Refuse ids that change."""
+    """Write into the JUnit file which tests start vLLM, by their marker; .ci/run counts them."""
     for item in items:
-        if " at 0x" in item.nodeid:
-            raise pytest.UsageError(f"{item.nodeid} has an id that each process writes otherwise, so workers cannot share it: give ids=")
         if item.get_closest_marker("vllm") is not None:
             item.user_properties.append(("starts", "vllm"))
-        elif _VLLM_ENGINES.intersection(getattr(item, "fixturenames", ())):
-            raise pytest.UsageError(f"{item.nodeid} takes a vLLM engine, so it needs the marker vllm: without it, no one sees it skipped")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test that would not be spread or counted as it should; an error at collection would lose its text in a worker."""
+    problem = _problem(item)
+    if problem is not None:
+        pytest.fail(problem, pytrace=False)
+
+
+def _problem(item: pytest.Item) -> str | None:
+    if " at 0x" in item.nodeid:
+        return f"{item.nodeid} has an id that each process writes otherwise, so workers cannot share it: give ids="
+    if item.get_closest_marker("vllm") is None:
+        if _VLLM_ENGINES.intersection(getattr(item, "fixturenames", ())):
+            return f"{item.nodeid} takes a vLLM engine, so it needs the marker vllm: without it, no one sees it skipped"
+    elif hasattr(item.config, "workerinput"):
+        from tests.distribution import VLLM, unit_of
+
+        path = item.nodeid.partition("::")[0]
+        if unit_of(item.config.rootpath, path) != VLLM:  # the controller knows no more of a test than its source
+            return f"{path} starts vLLM, and its source does not say so: write pytest.mark.vllm (tests/distribution.py)"
+    return None
 
 
 @pytest.fixture(scope="session")

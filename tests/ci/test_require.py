@@ -71,7 +71,7 @@ class TestRan:
         (folder / "test_a.py").write_text("import pytest\n" + tests)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=out.xml", *arguments]
         tested = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-        if tested.returncode == pytest.ExitCode.USAGE_ERROR:
+        if tested.returncode == pytest.ExitCode.TESTS_FAILED:
             return tested.returncode, tested.stdout + tested.stderr
         command = [sys.executable, CI / "require_ran.py", folder / "out.xml", *groups]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -104,7 +104,10 @@ class TestRan:
 
     def test_an_engine_without_the_marker_is_refused(self, tmp_path: Path) -> None:
         code, output = self.ran(tmp_path, "def test_a(vllm_vlm_backend): pass\n")
-        assert (code, "test_a.py::test_a takes a vLLM engine, so it needs the marker vllm" in output) == (pytest.ExitCode.USAGE_ERROR, True)
+        assert (code, "test_a.py::test_a takes a vLLM engine, so it needs the marker vllm" in output) == (
+            pytest.ExitCode.TESTS_FAILED,
+            True,
+        )
 
     def test_each_group_must_have_run(self, tmp_path: Path) -> None:
         tests = "@pytest.mark.vllm\ndef test_a(): pass\n\ndef test_b(request): request.node.user_properties.append(('starts', 'browser'))\n"
@@ -115,4 +118,4 @@ class TestRan:
 
     def test_an_id_that_each_process_writes_otherwise_is_refused(self, tmp_path: Path) -> None:
         code, output = self.ran(tmp_path, "@pytest.mark.parametrize('x', [object()], ids=repr)\ndef test_a(x): pass\n")
-        assert (code, "so workers cannot share it: give ids=" in output) == (pytest.ExitCode.USAGE_ERROR, True)
+        assert (code, "so workers cannot share it: give ids=" in output) == (pytest.ExitCode.TESTS_FAILED, True)
