@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.pytest_plugin.killing import CONFTEST, content, engines_of, generations, workers_of
 from tests.pytest_plugin.project import HEADER, Project, Run
 
-KILLS_PER_RUN = 5
+KILLS_PER_RUN = 3
 SESSION_TIMEOUT_S = 600
 EVAL = """
 def cases(data_dir): return [Case(id=f"c{{i:03}}") for i in range({num_cases})]
@@ -43,7 +43,7 @@ def asks(case):
     (first,) = yield [TextGenerationRequest([{"role": "user", "content": words(case)}])], GenerationOptions(max_new_tokens=8)
     return TextGenerationRequest([{"role": "user", "content": f"{case.id} {first.text[:20]}"}])
 """
-SIZES = {"fake": (60, 256), "hf": (48, 24), "vllm": (200, 64)}
+SIZES = {"fake": (60, 256), "hf": (48, 24), "vllm": (80, 48)}
 """By backend: cases of each of two evals, and new tokens."""
 
 

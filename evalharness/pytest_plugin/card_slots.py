@@ -6,9 +6,11 @@ a replacement, which is started from the same specification, takes over the dead
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from evalharness.devices import (
     visible_cards,
     worker_cards,
 )
-from evalharness.errors import ConfigError
+from evalharness.errors import ConfigError, EvalHarnessError
 from evalharness.pytest_plugin.foresight import will_collect_evals
 from evalharness.pytest_plugin.options import resolve_run_config
 
@@ -51,11 +53,23 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Return what `-n auto` means where evals are run; xdist counts for all other tests, and where its own variable says how many."""
     if os.environ.get(_OWN_COUNT) or not will_collect_evals(config):
         return None
-    run = resolve_run_config(config)
+    run = _with_what_it_began(resolve_run_config(config))
     try:
         return auto_num_workers(run, os.environ, _installed(run), num_cores())
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def _with_what_it_began(run: RunConfig) -> RunConfig:
+    """Return the options of the run that is to be resumed, with what is asked for now; whatever is wrong with it, `--resume` says."""
+    if run.resume is None:
+        return run
+    try:
+        then = RunConfig.from_json(json.loads((Path(run.report_dir) / run.resume / "run.json").read_bytes())["config"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EvalHarnessError):
+        return run
+    asked_now = {name: one for name, one in run.settings.items() if one.origin.startswith(("command line", "environment"))}
+    return RunConfig({**then.settings, **asked_now})
 
 
 def _installed(run: RunConfig) -> list[Card]:

@@ -86,6 +86,13 @@ def test_auto_starts_a_worker_per_card(gpus: Project, monkeypatch: pytest.Monkey
     assert all(seen[worker] == mask for worker, mask in masks(ran).items())
 
 
+def test_auto_in_a_resumed_run_goes_by_what_the_run_was_asked(gpus: Project) -> None:
+    assert run(gpus, "-n", "auto", "--devices", "gpu:0,gpu:2", "--run-id", "r").facts["num_workers"] == 2
+    resumed = run(gpus, "-n", "auto", "--resume", "r", backend=None)
+    assert resumed.exit_code == 0, resumed.output
+    assert resumed.facts["resumptions"][0]["num_workers"] == 2
+
+
 def test_auto_on_a_cpu_is_one_worker_where_there_are_few_cores(gpus: Project) -> None:
     assert run(gpus, "-n", "auto", "--devices", "cpu").facts["num_workers"] == max(1, num_cores() // 8)
 
