@@ -151,6 +151,8 @@ def _trends(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
     for entry in reversed([one for one in entries if one["state"] == "finished"][:TREND_RUNS]):
         for eval_name, test, engine, metric, value, _ in _last_engine(entry):
+            if metric in _COVERAGE:
+                continue
             points = found.setdefault((eval_name, test, metric), [])
             name = f"{entry['name']} ({engine})"
             if not points or points[-1][0] != name:  # two gates may be about one metric
