@@ -32,4 +32,5 @@ def log_to_wandb(tracks: Sequence[Track], folder: Path, *, project: str, online:
             run.log({**point.metrics, **pictures}, step=point.step)
         paths.append(Path(run.dir).parent)
         run.finish()
+    wandb.teardown()  # ends the process that writes: only then all is on disk
     return paths
