@@ -86,7 +86,7 @@ def test_the_process_ends_although_a_pool_of_threads_was_being_made() -> None:
 
 
 def test_a_start_that_succeeds_all_the_same_is_an_interrupted_one() -> None:
-    said = run_and_interrupt("time.sleep(1)")
+    said = run_and_interrupt("time.sleep(3)")
     assert said[0] == "interrupted"
 
 

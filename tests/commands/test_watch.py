@@ -63,7 +63,7 @@ def root(tmp_path: Path) -> Path:
 def test_checkpoints_that_are_there_come_by_their_steps_and_new_ones_as_they_appear(root: Path) -> None:
     for step in (200, 30):
         write(root / f"run/checkpoint-{step}", {**GOOD, "trainer_state.json": {"global_step": step}})
-    watch = start(root, "--idle", "3")
+    watch = start(root, "--idle", "6")
     until(watch, lambda: len(runs(root)) == 2)
     half = write(root / "run/checkpoint-1000", {**GOOD, "model.safetensors": GOOD["model.safetensors"][:-4]})
     time.sleep(0.5)
@@ -75,7 +75,7 @@ def test_checkpoints_that_are_there_come_by_their_steps_and_new_ones_as_they_app
     output, _ = watch.communicate(timeout=WAIT_S)
     assert runs(root) == ["checkpoint-30", "checkpoint-200", "checkpoint-1000"]
     assert (watch.returncode, output.count("1 passed")) == (0, 3)
-    assert output.rstrip().endswith("evalharness watch: no new checkpoint for 3 s")
+    assert output.rstrip().endswith("evalharness watch: no new checkpoint for 6 s")
 
 
 def test_a_watch_that_is_started_again_goes_on_where_it_was(root: Path) -> None:
