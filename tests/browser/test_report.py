@@ -76,6 +76,17 @@ def test_cases_are_filtered_by_outcome_engine_and_tag(opened, report):
     wait_for_matches(page, f"{NUM_CASES} cases")
 
 
+def test_backends_of_one_checkpoint_are_told_apart_and_taken_together(opened, tmp_path: Path):
+    samples = [row(f"case-{number}", engine=engine) for engine in ("hf:a", "vllm:a", "hf:b") for number in range(2)]
+    write_run(tmp_path, samples)
+    page = opened(write_report_pages(load_tables(tmp_path))["report.html"], "#cases")
+
+    page.get_by_label("Checkpoint").select_option("a")
+    wait_for_matches(page, "4 of 6 cases")
+    page.get_by_label("Engine").select_option("vllm:a")
+    wait_for_matches(page, "2 of 6 cases")
+
+
 def test_a_search_reads_every_text_and_keeps_its_place_in_the_address(opened, report):
     page = opened(report, "#cases")
 

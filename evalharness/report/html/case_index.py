@@ -31,6 +31,7 @@ def case_columns(collected: Collected, page: PageRows) -> dict[str, Any]:
             "evals": collected.evals.names,
             "tests": collected.tests.names,
             "engines": collected.engines.names,
+            "checkpoints": [collected.checkpoints.get(engine, "") for engine in collected.engines.names],
             "outcomes": _OUTCOMES,
             "tag_values": collected.tag_values.names,
         },

@@ -36,7 +36,7 @@ def failed_gates(tables: RunTables) -> list[Data]:
             "where": f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))} on {text_of(gate.get('engine'))}",
             "value": when_finite(gate.get("value")),
             "reason": one_line(text_of(gate.get("reason")), 600),
-            "link": cases_link(eval=text_of(gate.get("eval")), engine=text_of(gate.get("engine")), outcome="miss,fail,error,invalid"),
+            "link": cases_link(eval=text_of(gate.get("eval")), engine=text_of(gate.get("engine")), sort="outcome"),
         }
         for gate in records(tables.run, "gates")
         if gate_state(gate) == "failed"
@@ -108,8 +108,10 @@ def weak_lines(tables: RunTables) -> list[Data]:
             for name, value in values.items():
                 if value < middle - _LINE_DROP:
                     text = f"{number_text(value)}, the median of {len(values)} is {number_text(middle)}"
-                    where = f"{eval_name} on {engine}"
-                    found.append((middle - value, {"name": name, "column": column, "text": text, "title": title, "where": where}))
+                    where, link = f"{eval_name} on {engine}", cases_link(eval=eval_name, engine=engine, q=name)
+                    found.append(
+                        (middle - value, {"name": name, "column": column, "text": text, "title": title, "where": where, "link": link})
+                    )
     found.sort(key=lambda entry: -entry[0])
     return [entry for _, entry in found[:NUM_LINES]]
 

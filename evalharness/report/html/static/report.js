@@ -49,6 +49,7 @@ const FILTERS = {
   eval: (row, wanted) => names.evals[index.eval[row]] === wanted,
   test: (row, wanted) => names.tests[index.test[row]] === wanted,
   engine: (row, wanted) => names.engines[index.engine[row]] === wanted,
+  checkpoint: (row, wanted) => names.checkpoints[index.engine[row]] === wanted,
   outcome: (row, wanted) => wanted.split(",").includes(outcomeOf(row)),
   problem: (row, wanted) => String(index.problem[row]) === wanted,
 };
@@ -78,7 +79,7 @@ async function allHaystacks() {
 }
 
 function haystackOf(row) {
-  const parts = [row.nodeid, row.case_id, row.group, row.problem, ...Object.values(row.tags ?? {}), referenceOf(row)];
+  const parts = [row.nodeid, row.case_id, row.group, row.problem, ...Object.values(row.tags ?? {}), referenceOf(row), row.details];
   for (const made of generationsOf(row)) parts.push(made.text, made.finish_reason);
   return parts.filter((part) => part !== null && part !== undefined).map((part) => (typeof part === "string" ? part : JSON.stringify(part))).join("\n").toLowerCase();
 }
@@ -142,6 +143,8 @@ function buildFilters() {
   const evals = used(index.eval, names.evals), engines = used(index.engine, names.engines), tests = used(index.test, names.tests);
   if (evals.length > 1) selects.push(choice("eval", "Eval", evals));
   if (tests.length > 1) selects.push(choice("test", "Test", tests));
+  const checkpoints = [...new Set(used(index.engine, names.checkpoints))];
+  if (checkpoints.length > 1 && checkpoints.length < engines.length) selects.push(choice("checkpoint", "Checkpoint", checkpoints));
   if (engines.length > 1) selects.push(choice("engine", "Engine", engines));
   for (const [tag, column] of Object.entries(index.tags)) {
     const values = [...new Set(column)].filter((code) => code !== null).map((code) => names.tag_values[code]);
