@@ -236,9 +236,10 @@ function outline({ kind, points }, classes) {
 function shapeLabel({ points, label }, kind, width, height) {
   const size = Math.max(width, height) / 34;
   const xs = points.filter((_, place) => place % 2 === 0).map(Number), ys = points.filter((_, place) => place % 2).map(Number);
-  const x = Math.min(Math.max(Math.min(...xs), 2), width - size * 2);
+  const fromRight = Math.min(...xs) > width * 0.6; // else a long name would run out of the photo
+  const x = fromRight ? Math.min(Math.max(...xs), width - 2) : Math.max(Math.min(...xs), 2);
   const y = kind === "truth" ? Math.min(...ys) - size * 0.4 : Math.max(...ys) + size * 1.1;
-  const place = { x, y: Math.min(Math.max(y, size), height - 3), "font-size": size, "stroke-width": size / 4 };
+  const place = { x, y: Math.min(Math.max(y, size), height - 3), "font-size": size, "stroke-width": size / 4, "text-anchor": fromRight ? "end" : "start" };
   return svg("text", { class: `shape-label ${kind}`, ...place }, oneLine(label ?? "", 24));
 }
 
