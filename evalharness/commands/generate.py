@@ -14,6 +14,7 @@ import click
 from evalharness.commands.frame import command
 from evalharness.commands.run_options import project_root, resolve_options, run_options
 from evalharness.commands.streams import own_stdout
+from evalharness.config import OPTIONS
 from evalharness.errors import ConfigError
 from evalharness.exit_codes import BROKEN, DONE, NOT_PASSED
 
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.engines import EngineSpec
 
 __all__ = ["generate"]
+
+_OF_RUNS = frozenset(
+    {
+        "wait", "data", "limit", "shard", "spot", "devices", "share_devices", "hang_timeout", "cache", "cache_dir", "run_id", "resume",
+        "report_dir", "baseline",
+    }
+)  # fmt: skip
+"""Options that say how a run is made or kept; all others, and so those of further backends, are options here, too."""
 
 
 @command(
@@ -66,12 +75,9 @@ __all__ = ["generate"]
     help="Draw the objects that a dense answer names on its photo, into this file; for one request with one image (default: no)",
 )
 @run_options(
-    "model", "backend", "base_model", "max_new_tokens", "temperature", "top_p", "repetition_penalty", "seed", "num_samples", "max_pixels",
-    "min_pixels", "dtype", "device", "attn_implementation", "tensor_parallel_size", "pipeline_parallel_size",
-    "distributed_executor_backend", "engine_option", "gpu_memory_utilization", "max_model_len", "enforce_eager", "fallback_backend",
-    "unsupported_options", "trust_remote_code", "allow_pickle", "coordinates", "variant",
+    *(option.name for option in OPTIONS if option.name not in _OF_RUNS),
     defaults={"model": "that of the project's settings", "coordinates": "norm1000", "num_samples": "1"},
-)  # fmt: skip
+)
 def generate(
     prompt: str | None,
     images: Sequence[Path],

@@ -113,6 +113,13 @@ sys.exit(main(["generate", "--backend", "fake", "--prompt", "x", "--json"]))"""
         assert (row["engine"].split(":")[0], row["generation"]["num_completion_tokens"]) == ("hf", 4)
         assert row["overlay"].startswith("out.png: 0 objects; ")
 
+    def test_a_text_model_refuses_an_image_as_in_a_run(
+        self, tiny_vlm_checkpoint: Path, capsys: pytest.CaptureFixture[str], photo: str
+    ) -> None:
+        arguments = ["--model", str(tiny_vlm_checkpoint), "--variant", "text", "--device", "cpu", "--prompt", "x", "--image", photo]
+        assert main(["generate", "--backend", "hf", *arguments]) == REFUSED
+        assert "cannot run image requests with this checkpoint; give a vision-language checkpoint" in capsys.readouterr().err
+
 
 class TestOverlay:
     def test_objects_are_drawn_on_the_photo(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], photo: str) -> None:
