@@ -21,6 +21,13 @@ CONFIG_KEY = "evalharness"
 LOOK_S = 0.2
 REMIND_S = 5.0
 
+_INSPECTION = """
+from runpy import run_module
+from evalharness.backends.torchvision_cpu import register_missing_operators
+register_missing_operators()
+run_module("vllm.model_executor.models.registry", run_name="__main__", alter_sys=True)
+"""
+
 _starting_engine = threading.local()
 
 
@@ -90,9 +97,31 @@ def children_prepared() -> Iterator[None]:
     config[CONFIG_KEY] = _Preparation(ends_with_parent=threading.current_thread() is threading.main_thread())
     _starting_engine.preparation = config[CONFIG_KEY]
     try:
-        yield
+        with _inspection_prepared():
+            yield
     finally:
         del config[CONFIG_KEY], _starting_engine.preparation
+
+
+@contextlib.contextmanager
+def _inspection_prepared() -> Iterator[None]:
+    """Let vLLM look at a model's class, which it does in a program of its own, once per architecture and machine.
+
+    That program is no child of multiprocessing, and imports transformers before it loads vLLM's plugins.
+    """
+    from evalharness.backends.torchvision_cpu import register_missing_operators
+
+    if not register_missing_operators():
+        yield
+        return
+    from vllm.model_executor.models import registry
+
+    command = registry._SUBPROCESS_COMMAND
+    registry._SUBPROCESS_COMMAND = [command[0], "-c", _INSPECTION]
+    try:
+        yield
+    finally:
+        registry._SUBPROCESS_COMMAND = command
 
 
 class _Interrupted(BaseException):

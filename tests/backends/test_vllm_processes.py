@@ -169,3 +169,18 @@ def test_a_dead_engine_is_an_error_of_the_machine_a_pixel_budget_is_in_force_and
         backend.close()
     backend.close()
     assert engine_processes() == before
+
+
+def test_a_model_class_that_this_machine_has_not_seen_can_be_looked_at() -> None:
+    """vLLM asks a program of its own, once per architecture; beside a CPU torch that program could not import transformers."""
+    from evalharness.backends.torchvision_cpu import register_missing_operators
+
+    register_missing_operators()
+    from vllm.model_executor.models import registry
+
+    from evalharness.backends.vllm_processes import children_prepared
+
+    before = registry._SUBPROCESS_COMMAND
+    with children_prepared():
+        assert registry._run_in_subprocess(lambda: 42) == 42
+    assert before == registry._SUBPROCESS_COMMAND
