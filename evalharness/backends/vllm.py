@@ -2,6 +2,7 @@
 
 Prompts are added while the engine core works on earlier ones, so that it never waits for more, and each result is handed
 on as soon as it is finished. Works from vLLM 0.26 to 0.33; what differs between releases is looked up, never their number.
+A little over 300 lines: one class that is one protocol, what could stand alone is in the modules named vllm_….
 """
 
 from __future__ import annotations
@@ -12,17 +13,27 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
 from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
+from evalharness.backends.vllm_rendering import PromptsAhead, pixel_bytes
 from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, WatchedTokens, completion_of, sampling_params
-from evalharness.backends.vllm_settings import ENVIRONMENT, engine_arguments, pixel_budget_arguments, set_environment_defaults
+from evalharness.backends.vllm_settings import (
+    ENVIRONMENT,
+    RENDER_THREADS,
+    engine_arguments,
+    pixel_budget_arguments,
+    set_environment_defaults,
+)
 from evalharness.checkpoint_adapter import Adapter, adapter_of
 from evalharness.checkpoint_architecture import architecture_difference, companion_difference
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
@@ -35,7 +46,9 @@ if TYPE_CHECKING:
 __all__ = ["VllmBackend"]
 
 MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a batch that fills up slowly takes more steps
-MAX_IMAGE_PROMPTS = {"cpu": 32, "cuda": 128}  # waiting and running at once: one picture of a megapixel takes 25 MB
+MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of pictures in the engine core, a megapixel takes 6 to 25 MB; but at most
+PIXEL_SHARE = 16  # this part of the memory that was free at the start
+RENDER_AHEAD = 4  # prompts with pictures that are made ready for each thread
 
 _request_numbers = itertools.count()  # one series for all engines of the process
 
@@ -47,6 +60,7 @@ class _Running:
     prompt: Prompt
     grids: tuple[ImageGrid, ...]
     watched: WatchedTokens | None
+    num_bytes: int
 
 
 class VllmBackend:
@@ -58,6 +72,8 @@ class VllmBackend:
         started = time.perf_counter()
         self._config, self._preprocess = config, preprocess
         self._generating = False
+        self._num_pixel_bytes = 0  # of what runs
+        self._threads: ThreadPoolExecutor | None = None
         self._adapter: Adapter | None = adapter_of(config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
@@ -87,11 +103,15 @@ class VllmBackend:
         self.max_model_len: int | None = engine_config.model_config.max_model_len
         self._vocab_size = engine_config.model_config.get_vocab_size()
         self._window = 2 * engine_config.scheduler_config.max_num_seqs
-        self._image_window = min(self._window, MAX_IMAGE_PROMPTS.get(self._device_type, 32))
+        self._max_pixel_bytes = min(MAX_PIXEL_BYTES.get(self._device_type, 2**30), psutil.virtual_memory().available // PIXEL_SHARE)
         self._vlm_problem = self._why_no_images(engine_config.model_config)
         self._images = ImagePrompts(self._engine, self.processor) if self._vlm_problem is None else None
         if self._images is not None:
             self._images.check_pixel_budget()
+        num_threads = RENDER_THREADS.get(self._device_type, 0) if self._images is not None else 0
+        if num_threads:
+            self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="evalharness-render")
+        self._num_ahead = RENDER_AHEAD * num_threads
         self._facts = {
             "max_num_seqs": engine_config.scheduler_config.max_num_seqs,
             "num_kv_blocks": engine_config.cache_config.num_gpu_blocks,
@@ -152,17 +172,18 @@ class VllmBackend:
             raise BackendError("this engine is generating already; finish or close the first iterator before the next")
         self._generating = True
         running: dict[str, _Running] = {}
+        ahead = PromptsAhead(source, self._render, self._threads, self._num_ahead)
         try:
-            prompt = next(source, None)
-            while (prompt is not None or running) and not should_stop():
+            while (ahead.next is not None or running) and not should_stop():
                 adding_since = time.monotonic()
-                while prompt is not None and self._has_room(prompt, len(running)) and not should_stop():
-                    added = self._add(prompt, watching)
+                while ahead.next is not None and self._has_room(ahead.next, len(running)) and not should_stop():
+                    prompt, render = ahead.take()
+                    added = self._add(prompt, render, watching)
                     if isinstance(added, GenerationFailure):
                         yield prompt.index, added
                     else:
                         running[added[0]] = added[1]
-                    prompt = next(source, None)
+                        self._num_pixel_bytes += added[1].num_bytes
                     if time.monotonic() - adding_since > MAX_ADDING_S and self._engine.results_wait():
                         break
                 if running:
@@ -172,6 +193,8 @@ class VllmBackend:
                         yield completion
         finally:
             self._generating = False
+            self._num_pixel_bytes = 0
+            ahead.close()
             self._engine.abort(list(running))
 
     def _completions(self, news: Iterable[Any], running: dict[str, _Running]) -> Iterator[BackendOutput]:
@@ -181,14 +204,17 @@ class VllmBackend:
             if row is None or not (row.watched.take(output) if row.watched is not None else output.finished):
                 continue
             del running[output.request_id]
+            self._num_pixel_bytes -= row.num_bytes
             if not output.finished:
                 self._engine.abort([output.request_id])
             yield completion_of(row.prompt, output, row.grids, row.watched)
 
     def _has_room(self, prompt: Prompt, num_running: int) -> bool:
-        return num_running < (self._image_window if prompt.has_images else self._window)
+        return num_running < self._window and not (prompt.has_images and self._num_pixel_bytes > self._max_pixel_bytes)
 
-    def _add(self, prompt: Prompt, watching: Sequence[GenerationPlugin]) -> tuple[str, _Running] | GenerationFailure:
+    def _add(
+        self, prompt: Prompt, render: Callable[[], tuple[Any, tuple[ImageGrid, ...]]], watching: Sequence[GenerationPlugin]
+    ) -> tuple[str, _Running] | GenerationFailure:
         """Hand one prompt to the engine core; return its request id and what is kept of it, or why it cannot run.
 
         Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
@@ -196,7 +222,7 @@ class VllmBackend:
         params = sampling_params(prompt.plan, vocab_size=self._vocab_size, is_watched=bool(watching))
         request_id = f"evalharness-{next(_request_numbers)}"
         try:
-            engine_input, grids = self._render(prompt)
+            engine_input, grids = render()
         except RequestError as error:
             return GenerationFailure("invalid", str(error), error.with_traceback(None))
         except Exception as error:
@@ -207,7 +233,7 @@ class VllmBackend:
         except RequestError as error:
             return GenerationFailure("invalid", str(error), error.with_traceback(None))
         watched = WatchedTokens(RowWatchers(watching, self.tokenizer, prompt.plan.stop_token_ids)) if watching else None
-        return request_id, _Running(prompt, grids, watched)
+        return request_id, _Running(prompt, grids, watched, pixel_bytes(engine_input))
 
     def _render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
@@ -273,6 +299,8 @@ class VllmBackend:
 
     def close(self) -> None:
         """Free the memory and end the engine core and all its processes, within half a minute; may be called twice."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
         self._engine.close()
 
 

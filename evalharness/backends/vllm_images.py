@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,6 +32,7 @@ class ImagePrompts:
         self._image_processor = processor.image_processor
         self._image_token_id: int | None = getattr(processor, "image_token_id", None)
         self._grid_of_hash: OrderedDict[str, ImageGrid] = OrderedDict()  # the latest used last, as in vLLM's own cache
+        self._lock = threading.Lock()  # for what is above: prompts may be rendered in several threads
 
     @property
     def can_verify(self) -> bool:
@@ -54,7 +56,8 @@ class ImagePrompts:
         self._check_tokens(engine_input, sizes)
         if prompt.num_tokens is not None and len(engine_input["prompt_token_ids"]) != prompt.num_tokens:
             raise BackendError(f"vLLM made {len(engine_input['prompt_token_ids'])} prompt tokens where {prompt.num_tokens} are right")
-        return engine_input, self._grids(engine_input, images)
+        with self._lock:
+            return engine_input, self._grids(engine_input, images)
 
     def check_pixel_budget(self) -> None:
         """Raise `BackendError` unless vLLM resizes as the checkpoint's image processor does, with the budget that was set."""

@@ -13,7 +13,14 @@ from evalharness.backends.vllm_worker import WORKER_EXTENSION
 from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 
-__all__ = ["ENVIRONMENT", "MAX_IMAGES_PER_PROMPT", "engine_arguments", "pixel_budget_arguments", "set_environment_defaults"]
+__all__ = [
+    "ENVIRONMENT",
+    "MAX_IMAGES_PER_PROMPT",
+    "RENDER_THREADS",
+    "engine_arguments",
+    "pixel_budget_arguments",
+    "set_environment_defaults",
+]
 
 MAX_IMAGES_PER_PROMPT = 256
 ENVIRONMENT = (
@@ -29,6 +36,9 @@ ENVIRONMENT = (
 """What is worth recording of the environment; other names may hold secrets."""
 
 MM_CACHE_GIB = 1.0  # vLLM's default of 4 GiB is held once per engine, and a machine runs several
+RENDER_THREADS = {"cuda": 4}
+"""Threads that process pictures, by device: a GPU is faster than one. vLLM's cache of processed pictures allows only one, so
+there it is off; what the GPU has encoded is still found again by the picture's hash."""
 
 
 def set_environment_defaults() -> None:
@@ -75,7 +85,11 @@ def engine_arguments(
     if image_arguments is not None:
         # vLLM reserves memory for the largest picture once, whatever the limit; a video is never asked.
         arguments["limit_mm_per_prompt"] = {"image": MAX_IMAGES_PER_PROMPT if config.variant != "text" else 0, "video": 0}
-        arguments.update(_known_engine_arguments({"mm_processor_cache_gb": MM_CACHE_GIB}))
+        num_threads = RENDER_THREADS.get(device_type, 0)
+        tuning = (
+            {"mm_processor_cache_gb": 0, "renderer_num_workers": num_threads} if num_threads else {"mm_processor_cache_gb": MM_CACHE_GIB}
+        )
+        arguments.update(_known_engine_arguments(tuning))
         if image_arguments:
             arguments["mm_processor_kwargs"] = image_arguments
     check_engine_options(options.extra)
