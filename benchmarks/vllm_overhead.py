@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import random
-import shutil
 import statistics
 import sys
 import tempfile
@@ -39,18 +38,6 @@ from evalharness.contracts import (
 )
 from evalharness.engine import Engine
 
-QWEN3_4B = {
-    "hidden_size": 2560,
-    "intermediate_size": 9728,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": True,
-    "rope_theta": 1_000_000.0,
-}
 PROMPT_TOKENS = (100, 230)  # of the user's message; the template adds a few
 
 
@@ -62,22 +49,9 @@ def make_checkpoint(shape: str, path: Path) -> Path:
     make_tiny_checkpoint(tiny)
     if shape == "small":
         return tiny
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from benchmarks.random_checkpoints import make_random_checkpoint
 
-    out = path / "qwen3-4b-shape"
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = Qwen3ForCausalLM(Qwen3Config(**QWEN3_4B))
-    model.save_pretrained(out)
-    torch.set_default_dtype(torch.float32)
-    del model
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(tiny / name, out / name)
-    return out
+    return make_random_checkpoint(shape, path / "qwen3-4b-shape")
 
 
 def make_messages(tokenizer: Any, num_requests: int) -> list[list[dict[str, str]]]:

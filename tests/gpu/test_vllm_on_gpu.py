@@ -50,8 +50,8 @@ def config(checkpoint: Path, adapter: Path | None = None) -> ModelLoadConfig:
     return ModelLoadConfig(str(checkpoint), torch_dtype="bfloat16", adapter_path=None if adapter is None else str(adapter))
 
 
-def start(values: ModelLoadConfig, *, enforce_eager: bool = False) -> Engine:
-    options = VllmEngineOptions(max_model_len=2048, gpu_memory_utilization=0.3, enforce_eager=enforce_eager)
+def start(values: ModelLoadConfig, *, enforce_eager: bool = False, max_model_len: int = 2048) -> Engine:
+    options = VllmEngineOptions(max_model_len=max_model_len, gpu_memory_utilization=0.3, enforce_eager=enforce_eager)
     return build_engine("vllm", values, vllm_options=options)
 
 
@@ -132,7 +132,7 @@ def test_a_text_model_with_a_head_of_its_own_answers_as_a_cold_start(tmp_path: P
     requests = [TextGenerationRequest([{"role": "user", "content": f"number {number} " * (1 + number % 5)}]) for number in range(16)]
     found: list[Answers] = []
     for number, folder in enumerate(folders):
-        for engine in cold(config(folder), enforce_eager=True):
+        for engine in cold(config(folder), enforce_eager=True, max_model_len=256):
             found.append(asked_alone(engine, requests))
             if number == 0:
                 engine.swap(config(folders[1]))
