@@ -332,6 +332,17 @@ def test_paper_gets_the_numbers_without_the_controls(opened, report):
     assert page.get_by_role("navigation").is_hidden()
 
 
+def test_a_photo_of_a_step_has_its_own_shape(opened, tmp_path: Path):
+    asked = generation(images=[make_photo(tmp_path / "photo.jpg", (300, 100))])
+    write_run(tmp_path / "run", [row(steps=[[asked, None]])])
+
+    page = opened(write_report_pages(load_tables(tmp_path / "run"))["report.html"], "#cases")
+
+    page.keyboard.press("j")
+    page.locator(".photo image").wait_for()
+    assert page.locator(".photo svg").get_attribute("viewBox") == "0 0 300 100"
+
+
 def test_a_changed_photo_is_not_shown_as_what_the_model_saw(opened, tmp_path: Path):
     fact = make_photo(tmp_path / "photo.jpg")
     make_photo(tmp_path / "photo.jpg", (300, 300))

@@ -353,12 +353,19 @@ function categoryOf(desc) {
   return first.includes("=") ? first.slice(first.indexOf("=") + 1) : first;
 }
 
+/** Return what is recorded of the row's photos, each file once, those of its steps first: in the order of its pictures. */
+function imagesOf(data) {
+  const made = [...(data.steps ?? []).flat(), ...generationsOf(data)].filter(Boolean);
+  const images = made.flatMap((one) => one.images ?? []).filter((image) => typeof image?.path === "string");
+  return [...new Map(images.map((image) => [`${image.path} ${image.file_sha256 ?? image.sha256}`, image])).values()];
+}
+
 function photosOf(row, data) {
   const shapes = shapesOf(data);
   const urls = (index.pictures[row] ?? []).map((number) => pictureUrl(`picture-${number}`));
-  const images = generationsOf(data)[0]?.images ?? [];
+  const images = imagesOf(data);
   if (!urls.length && !shapes) {
-    return images.length ? el("p", { class: "muted small" }, "The photo is not shown: its path was not recorded.") : null;
+    return generationsOf(data)[0]?.images?.length ? el("p", { class: "muted small" }, "The photo is not shown: its path was not recorded.") : null;
   }
   const photos = urls.length ? urls : [null];
   const nodes = photos.map((url, place) => {
