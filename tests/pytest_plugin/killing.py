@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import psutil
 
 from tests.pytest_plugin.project import Run
 
-STARTING_S = 0.7
 NUM_CASES = 24
 EVALS = {
     "test_plain": """
@@ -59,12 +58,17 @@ FakeBackend._complete = slow
 
 
 def workers_of(pid: int) -> list[psutil.Process]:
-    """Return the live workers of a controller; not those that xdist is just starting, whose loss it takes for its own fault."""
+    """Return the workers of a controller that are at work; not those that xdist is starting, whose loss it takes for its own fault."""
     try:
-        children = psutil.Process(pid).children()
-        return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and time.time() - child.create_time() > STARTING_S]
+        return [child for child in psutil.Process(pid).children() if _has_journal(child)]
     except psutil.NoSuchProcess:
         return []
+
+
+def _has_journal(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(Path(file.path).parent.name == "journal" for file in process.open_files())
+    return False
 
 
 def engines_of(pid: int) -> list[psutil.Process]:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, STARTING_S, content, workers_of
+from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, content, workers_of
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 NUM_KILLS = 20
+STARTING_S = 0.7
 KILLS_PER_RUN = 2
 ARGUMENTS = ("--max-worker-restart=20",)
 
@@ -25,7 +26,9 @@ def disturbed(project: Project, run_id: str, draw: random.Random, span_s: float)
         started, num_killed = time.monotonic(), 0
         for moment in sorted(draw.uniform(STARTING_S, span_s) for _ in range(KILLS_PER_RUN)):
             time.sleep(max(0.0, started + moment - time.monotonic()))
-            if workers := workers_of(process.pid):
+            while not (workers := workers_of(process.pid)) and process.poll() is None:
+                time.sleep(0.02)
+            if workers:
                 draw.choice(workers).kill()
                 num_killed += 1
         return project.wait(process, run_id=run_id), num_killed
