@@ -21,6 +21,7 @@ from evalharness.tasks.stage_a_schema import MISSIONS, Domain, Mission
 __all__ = [
     "LABELS",
     "LABEL_DIRS",
+    "LAYOUT",
     "SUMMARIES_SUFFIX",
     "Group",
     "Label",

@@ -23,7 +23,7 @@ from evalharness.cases import Case
 from evalharness.contracts import GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.tasks import stage_a, stage_b
 from evalharness.tasks.stage_a import StageACase
-from evalharness.tasks.stage_a_data import Label
+from evalharness.tasks.stage_a_data import LAYOUT, Label, find_missions
 from evalharness.tasks.stage_a_metrics import canonical_equal, fact_overlap
 from evalharness.tasks.stage_a_parse import Summary, parse_summary
 from evalharness.tasks.stage_b_guidance import read_guidance
@@ -64,8 +64,7 @@ def load_cases(data_dir: Path | str | None) -> list[ChainCase]:
     photos: dict[str, list[StageACase]] = {}
     for photo in stage_a.load_cases(data_dir):
         photos.setdefault(photo.id.rpartition("/")[0], []).append(photo)
-    first = next(iter(photos.values()))[0]
-    root = first.image.parents[3]  # <root>/<mission>/<label>/<group>/<photo>
+    root, _ = find_missions(data_dir, lambda root: (), LAYOUT)
     guidance = read_guidance(root / "guidance.json")
     return [_case(case_id, tuple(group), stage_b.rules_of(guidance, group[0].mission, root)) for case_id, group in photos.items()]
 
