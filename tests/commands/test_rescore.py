@@ -240,7 +240,7 @@ def test_without_a_name_the_new_run_lies_beside_the_old_one(project: Project) ->
     live = project.write(test_a=STEPS).run_inline("--run-id", "live")
     for _ in range(2):
         assert rescore(project, str(live.run_dir))[0] == 0
-    names = sorted(path.name for path in (project.root / "reports").iterdir())
+    names = sorted(path.name for path in (project.root / "reports").iterdir() if path.is_dir())
     assert names[0] == "live"
     assert len(names) == 3
     assert all(re.fullmatch(r"live-rescored-[0-9a-f]{6}", name) for name in names[1:])
