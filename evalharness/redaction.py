@@ -26,7 +26,8 @@ _URL_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,2}([^/\s\"'@:]*):([^/\s
 _URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{1,2})[^/\s\"'@]+@")
 _LOOKS = (
     (re.compile(rf"([?&](?:[\w-]*[_-])?(?:{_PARTS}|sig|signature)=)[^&\s\"'#]+", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
-    (re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
+    (re.compile(r"(\bauthorization[\"']?\s*[:=]\s*[\"']?(?:\w+\s+)?)[^\s\"',]+", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
+    (re.compile(r"(\bBearer\s+)(?=\S*\d)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
     (re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|sk-|xox[baprs]-|glpat-|pypi-)[A-Za-z0-9_-]{16,}"), HIDDEN_VALUE),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN_VALUE),
 )
