@@ -22,16 +22,19 @@ _MIN_CHARS = 6
 """Shorter values are no secrets, and would be found everywhere."""
 _PARTS = r"api[_-]?key|access[_-]?key|key|token|secret|password|passwd|passphrase|pass|credentials?|auth|bearer"
 _SECRET_NAME = re.compile(rf"(?:^|[_-])(?:{_PARTS})(?:$|[_-]|\d)", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,2}([^/\s\"'@:]*):([^/\s\"'@]+)@")
-_URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{1,2})[^/\s\"'@]+@")
+# Every repetition has an end: a text of a million characters takes milliseconds, whatever it is made of.
+_URL_PASSWORD = re.compile(r":/{1,2}([^/\s\"'@:]{0,200}):([^/\s\"'@]{1,500})@")
+_URL_USER = re.compile(r"(?<=[A-Za-z0-9+.-])(:/{1,2})[^/\s\"'@]{1,500}@")
 _LOOKS = (
-    (re.compile(rf"([?&](?:[\w-]*[_-])?(?:{_PARTS}|sig|signature)=)[^&\s\"'#]+", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
-    (re.compile(r"(\bauthorization[\"']?\s*[:=]\s*[\"']?(?:\w+\s+)?)[^\s\"',]+", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
-    (re.compile(r"(\bBearer\s+)(?=\S*\d)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
+    (re.compile(rf"([?&](?:[\w-]{{0,40}}[_-])?(?:{_PARTS}|sig|signature)=)[^&\s\"'#]+", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
+    (
+        re.compile(r"(\bauthorization[\"']?\s{0,5}[:=]\s{0,5}[\"']?(?:\w{1,20}\s{1,5})?)[^\s\"',]+", re.IGNORECASE),
+        r"\1" + HIDDEN_VALUE,
+    ),
+    (re.compile(r"(\bBearer\s{1,5})(?=\S{0,200}\d)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
     (re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|sk-|xox[baprs]-|glpat-|pypi-)[A-Za-z0-9_-]{16,}"), HIDDEN_VALUE),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN_VALUE),
 )
-
 # A word of a few letters is a placeholder (EMPTY, not-needed), and what has no letter may be a number of the data.
 _NO_SECRET = re.compile(r"[a-z_-]{1,12}|[A-Z_-]{1,12}|[^A-Za-z]*|[0-9.eE+-]+")
 
