@@ -611,8 +611,12 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "?") return $("#help").showModal();
   if (event.key === "/") {
     event.preventDefault();
-    if (state.view !== "cases") location.hash = "cases";
-    return setTimeout(() => $("#search").focus());
+    if (state.view !== "cases") {
+      writeHash();
+      showView("cases");
+      applyFilters();
+    }
+    return $("#search").focus();
   }
   const arrowsElsewhere = event.key.startsWith("Arrow") && event.target.closest("summary, button, a, pre, .scroll") && event.key !== "ArrowLeft" && event.key !== "ArrowRight";
   if (state.view !== "cases" || !(event.key in KEYS) || arrowsElsewhere) return;
