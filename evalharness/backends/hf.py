@@ -8,7 +8,7 @@ finished are not run again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf_batching import groups_of_equal_plan, take_batch, windows
-from evalharness.backends.hf_decoding import BatchRunner, Row, StopRequested
+from evalharness.backends.hf_decoding import BatchRunner, Row
 from evalharness.backends.hf_images import largest_image_tokens, row_with_images
 from evalharness.backends.hf_loading import LoadedCheckpoint, load_checkpoint, read_companions
 from evalharness.backends.hf_memory import (
@@ -31,6 +31,7 @@ from evalharness.backends.hf_memory import (
     release_memory,
     row_cap,
 )
+from evalharness.backends.hf_row_ends import StopRequested
 from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
 from evalharness.backends.hf_swapping import HfAdapter, load_in_place, why_not_in_place
 from evalharness.backends.hf_transformers import transformers
@@ -136,7 +137,7 @@ class HfBackend:
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
-        """Yield one output per prompt, batch by batch, the longest prompts of each window first."""
+        """Yield one output per prompt, soon after it has ended; the longest prompts of each window run first."""
         self._require_usable()
         runner = BatchRunner(self._model, self.tokenizer, plugins, should_stop)
         try:
@@ -228,11 +229,10 @@ class HfBackend:
         """Run a batch: in halves when memory is not enough, row by row after any other error."""
         waiting = [batch]
         while waiting:
-            rows = waiting.pop()
-            outputs, problem = self._attempt(rows, runner)
+            rows, problem = yield from self._attempt(waiting.pop(), runner)
             if problem is None:
-                yield from outputs
-            elif len(rows) == 1:
+                continue
+            if len(rows) == 1:
                 yield rows[0].prompt.index, GenerationFailure("error", problem.text, BackendError(problem.text))
             elif problem.is_out_of_memory:
                 self._note_halving(rows, problem)
@@ -243,10 +243,14 @@ class HfBackend:
                 logger.warning("a batch of %d failed (%s); running its rows one by one", len(rows), problem.text)
                 waiting += [[row] for row in reversed(rows)]
 
-    def _attempt(self, rows: list[Row], runner: BatchRunner) -> tuple[list[BackendOutput], _Problem | None]:
-        """Return outputs, or what went wrong as plain text: the exception would keep the batch's tensors alive."""
+    def _attempt(self, rows: list[Row], runner: BatchRunner) -> Generator[BackendOutput, None, tuple[list[Row], _Problem | None]]:
+        """Yield outputs; return the rows that have none, and what went wrong as plain text, as the exception would keep tensors alive."""
+        left = {row.prompt.index: row for row in rows}
         try:
-            return runner.run(rows), None
+            for output in runner.run(rows):
+                del left[output[0] if isinstance(output, tuple) else output.index]
+                yield output
+            return [], None
         except Exception as error:
             problem = _Problem(describe_error(error), is_out_of_memory(error))
             if not problem.is_out_of_memory and is_broken_device(error):
@@ -254,7 +258,7 @@ class HfBackend:
                 raise BackendError(f"the device failed and cannot be used any more by this process: {problem.text}") from error
         if problem.is_out_of_memory:
             release_memory()
-        return [], problem
+        return list(left.values()), problem
 
     def _note_halving(self, rows: list[Row], problem: _Problem) -> None:
         self._num_halvings += 1

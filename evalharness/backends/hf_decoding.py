@@ -1,4 +1,4 @@
-"""One batch: padded inputs in, one completion per row out.
+"""One batch: padded inputs in, one completion per row out, each when its row has ended.
 
 Each row carries its prompt's ids and, with images, the tensors of its pictures. Padding is on the left, by hand, so that
 no setting of a tokenizer can change it.
@@ -6,25 +6,23 @@ no setting of a tokenizer can change it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
+from evalharness.backends.hf_cache import select_rows, selectable_cache
+from evalharness.backends.hf_row_ends import RowEnds
 from evalharness.backends.hf_sampling import TokenBans, processors_for
 from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError
-from evalharness.generation_plugins import GenerationPlugin, RowWatchers
-from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
+from evalharness.generation_plugins import GenerationPlugin
+from evalharness.stop_policy import trim_at_stop_id
 
-__all__ = ["BatchRunner", "Row", "StopRequested"]
-
-
-class StopRequested(BaseException):
-    """Somebody wants generation to end. It is no error, and no `except Exception` on its way may take it for one."""
+__all__ = ["BatchRunner", "Row"]
 
 
 @dataclass(frozen=True)
@@ -42,63 +40,6 @@ class Row:
     image_grids: tuple[tuple[int, int, int], ...] = ()
 
 
-class RowEnds(transformers.StoppingCriteria):
-    """Ends each row by itself at a stop string or at a plugin's wish, and remembers after how many tokens.
-
-    `by_plugin` also says which plugin it was. `should_stop` is asked in every step; `StopRequested` then ends the batch.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        plan: SamplingPlan,
-        num_rows: int,
-        tokenizer: Any,
-        plugins: Sequence[GenerationPlugin],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self.by_string: dict[int, int] = {}
-        self.by_plugin: dict[int, tuple[int, str]] = {}
-        self._should_stop = should_stop
-        self._width = width
-        self._stop_ids = frozenset(plan.stop_token_ids)
-        self._criteria = [(plugin.name, each) for plugin in plugins for each in plugin.hf_stopping_criteria([width] * num_rows)]
-        self._strings = {
-            row: StopStringWatcher(tokenizer, plan.stop_strings, plan.skip_special_tokens)
-            for row in range(num_rows if plan.stop_strings else 0)
-        }
-        is_watched = any(plugin.watches_tokens for plugin in plugins)
-        self._watchers = {row: RowWatchers(plugins, tokenizer, plan.stop_token_ids) for row in range(num_rows if is_watched else 0)}
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        num_new = input_ids.shape[1] - self._width
-        if self._should_stop():
-            raise StopRequested
-        if self._strings or self._watchers:
-            self._watch(input_ids[:, -1].tolist(), num_new)
-        ended = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
-        for name, criterion in self._criteria:
-            wishes = criterion(input_ids, scores, **kwargs)
-            ended = ended | wishes
-            for row, has_ended in enumerate(wishes.tolist()):
-                if has_ended:
-                    self.by_plugin.setdefault(row, (num_new, name))
-        for rows in (self.by_string, self.by_plugin):
-            if rows:
-                ended[list(rows)] = True
-        return ended
-
-    def _watch(self, newest: Sequence[int], num_new: int) -> None:
-        for row in {*self._strings, *self._watchers}:
-            if row in self._strings and self._strings[row].push(newest[row]):
-                self.by_string[row] = num_new
-            if row in self._watchers and (name := self._watchers[row].push(newest[row])) is not None:
-                self.by_plugin[row] = (num_new, name)
-            if row in self.by_string or row in self.by_plugin or newest[row] in self._stop_ids:
-                self._strings.pop(row, None)  # what follows is padding
-                self._watchers.pop(row, None)
-
-
 @dataclass(frozen=True)
 class BatchRunner:
     """What the batches of one `generate` call have in common."""
@@ -108,40 +49,93 @@ class BatchRunner:
     plugins: Sequence[GenerationPlugin]
     should_stop: Callable[[], bool]
 
-    def run(self, rows: Sequence[Row]) -> list[BackendOutput]:
-        """Return one completion per row, in order; a row for which the model gave no usable numbers is an `error`.
+    def run(self, rows: Sequence[Row]) -> Iterator[BackendOutput]:
+        """Yield one completion per row as rows end; a row for which the model gave no usable numbers is an `error`.
 
         The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
         """
-        plan = rows[0].prompt.plan
-        pad_id = _pad_id(plan, self.tokenizer)
-        inputs = _collate(rows, pad_id, self.model.device, self.model.dtype)
-        width = inputs["input_ids"].shape[1]
-        prompt_lengths = [width] * len(rows)
-        processors, raw = processors_for(
+        batch = _Batch(rows, self.model, self.tokenizer, self.plugins, self.should_stop)
+        while batch.rows:
+            yield from batch.go_on()
+
+
+class _Batch:
+    """One batch as it runs: `rows` are those that have not ended.
+
+    It runs in stretches of `model.generate`. Between them the rows that have ended leave, and keys, values and whatever
+    else is kept by row is that of the others; no row's numbers change by it, as none ever looked at another.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], model: Any, tokenizer: Any, plugins: Sequence[GenerationPlugin], should_stop: Callable[[], bool]
+    ) -> None:
+        self.rows = list(rows)
+        self._model = model
+        self._plan = plan = rows[0].prompt.plan
+        self._pad_id = _pad_id(plan, tokenizer)
+        self._inputs = _collate(rows, self._pad_id, model.device, model.dtype)
+        self._width = self._inputs["input_ids"].shape[1]
+        prompt_lengths = [self._width] * len(rows)
+        own = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
+        banning = [plugin for plugin in plugins if plugin.bans_tokens]
+        self._processors, self._raw = processors_for(
             plan,
             [row.token_ids for row in rows],
             [row.prompt.plan.seed for row in rows],
-            inputs["attention_mask"],
-            self._processors(prompt_lengths),
+            self._inputs["attention_mask"],
+            [*own, TokenBans(banning, tokenizer, len(rows))] if banning else own,
         )
-        ends = RowEnds(width, plan, len(rows), self.tokenizer, self.plugins, self.should_stop)
+        self._cache = None if own or len(rows) == 1 or not plan.use_cache else selectable_cache(model)
+        self._ends = RowEnds(self._width, plan, len(rows), tokenizer, plugins, should_stop, rows_may_leave=self._cache is not None)
+
+    def go_on(self) -> list[BackendOutput]:
+        """Generate until rows are to leave, or the last one has ended; return the completions of those that have."""
+        num_before = self._inputs["input_ids"].shape[1] - self._width
+        more = {} if self._cache is None else {"past_key_values": self._cache}
         with torch.inference_mode():
-            sequences = self.model.generate(
-                **inputs, generation_config=_generation_config(plan, pad_id), logits_processor=processors, stopping_criteria=[ends]
+            sequences = self._model.generate(
+                **self._inputs,
+                **more,
+                generation_config=_generation_config(self._plan, self._pad_id, self._plan.max_new_tokens - num_before),
+                logits_processor=self._processors,
+                stopping_criteria=[self._ends],
             )
-            new_ids = sequences[:, width:].tolist()
-            logprobs = torch.stack(raw.logprobs, dim=1).tolist() if raw.logprobs else None
-            broken_at = raw.broken_at.tolist()
+            num_new = sequences.shape[1] - self._width
+            is_over = self._cache is None or num_new >= self._plan.max_new_tokens
+            left = set(range(len(self.rows))) if is_over else self._ended(sequences)
+            outputs = self._outputs(sequences, sorted(left))
+            stay = [row for row in range(len(self.rows)) if row not in left]
+            self.rows = [self.rows[row] for row in stay]
+            if stay:
+                self._keep(stay, sequences)
+        return outputs
+
+    def _ended(self, sequences: torch.Tensor) -> set[int]:
+        stop_ids = frozenset(self._plan.stop_token_ids)
+        by_id = {row for row, ids in enumerate(sequences[:, self._width :].tolist()) if not stop_ids.isdisjoint(ids)}
+        return by_id | self._ends.ended_rows()
+
+    def _outputs(self, sequences: torch.Tensor, ended: Sequence[int]) -> list[BackendOutput]:
+        new_ids = sequences[ended, self._width :].tolist()
+        logprobs = torch.stack(self._raw.logprobs, dim=1)[ended].tolist() if self._raw.logprobs else [None] * len(ended)
+        broken_at = self._raw.broken_at[ended].tolist()
         return [
-            _output(row, new_ids[i], (ends.by_string.get(i), ends.by_plugin.get(i)), logprobs[i] if logprobs else None, broken_at[i])
-            for i, row in enumerate(rows)
+            _output(self.rows[row], new_ids[i], (self._ends.by_string.get(row), self._ends.by_plugin.get(row)), logprobs[i], broken_at[i])
+            for i, row in enumerate(ended)
         ]
 
-    def _processors(self, prompt_lengths: Sequence[int]) -> list[Any]:
-        processors = [processor for plugin in self.plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
-        banning = [plugin for plugin in self.plugins if plugin.bans_tokens]
-        return [*processors, TokenBans(banning, self.tokenizer, len(prompt_lengths))] if banning else processors
+    def _keep(self, stay: Sequence[int], sequences: torch.Tensor) -> None:
+        indices = torch.tensor(stay, device=sequences.device)
+        mask = self._inputs["attention_mask"][indices]
+        self._inputs = {  # pictures are in keys and values by now
+            "input_ids": sequences[indices],
+            "attention_mask": torch.nn.functional.pad(mask, (0, sequences.shape[1] - mask.shape[1]), value=1),
+        }
+        select_rows(self._model, self._cache, indices)
+        for processor in self._processors:
+            if hasattr(processor, "keep_rows"):
+                processor.keep_rows(indices)
+        self._ends.keep(stay)
 
 
 def _pad_id(plan: SamplingPlan, tokenizer: Any) -> int:
@@ -171,10 +165,10 @@ def _collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torc
     return inputs
 
 
-def _generation_config(plan: SamplingPlan, pad_id: int) -> Any:
+def _generation_config(plan: SamplingPlan, pad_id: int, max_new_tokens: int) -> Any:
     # Sampling and penalties are done by our own processors; here is only what ends a row.
     return transformers.GenerationConfig(
-        max_new_tokens=plan.max_new_tokens,
+        max_new_tokens=max_new_tokens,
         do_sample=False,
         num_beams=1,
         use_cache=plan.use_cache,

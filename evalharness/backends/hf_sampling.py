@@ -106,6 +106,11 @@ class RawScores(transformers.LogitsProcessor):
         """Take down rows (rows,) that have nothing to choose by in this step."""
         self.broken_at = torch.where(is_broken, self.broken_at.clamp(max=self._num_steps), self.broken_at)
 
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        self.broken_at = self.broken_at[rows]
+        self.logprobs = [step[rows] for step in self.logprobs]
+
     def note_tokens(self, tokens: torch.Tensor) -> None:
         """Take down the log-probabilities of this step's tokens (rows,)."""
         if self._raw is not None:
@@ -131,6 +136,11 @@ class RepetitionPenalty(transformers.LogitsProcessor):
             self._seen.scatter_(1, input_ids[:, -1:], True)
         penalised = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
         return torch.where(self._seen, penalised, scores)
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        if self._seen is not None:
+            self._seen = self._seen[rows]
 
 
 class NoRepeatNgrams(transformers.LogitsProcessor):
@@ -163,6 +173,11 @@ class NoRepeatNgrams(transformers.LogitsProcessor):
                 scores[row, list(banned)] = -torch.inf
         return scores
 
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        self._rows = [self._rows[row] for row in rows.tolist()]
+        self._next = [self._next[row] for row in rows.tolist()]
+
 
 class _WithoutPadding(transformers.LogitsProcessor):
     """Runs a processor that reads `input_ids` on each row alone, without its padding."""
@@ -174,6 +189,10 @@ class _WithoutPadding(transformers.LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         rows = [self._processor(input_ids[row : row + 1, padding:], scores[row : row + 1]) for row, padding in enumerate(self._num_padding)]
         return torch.cat(rows)
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        self._num_padding = tuple(self._num_padding[row] for row in rows.tolist())
 
 
 class TokenBans(transformers.LogitsProcessor):
@@ -199,6 +218,12 @@ class TokenBans(transformers.LogitsProcessor):
             for row, token_ids in enumerate(banned):
                 scores[row, token_ids] = -torch.inf
         return scores
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        self._num_rows = len(rows)
+        if self._rows is not None:
+            self._rows = [self._rows[row] for row in rows.tolist()]
 
 
 class TokenPicker(transformers.LogitsProcessor):
@@ -237,6 +262,11 @@ class TokenPicker(transformers.LogitsProcessor):
         tokens = self._draw(scores)
         self._raw.note_tokens(tokens)
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone, each drawing from where it was."""
+        if self._generators:
+            self._generators = [self._generators[row] for row in rows.tolist()]
 
     def _draw(self, scores: torch.Tensor) -> torch.Tensor:
         """Return one token per row (rows,): the first whose cumulated probability exceeds the row's drawn share."""

@@ -447,3 +447,43 @@ def test_a_closed_backend_says_so(checkpoint):
     backend.close()
     with pytest.raises(BackendError, match="closed; make a new one"):
         run(backend, [prompt(0, [30])])
+
+
+MANY_ENDS = {
+    "greedy": {},
+    "repetition penalty": {"repetition_penalty": 1.3},
+    "no repeated pair": {"no_repeat_ngram_size": 2},
+    "sampling": {"temperature": 1.0, "top_p": 0.9},
+    "stop string": {"stop_strings": ("a", "Z")},
+    "bad words": {"extra": (("bad_words_ids", [[5, 6], [7]]),)},
+    "logprobs": {"logprobs": True},
+}
+
+
+@pytest.mark.parametrize("values", MANY_ENDS.values(), ids=MANY_ENDS.keys())
+def test_rows_that_go_on_without_finished_ones_are_as_alone(backend, values, monkeypatch):
+    calls = []
+    whole = backend._model.generate
+    monkeypatch.setattr(backend._model, "generate", lambda **kwargs: calls.append(len(kwargs["input_ids"])) or whole(**kwargs))
+    # Ids that end a row are common, so rows end at different times; 100 tokens are many times 8.
+    common = {"stop_token_ids": tuple(range(40, 52)), "max_new_tokens": 100, **values}
+    prompts = [prompt(i, [60 + i, 70, 80 + i], seed=i, **common) for i in range(12)]
+    together = run(backend, prompts)
+    assert len(calls) > 1, "no row left"
+    assert sorted(calls, reverse=True) == calls
+    single = alone(backend, prompts)
+    assert ids(together) == ids(single)
+    if "logprobs" in values:
+        assert {i: pytest.approx(made.logprobs, abs=1e-4) for i, made in single.items()} == {
+            i: made.logprobs for i, made in together.items()
+        }
+
+
+def test_a_finished_row_is_handed_out_while_another_goes_on(backend):
+    plan = {"stop_token_ids": tuple(range(40, 46)), "max_new_tokens": 150, "temperature": 1.0}
+    prompts = [prompt(i, [60 + i, 70, 80 + i], seed=i, **plan) for i in range(12)]
+    steps, arrivals, lengths = [], {}, {}
+    for output in backend.generate(iter(prompts), should_stop=lambda: steps.append(1) is not None):
+        arrivals[output.index], lengths[output.index] = len(steps), len(output.token_ids)
+    shortest, longest = min(lengths, key=lengths.get), max(lengths, key=lengths.get)
+    assert arrivals[shortest] < lengths[shortest] + 50 < lengths[longest] < arrivals[longest]
