@@ -13,6 +13,8 @@
                              {"kind": "problem", …}      what the run could not do
                              {"kind": "last_words", …}   why a worker ends itself: its engine is beyond repair
                              {"kind": "row", …}          one finished test
+A row has no options, group and tags of its own where they are those that the journal's latest line of its eval gives for all
+its rows, and for its case; nor a number of samples. samples.jsonl has them in every row.
 Where a case was asked in steps, `steps` in its generation or failure says how many requests each step had; the latest step
 lines before it, that many, are its own. `copied` marks what a worker took over from the journal of one that died.
 `journal/crashes.jsonl` has the units that workers left unfinished (`pytest_plugin/takeover.py`). Readers ignore unknown
@@ -41,6 +43,7 @@ __all__ = ["Journal", "Line", "encode", "journal_name", "read_journals", "read_l
 encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 """Returns plain data as one line of ASCII JSON; `TypeError` or `ValueError` for what is none."""
 
+_decode = json.JSONDecoder().decode  # without looking first which encoding a line has, as json.loads does
 _RESUMED = re.compile(r"resumed-(\d{3,})-.+", re.DOTALL)
 
 
@@ -80,7 +83,7 @@ class Journal:
         try:
             if isinstance(values.get("problem"), str):
                 values = {**values, "problem": redactor().text(values["problem"])}
-            line = memoryview((redactor().json_line(encode({"kind": kind, **values})) + "\n").encode("ascii"))
+            line = (redactor().json_line(encode({"kind": kind, **values})) + "\n").encode("ascii")
         except (TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"a {kind} line cannot be recorded: {error}; options, tags and scores must be plain JSON data") from error
         num_left = len(line)
@@ -88,7 +91,7 @@ class Journal:
             with self._lock:
                 try:
                     while num_left:  # a full disk may take a part
-                        num_left -= os.write(self._file, line[-num_left:])
+                        num_left -= os.write(self._file, line[-num_left:] if num_left < len(line) else line)
                 except OSError:
                     if num_left < len(line):  # half a line would spoil the next one; only this process appends
                         os.ftruncate(self._file, os.fstat(self._file).st_size - (len(line) - num_left))
@@ -122,7 +125,7 @@ def read_lines(run_dir: Path) -> Iterator[Line]:
                 if not raw.endswith(b"\n"):
                     break
                 try:
-                    values = json.loads(raw)
+                    values = _decode(raw.decode("utf-8", "surrogatepass"))
                 except ValueError as error:
                     raise RecordError(f"{path}:{number} is not JSON ({error}); move the line away to read the rest") from error
                 yield Line(values, raw, path, offset)

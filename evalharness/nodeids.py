@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["EvalNode", "parse_nodeid"]
+__all__ = ["EvalNode", "parse_nodeid", "test_name"]
 
 
 class EvalNode(NamedTuple):
@@ -33,3 +33,10 @@ def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
         if found and (best is None or len(engine_id) > len(best.engine)):
             best = EvalNode(path, f"{name}[{others[1:]}]" if others else name, engine_id, case_id)
     return best
+
+
+def test_name(nodeid: str, path: str, engine_id: str) -> str:
+    """Return the test in the id of an eval test, whose engine is known: its class, its name, its other parameters."""
+    name, bracket, parameters = nodeid[len(path) + 2 :].partition("[")
+    others = "" if parameters.startswith(f"{engine_id}-") else parameters.partition(f"-{engine_id}-")[0]
+    return f"{name}{bracket}{others}]" if others else name

@@ -14,7 +14,7 @@ from evalharness.config import RunConfig
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import EvalHarnessError, RecordError
 from evalharness.report.reading import read_run
-from evalharness.run_merge import CaseRecords, Failed, Recorded, RunRecords, generation_facts, read_records
+from evalharness.run_records import CaseRecords, Failed, Recorded, RunRecords, generation_facts, read_records
 
 __all__ = ["Outcome", "RecordedRun", "outcome_of"]
 

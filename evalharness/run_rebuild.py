@@ -9,7 +9,9 @@ from typing import Any
 from evalharness.errors import RecordError
 from evalharness.report.reading import read_run
 from evalharness.run_file import write_run_file
-from evalharness.run_merge import eval_entries, generation_facts, known_nodeids, merge_rows, missing_row, read_records, write_samples
+from evalharness.run_merge import eval_entries, known_nodeids, merge_rows, missing_row
+from evalharness.run_records import generation_facts, read_records
+from evalharness.run_samples import write_samples
 from evalharness.run_totals import engine_entries, judge_gates
 
 __all__ = ["rebuild_run"]
@@ -35,7 +37,7 @@ def rebuild_run(run_dir: Path) -> bool:
     engines = {spec["id"]: spec for spec in records.collected.get("engines", [])}
     missing = missing_row(engines, records.evals, run.get("run_id") or run_dir.name, _UNFINISHED)
     rows = merge_rows(records, known_nodeids(records.collected.get("nodeids", []), records.evals), missing)
-    write_samples(run_dir, records, rows)
+    write_samples(run_dir, rows)
     if run.get("finished_at"):
         return True  # only its samples were lost
     judged = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -25,26 +25,28 @@ class Throughput:
     def __init__(self) -> None:
         self._totals: dict[str, Row] = {}
         self._workers: defaultdict[str, set[str]] = defaultdict(set)
-        self._open: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+        self._open: defaultdict[str, dict[str, Counter[str]]] = defaultdict(dict)
 
     def start_unit(self, worker: str) -> None:
         """Note that a worker begins a unit; one that it had not ended has no seconds."""
-        for engine, _ in self._open.pop(worker, ()):
-            self._total(engine)["num_untimed_generations"] += 1
+        for engine, counts in self._open.pop(worker, {}).items():
+            self._total(engine)["num_untimed_generations"] += counts["num_generations"]
 
     def add_generation(self, worker: str, engine: str, made: Mapping[str, Any]) -> None:
         """Note a generation of the worker's unit."""
-        self._open.setdefault(worker, []).append((engine, made))
+        counts = self._open[worker].setdefault(engine, Counter())
+        counts["num_generations"] += 1
+        counts["num_prompt_tokens"] += made.get("num_prompt_tokens") or 0
+        counts["num_completion_tokens"] += made.get("num_completion_tokens") or 0
 
     def end_unit(self, worker: str, engine: str, generation_s: float) -> None:
         """Note the seconds of the worker's unit."""
         total = self._total(engine)
         total["generation_s"] += generation_s
         self._workers[engine].add(worker)
-        for _, made in self._open.pop(worker, ()):
-            total["num_generations"] += 1
-            total["num_prompt_tokens"] += made["num_prompt_tokens"] or 0
-            total["num_completion_tokens"] += made["num_completion_tokens"] or 0
+        for counts in self._open.pop(worker, {}).values():
+            for name in _COUNTS:
+                total[name] += counts[name]
 
     def entries(self) -> list[Row]:
         """Return one entry per engine, in order of first use; what is still open has no seconds."""

@@ -8,11 +8,11 @@ from pathlib import Path
 __all__ = ["did_you_mean", "nearest_folder"]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return "; did you mean 'x'?" for the closest known word, or "" if none is close."""
     import difflib  # only for messages, so not when the plugin is imported
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

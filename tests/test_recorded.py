@@ -12,7 +12,7 @@ from evalharness.errors import RecordError
 from evalharness.journal import Journal
 from evalharness.recorded import RecordedRun, outcome_of
 from evalharness.run_file import write_run_file
-from evalharness.run_merge import Recorded
+from evalharness.run_records import Recorded
 
 CASE = {"engine": "fake:x", "eval": "a", "case_id": "c"}
 

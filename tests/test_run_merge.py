@@ -9,7 +9,9 @@ import pytest
 
 from evalharness.errors import RecordError
 from evalharness.journal import Journal
-from evalharness.run_merge import merge_rows, missing_row, note_crashes, read_records, write_samples
+from evalharness.run_merge import merge_rows, missing_row, note_crashes
+from evalharness.run_records import read_records
+from evalharness.run_samples import write_samples
 
 
 def row(nodeid: str, case_id: str = "c", **more: Any) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def absent(nodeid: str) -> dict[str, Any]:
 def merged(run_dir: Path, *nodeids: str) -> list[dict[str, Any]]:
     """Return the rows as samples.jsonl has them."""
     records = read_records(run_dir)
-    write_samples(run_dir, records, merge_rows(records, nodeids, absent))
+    write_samples(run_dir, merge_rows(records, nodeids, absent))
     return [json.loads(line) for line in (run_dir / "samples.jsonl").read_bytes().splitlines()]
 
 
@@ -151,7 +153,7 @@ class TestWhatIsKept:
         def merged_only(run_dir: Path) -> list[dict[str, Any]]:
             records = read_records(run_dir)
             rows = merge_rows(records, [], absent)
-            write_samples(run_dir, records, rows)
+            write_samples(run_dir, rows)
             return rows
 
         short, long = peak(tmp_path / "short", {}), peak(tmp_path / "long", {"prompt_text": "p" * 20_000, "token_ids": [7] * 5_000})
@@ -178,7 +180,7 @@ def test_a_crashed_test_is_an_error_with_what_was_generated_for_it(tmp_path: Pat
     missing = missing_row({"fake:x": {"checkpoint": "x", "backend": "fake"}}, {}, "r", "stopped")
     rows = merge_rows(records, ["test_a.py::test_b[fake:x-c]"], missing)
     note_crashes(records, rows, {rows[0]["nodeid"]: "worker crashed"})
-    write_samples(tmp_path, records, rows)
+    write_samples(tmp_path, rows)
     (found,) = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
     assert (found["outcome"], found["problem"], found["generation"]["text"]) == ("error", "worker crashed", "made")
 
@@ -189,5 +191,5 @@ def test_samples_that_cannot_be_written_are_said_and_leave_no_open_file(tmp_path
     records = read_records(tmp_path)
     num_open = len(os.listdir("/proc/self/fd"))
     with pytest.raises(RecordError, match=r"samples\.jsonl cannot be written: No space left on device; the journal beside it keeps"):
-        write_samples(tmp_path, records, merge_rows(records, [], absent))
+        write_samples(tmp_path, merge_rows(records, [], absent))
     assert len(os.listdir("/proc/self/fd")) == num_open

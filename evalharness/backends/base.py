@@ -138,7 +138,7 @@ class Backend(Protocol):
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
-        """Yield one output per prompt, each as soon as it is finished (hf: a few steps later), in any order.
+        """Yield one output per prompt, each as soon as it is finished (hf: some steps later), in any order.
 
         Prompts are pulled when there is room for them. A prompt that cannot run (`RequestError` while its images are
         opened, too long once they are expanded) yields its failure and the others go on. `BackendError` when the

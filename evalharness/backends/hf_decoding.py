@@ -85,7 +85,9 @@ class _Batch:
             self._inputs["attention_mask"],
             [*own, TokenBans(banning, tokenizer, len(rows))] if banning else own,
         )
-        self._cache = None if own or len(rows) == 1 or not plan.use_cache else selectable_cache(model)
+        # Vision models keep positions of their own beside the cache: batches with pictures stay whole.
+        stays_whole = bool(own) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
+        self._cache = None if stays_whole else selectable_cache(model)
         self._ends = RowEnds(self._width, plan, len(rows), tokenizer, plugins, should_stop, rows_may_leave=self._cache is not None)
 
     def go_on(self) -> list[BackendOutput]:
@@ -131,7 +133,7 @@ class _Batch:
             "input_ids": sequences[indices],
             "attention_mask": torch.nn.functional.pad(mask, (0, sequences.shape[1] - mask.shape[1]), value=1),
         }
-        select_rows(self._model, self._cache, indices)
+        select_rows(self._cache, indices)
         for processor in self._processors:
             if hasattr(processor, "keep_rows"):
                 processor.keep_rows(indices)

@@ -1,7 +1,8 @@
 """The pytest plugin: options, markers, fixtures, work units, gates. The only package that knows pytest.
 
 Loaded by the entry point of an installed evalharness, or by a conftest.py with
-`pytest_plugins = ["evalharness.pytest_plugin"]`. Its hooks are in `hooks.py`; without evals in a session they do nothing.
+`pytest_plugins = ["evalharness.pytest_plugin"]`. Its hooks are in `hooks.py`; those around each test, in
+`running_tests.py`, are registered only where evals were collected.
 """
 
 from evalharness.pytest_plugin.card_slots import pytest_xdist_auto_num_workers
@@ -11,21 +12,11 @@ from evalharness.pytest_plugin.hooks import (
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_generate_tests,
-    pytest_keyboard_interrupt,
-    pytest_pyfunc_call,
     pytest_report_collectionfinish,
-    pytest_runtest_setup,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
     pytest_unconfigure,
 )
 from evalharness.pytest_plugin.options import pytest_addoption
-from evalharness.pytest_plugin.reporting import (
-    pytest_report_teststatus,
-    pytest_runtest_logreport,
-    pytest_runtest_makereport,
-    pytest_sessionstart,
-)
+from evalharness.pytest_plugin.session_end import pytest_sessionfinish, pytest_terminal_summary
 
 __all__ = [
     "case",
@@ -39,15 +30,8 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",
-    "pytest_keyboard_interrupt",
-    "pytest_pyfunc_call",
     "pytest_report_collectionfinish",
-    "pytest_report_teststatus",
-    "pytest_runtest_logreport",
-    "pytest_runtest_makereport",
-    "pytest_runtest_setup",
     "pytest_sessionfinish",
-    "pytest_sessionstart",
     "pytest_terminal_summary",
     "pytest_unconfigure",
     "pytest_xdist_auto_num_workers",

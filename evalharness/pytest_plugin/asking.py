@@ -103,7 +103,7 @@ class CaseRequest:
         if isinstance(made, Generator):
             self._generator = made
             return self._advance(None)
-        return self._question(made, f"gave {reprlib.repr(made)}")
+        return self._question(made, "gave")
 
     def go_on(self, outcomes: Sequence[Outcome]) -> Next:
         """Return what the case asks after a step; `outcomes` are those of the step's requests, in order."""
@@ -128,7 +128,7 @@ class CaseRequest:
         try:
             yielded = self._generator.send(results)
         except StopIteration as end:
-            return self._question(end.value, f"returned {reprlib.repr(end.value)}{self._after()}")
+            return self._question(end.value, "returned")
         except BaseException as error:
             return self._raised(error)
         return self._step(yielded)
@@ -162,7 +162,8 @@ class CaseRequest:
     def _question(self, made: Any, did: str) -> Request | GenerationFailure:
         if isinstance(made, _REQUESTS):
             return made
-        return GenerationFailure("error", f"request({self._case.id}) {did}; it must give {_QUESTION}")
+        given = f"{reprlib.repr(made)}{self._after()}"
+        return GenerationFailure("error", f"request({self._case.id}) {did} {given}; it must give {_QUESTION}")
 
     def _raised(self, error: BaseException) -> GenerationFailure:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():

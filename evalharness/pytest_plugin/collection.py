@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import reprlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
@@ -20,6 +18,7 @@ from evalharness.contracts import GenerationOptions
 from evalharness.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
 from evalharness.pytest_plugin.asking import CaseRequest, asks_in_steps, is_async
+from evalharness.pytest_plugin.case_loading import load_cases
 from evalharness.shards import cases_of_shard
 from evalharness.suggestions import did_you_mean
 
@@ -83,6 +82,8 @@ class EvalModule:
     """Scores that are not better when higher: "lower", or "none" for what is neither good nor bad."""
     no_data: str | None = None
     """Why there are no cases, where the eval is an optional one."""
+    notices: tuple[str, ...] = ()
+    """What the loader of the cases warned of."""
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants as one case is decoded: where they sample, each with a seed of its own.
@@ -120,6 +121,8 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
         raise ConfigError(f"{path}: the eval marker takes keywords only: {', '.join(_KEYWORDS)}")
     for key in given:
         if key not in _KEYWORDS:
+            if key in ("gate", "gates"):
+                raise ConfigError(f"{path}: the eval marker has no {key!r}; gates are a test's: @pytest.mark.gate('valid >= 0.95')")
             raise ConfigError(f"{path}: the eval marker has no {key!r}{did_you_mean(key, _KEYWORDS) or '.'} Known: {', '.join(_KEYWORDS)}")
     for key in ("cases", "request"):
         if not callable(given.get(key)):
@@ -130,26 +133,26 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
     name = Path(path).stem.removeprefix("test_")
-    cases, no_data = _cases(given, path, run, root)
+    cases, notices, no_data = _cases(given, path, run, root)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, compares = _plugins(given, path), given.get("across") is not None
     asked = (name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"), plugins, compares)
-    return EvalModule(*asked, overrides=_overrides(run), directions=_directions(given, path), no_data=no_data)
+    return EvalModule(*asked, overrides=_overrides(run), directions=_directions(given, path), no_data=no_data, notices=notices)
 
 
-def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], str | None]:
-    """Return the cases, and why there are none where an optional eval has no data."""
+def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], tuple[str, ...], str | None]:
+    """Return the cases, what their loader warned of, and why there are none where an optional eval has no data."""
     optional = given.get("optional", False)
     if not isinstance(optional, bool):
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
     try:
-        cases = _load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
+        cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
     except MissingData as error:
         if not optional:
             raise
-        return (), f"this eval is optional, and has no data: {error}"
-    return cases_of_shard(cases, run.shard), None
+        return (), (), f"this eval is optional, and has no data: {error}"
+    return cases_of_shard(cases, run.shard), notices, None
 
 
 def _overrides(run: RunConfig) -> dict[str, Any]:
@@ -177,38 +180,6 @@ def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path |
     if run.data is not None:
         return Path(run.data)
     return root / marked if marked is not None else None
-
-
-def _load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None) -> Sequence[Case]:
-    where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
-    try:
-        inspect.signature(load).bind(data_dir)
-    except TypeError as error:
-        raise ConfigError(f"{where}: {error}; `cases` is called with one argument, the data folder or None") from None
-    except ValueError:
-        pass  # some builtins have no signature
-    try:
-        loaded = load(data_dir)
-    except SystemExit as error:  # would end pytest at once, maybe with a green exit code
-        raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
-    if not isinstance(loaded, Iterable):
-        raise ConfigError(f"{where} gave {loaded!r}; it must give a list of evalharness.Case")
-    cases = list(loaded)
-    if not cases:
-        raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
-    for case in cases:
-        if not isinstance(case, Case):
-            raise ConfigError(f"{where} gave {case!r}; every case must be an evalharness.Case")
-        if case.group is not None and not isinstance(case.group, str):
-            raise ConfigError(f"{where} gave case {case.id!r} with group {case.group!r}; a group is text or None")
-        if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
-            raise ConfigError(f"{where} gave case {case.id!r} with tags {case.tags!r}; tags are texts by name")
-        if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
-            raise ConfigError(f"{where} gave a case with id {case.id!r}; ids are printable text without '::'")
-    twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
-    if twice:
-        raise ConfigError(f"{where} gave case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
-    return cases[:limit]
 
 
 def _plugins(given: Mapping[str, Any], path: str) -> tuple[Any, ...]:
@@ -300,6 +271,14 @@ def is_named(metafunc: pytest.Metafunc) -> bool:
     """Return whether the test's file was named on the command line, not only a folder of it."""
     here = metafunc.config.invocation_params.dir
     return metafunc.definition.path in {here / arg.partition("::")[0] for arg in metafunc.config.args}
+
+
+def refuse_misspelt_markers(metafunc: pytest.Metafunc) -> None:
+    """Raise `ConfigError` for a marker that is nearly one of ours and nobody else's: the eval or the gate would not be there."""
+    registered = {line.partition(":")[0].partition("(")[0].strip() for line in metafunc.config.getini("markers")}
+    for marker in metafunc.definition.iter_markers():
+        if marker.name not in registered and (meant := did_you_mean(marker.name, ("eval", "gate"), cutoff=0.75)):
+            raise ConfigError(f"{metafunc.definition.nodeid} has the marker {marker.name!r}{meant} Markers here are: eval, gate")
 
 
 def refuse_idle_gates(metafunc: pytest.Metafunc) -> None:

@@ -10,7 +10,7 @@ from evalharness.cases import Case
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
-    from evalharness.run_merge import CaseRecords
+    from evalharness.run_records import CaseRecords
 
 __all__ = ["DeferredEngine", "asks_anything", "opened_engine"]
 

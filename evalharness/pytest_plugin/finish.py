@@ -23,16 +23,9 @@ from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
 from evalharness.regression_gates import RegressionJudge, find_baseline
 from evalharness.run_file import environment_facts, write_run_file
 from evalharness.run_lock import RunLock
-from evalharness.run_merge import (
-    eval_entries,
-    generation_facts,
-    known_nodeids,
-    merge_rows,
-    missing_row,
-    note_crashes,
-    read_records,
-    write_samples,
-)
+from evalharness.run_merge import eval_entries, known_nodeids, merge_rows, missing_row, note_crashes
+from evalharness.run_records import generation_facts, read_records
+from evalharness.run_samples import write_samples
 from evalharness.run_totals import engine_entries, judge_gates
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
@@ -94,7 +87,8 @@ def finish_run(
     missing = missing_row(engines, records.evals, state.run.run_id, interrupted or "the session ended before it")
     rows = merge_rows(records, known_nodeids(state.eval_nodeids, records.evals), missing)
     note_crashes(records, rows, crashes)
-    write_samples(state.run_dir, records, rows)
+    write_samples(state.run_dir, rows)
+    records.forget_cases()
     problems = list(records.problems)
     functions = load_functions(config, records.evals, problems)
     entries = engine_entries(engines.values(), records.engine_lines)

@@ -14,7 +14,6 @@ from evalharness.cases import Case
 from evalharness.config_kinds import PerCheckpoint
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import BackendError, EvalHarnessError, RecordError
-from evalharness.pytest_plugin.collection import is_ours
 from evalharness.pytest_plugin.deferred_engine import DeferredEngine
 from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, NotRecorded, shorten
 from evalharness.pytest_plugin.recording import Details, Score
@@ -153,36 +152,6 @@ def _record(record: ItemRecord | None, fixture: str) -> ItemRecord:
     if record is None:
         pytest.fail(f"fixture {fixture!r} {_NO_EVAL}", pytrace=False)
     return record
-
-
-# Pytest's fixture machinery costs more per test than everything else that happens to a cheap case, but takes what it finds
-# in `funcargs`. So the values of an eval test are put there: what is known before setup, then what needs the engine.
-# Fixtures of an eval's own that build on these go the ordinary way.
-
-
-def fill_before_setup(item: pytest.Function, record: ItemRecord) -> None:
-    """Put `case`, `score` and `details` in place, and places for the generations, but not over an eval's own fixtures of these names."""
-    definitions = item._fixtureinfo.name2fixturedefs
-    item.funcargs["case"] = record.case
-    if is_ours(definitions.get("score")):
-        item.funcargs["score"] = Score(record)
-    if is_ours(definitions.get("details")):
-        item.funcargs["details"] = Details(record)
-    for name in ("generation", "generations", "steps"):
-        if is_ours(definitions.get(name)):
-            item.funcargs[name] = None
-
-
-def fill_after_setup(item: pytest.Function, record: ItemRecord) -> None:
-    """Put the generations in place, now that the engine is there."""
-    wanted = [name for name in ("generation", "generations", "steps") if name in item.funcargs and item.funcargs[name] is None]
-    if wanted:
-        engine: Any = item.funcargs["engine"]
-        results = wait_for_generations(item.session, record, engine)
-        values: dict[str, Any] = {"generation": results[0], "generations": results}
-        if "steps" in wanted:
-            values["steps"] = steps_of(item.session, record, engine)
-        item.funcargs.update((name, values[name]) for name in wanted)
 
 
 WAITING = pytest.StashKey[Any]()

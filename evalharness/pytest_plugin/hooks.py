@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.outcomes import Failed
 
 from evalharness.config import RunConfig
-from evalharness.errors import EvalHarnessError, RecordError
+from evalharness.errors import EvalHarnessError
 from evalharness.pytest_plugin.card_slots import card_problem, plan_cards, return_mask, take_cards, taken_cards
-from evalharness.pytest_plugin.collection import as_collection_error, refuse_idle_gates, takes
+from evalharness.pytest_plugin.collection import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, takes
 from evalharness.pytest_plugin.engines import EngineSpec
-from evalharness.pytest_plugin.fixtures import WAITING, end_without_verdict, fill_after_setup, fill_before_setup, stop_for
+from evalharness.pytest_plugin.fixtures import WAITING
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config, runs_nothing
-from evalharness.pytest_plugin.outcomes import Miss, is_assertion, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, forget_config, reporting_config
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting
 from evalharness.pytest_plugin.resuming import Resumption, asks_to_resume, resume_run
 from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
+from evalharness.pytest_plugin.running_tests import RunningTests
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.pytest_plugin.unit_plan import is_eval_test
 from evalharness.pytest_plugin.worker_life import start_heartbeat
@@ -57,7 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STATE] = state
     state.cards = taken_cards(config, given) if state.worker != "controller" else None
     config.stash[WAITING] = lambda: None
-    config.stash[REPORTING] = Reporting()
+    config.stash[REPORTING] = reporting = Reporting(config)
+    if state.worker in CONTROLLER_NAMES:
+        config.pluginmanager.register(reporting, "evalharness-reporting")
     if state.worker == "controller":
         from evalharness.pytest_plugin import xdist_hooks
 
@@ -101,6 +101,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     state = metafunc.config.stash[STATE]
     marker = metafunc.definition.get_closest_marker("eval")
     try:
+        if any(takes(metafunc, name) for name in _FIXTURES):
+            refuse_misspelt_markers(metafunc)
         if not takes(metafunc, "engine"):
             refuse_idle_gates(metafunc)
             if marker is None or not takes(metafunc, "case"):
@@ -135,6 +137,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             state.resumed.check_collected(state.eval_nodeids)
         if not state.eval_nodeids:
             return
+        session.config.pluginmanager.register(RunningTests(state), "evalharness-tests")
         state.card_problem = card_problem(state.cards, state.worker)
         if state.worker == "main":
             _start(session.config, state)
@@ -163,169 +166,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     return announce(state, len(state.eval_nodeids)) if state.eval_nodeids else None
 
 
-# One test
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Open the test's record, and have its generation ready when setup ends."""
-    state = item.config.stash[STATE]
-    state.current = record = state.record_for(item)
-    if record is None:
-        return (yield)
-    assert isinstance(item, pytest.Function)
-    try:
-        state.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
-    except RecordError as error:
-        stop_for(item.session, error)
-        raise Failed(str(error), pytrace=False) from None
-    fill_before_setup(item, record)
-    yield
-    fill_after_setup(item, record)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Turn a failed assertion in a gated test into a miss, before anything formats a traceback for it."""
-    record = pyfuncitem.config.stash[STATE].current
-    try:
-        result = yield
-    except (AssertionError, pytest.fail.Exception) as error:
-        if record is None or not record.gated or not record.can_be_judged or not is_assertion(error):
-            raise
-        record.miss = Miss(shorten(str(error) or type(error).__name__), _location(error, pyfuncitem))
-        return True
-    except pytest.skip.Exception:
-        if record is not None:
-            end_without_verdict(record)  # nor may one be skipped over
-        raise
-    if record is not None:
-        end_without_verdict(record)  # a test that caught the failure of its generation must not pass for that
-    return result
-
-
-def _location(error: BaseException, item: pytest.Function) -> str:
-    line = item.function.__code__.co_firstlineno
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code is item.function.__code__:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"{item.nodeid.partition('::')[0]}:{line}"
-
-
-# The end
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Write everything and judge the gates; after the fixtures are torn down."""
-    config = session.config
-    state = config.stash[STATE]
-    state.close()
-    if state.worker not in CONTROLLER_NAMES or not state.started_run:
-        return
-    reporting = config.stash[REPORTING]
-    if reporting.progress is not None:
-        reporting.progress.clear()
-    from evalharness.pytest_plugin.ci_files import add_to_junit_file
-    from evalharness.pytest_plugin.finish import finish_run
-
-    try:
-        run, rows = finish_run(
-            config,
-            exit_code=int(exitstatus),
-            interrupted=_interruption(session, exitstatus),
-            crashes={**reporting.put_back, **reporting.crashes},
-        )
-        reporting.summary = _write_reports(config, state, run, rows)
-        add_to_junit_file(config, run)
-        reporting.summary += _renewed_index(state.run_dir.parent)
-    except RecordError as error:
-        reporting.problem = str(error)
-    except Exception as error:  # whatever breaks here, the journal holds every result and must be named
-        reporting.problem = f"{type(error).__name__}: {error}; the results are safe in {state.run_dir / 'journal'}"
-    if reporting.problem is not None:
-        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-        return
-    reporting.run = run
-    session.exitstatus = run["exit_code"]
-
-
-def _write_reports(config: pytest.Config, state: EvalSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
-    from evalharness.pytest_plugin.ci_files import write_github_summary
-    from evalharness.report.tables import load_tables  # pandas, only now
-    from evalharness.report.writing import terminal_summary, write_reports
-
-    tables = load_tables(state.run_dir, _drained(rows))
-    write_reports(tables)
-    run.update({name: tables.run[name] for name in ("problems", "exit_code")})
-    write_github_summary(tables)
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
-
-
-def _renewed_index(report_dir: Path) -> str:
-    """Renew the index of all runs and return "", or the line that says why it could not be: that is no problem of this run."""
-    from evalharness.report.index_page import INDEX, write_index
-
-    try:
-        write_index(report_dir)
-    except Exception as error:  # whatever another run's folder holds, this run has its reports
-        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(str(error))}"
-    return ""
-
-
-def _drained(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows in their order and let each go: the tables that are made of them need memory too."""
-    rows.reverse()
-    while rows:
-        yield rows.pop()
-
-
-def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-    """Note why the session breaks off: Ctrl-C, `pytest.exit`, or pytest's own reason."""
-    config = reporting_config()
-    if config is not None:
-        config.stash[REPORTING].interrupted = shorten(str(excinfo.value)) or "interrupted by the user"
-
-
-def _interruption(session: pytest.Session, exitstatus: int) -> str | None:
-    if session.shouldfail or session.shouldstop:
-        return str(session.shouldfail or session.shouldstop)
-    return session.config.stash[REPORTING].interrupted or ("internal error" if exitstatus == pytest.ExitCode.INTERNAL_ERROR else None)
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show the scores, the misses where `-rm` asks for them, and where the report lies."""
-    reporting = config.stash[REPORTING]
-    state = config.stash[STATE]
-    if reporting.problem is None and reporting.run is None:
-        return
-    from evalharness.report.safe_text import terminal_text
-
-    if reporting.problem is not None:
-        terminalreporter.write_sep("=", "evalharness", red=True)
-        terminalreporter.write_line(f"no report: {terminal_text(reporting.problem, 2000)}", red=True)
-        return
-    if "m" in terminalreporter.reportchars and reporting.misses:
-        terminalreporter.write_sep("=", "misses")
-        for nodeid, location, problem in reporting.misses:
-            terminalreporter.write_line(f"MISS {nodeid} ({location})", yellow=True)
-            for line in problem.splitlines():
-                terminalreporter.write_line(f"E   {terminal_text(line)}")
-    terminalreporter.write_sep("=", "evalharness")
-    for line in reporting.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
-        terminalreporter.write_line(line)
-    terminalreporter.write_line(f"report: {state.run_dir / 'report.md'}")
-    if (page := state.run_dir / "report.html").exists():
-        terminalreporter.write_line(f"page: {page}")
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close what a session that broke off has left open."""
-    forget_config(config)
     return_mask(config)
     state = config.stash.get(STATE, None)
     if state is not None:

@@ -42,7 +42,7 @@ class Miss:
     location: str
 
 
-@dataclass
+@dataclass(slots=True)
 class ItemRecord:
     """One eval test while it runs; becomes one row."""
 
@@ -70,22 +70,18 @@ class ItemRecord:
         return self.broken is None and self.invalid is None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row, without the generation, which the journal already has."""
+        """Return the row, without what the journal already has: the generation, and what the eval's line says of all its rows."""
         row = {
             "nodeid": self.nodeid,
             "eval": self.eval,
             "test": self.test,
             "case_id": self.case.id,
-            "group": self.case.group,
-            "tags": dict(self.case.tags),
             "engine": self.engine.id,
             "checkpoint": self.engine.checkpoint,
             "backend": self.engine.backend,
             "outcome": self.outcome,
             "problem": self.problem,
             "scores": self.scores,
-            "num_samples": len(self.options),
-            "options": _options_json(self.options),
             "started_at": self.started_at,
         }
         if self.cause is not None:
@@ -93,18 +89,6 @@ class ItemRecord:
         if self.details is not None:
             row["details"] = self.details
         return row
-
-
-_seen_options: dict[int, tuple[Sequence[GenerationOptions], Any]] = {}
-
-
-def _options_json(variants: Sequence[GenerationOptions]) -> Any:
-    """Return the options as plain data, made once per eval: every row of it carries the same."""
-    known = _seen_options.get(id(variants))  # holding the variants keeps their id from being given to others
-    if known is None:
-        plain = [options.to_json() for options in variants]
-        known = _seen_options[id(variants)] = variants, plain[0] if len(plain) == 1 else plain
-    return known[1]
 
 
 def is_assertion(error: BaseException) -> bool:

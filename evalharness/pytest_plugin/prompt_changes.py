@@ -16,7 +16,7 @@ from evalharness.images import image_sha256
 from evalharness.prompts import images_of
 from evalharness.pytest_plugin.asking import CaseRequest, Request, Step
 from evalharness.recorded import outcome_of
-from evalharness.run_merge import CaseRecords, Recorded
+from evalharness.run_records import CaseRecords, Recorded
 from evalharness.tool_calls import read_tools
 
 __all__ = ["PromptChange", "case_changes", "prompt_change"]

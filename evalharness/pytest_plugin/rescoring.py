@@ -23,7 +23,7 @@ from evalharness.pytest_plugin.outcomes import ItemRecord, NotRecorded
 from evalharness.pytest_plugin.prompt_changes import case_changes, prompt_change
 from evalharness.pytest_plugin.session import EvalSession
 from evalharness.recorded import RecordedRun, outcome_of
-from evalharness.run_merge import CaseRecords, Recorded
+from evalharness.run_records import CaseRecords, Recorded
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine

@@ -26,7 +26,7 @@ from evalharness.recorded import RecordedRun
 from evalharness.run_lock import RunLock, wait_for_writers
 
 if TYPE_CHECKING:
-    from evalharness.run_merge import CaseRecords
+    from evalharness.run_records import CaseRecords
 
 __all__ = ["Resumption", "asks_to_resume", "resume_run"]
 

@@ -20,6 +20,7 @@ from evalharness.config import RunConfig
 from evalharness.config_checks import check_combinations
 from evalharness.errors import BackendError, ConfigError
 from evalharness.journal import Journal, journal_name
+from evalharness.nodeids import test_name
 from evalharness.pytest_plugin.collection import EvalModule, is_named, parametrize_eval, read_eval
 from evalharness.pytest_plugin.deferred_engine import asks_anything, opened_engine
 from evalharness.pytest_plugin.engine_pool import EnginePool
@@ -38,7 +39,7 @@ from evalharness.pytest_plugin.units import EvalNode, UnitKey, parse_nodeid
 if TYPE_CHECKING:
     from evalharness.engine import Engine
     from evalharness.run_lock import RunLock
-    from evalharness.run_merge import CaseRecords
+    from evalharness.run_records import CaseRecords
 
 __all__ = ["NEW_SESSION", "STATE", "EvalSession", "utc_now"]
 
@@ -198,7 +199,7 @@ class EvalSession:
         return ItemRecord(
             nodeid=item.nodeid,
             eval=module.name,
-            test=self.eval_node(item.nodeid).test,
+            test=test_name(item.nodeid, unit.path, unit.engine),
             case=item.callspec.params["case"],  # type: ignore[attr-defined]
             engine=self.engine_spec(unit.engine),
             options=module.variants,
@@ -327,8 +328,10 @@ class EvalSession:
         if self._evals_noted:
             return
         self._evals_noted = True
-        evals = ((item, self.eval_node(item.nodeid)) for item in items if item.nodeid in self._plan.units)
-        for line in eval_lines(evals, self.modules):
+        units = self._plan.units
+        evals = ((item, units[item.nodeid]) for item in items if item.nodeid in units)
+        tests = ((item, unit.path, test_name(item.nodeid, unit.path, unit.engine)) for item, unit in evals)
+        for line in eval_lines(tests, self.modules):
             self.journal.write("eval", line)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.rescoring import RescoringSession
 from evalharness.pytest_plugin.session import utc_now
 from evalharness.recorded import RecordedRun
-from evalharness.run_merge import CaseRecords, RunRecords
+from evalharness.run_records import CaseRecords, RunRecords
 
 __all__ = ["StoredCase", "StoredTestsSession", "stored_cases"]
 
@@ -69,15 +69,16 @@ def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str
     return found
 
 
-@dataclass
+@dataclass(slots=True)
 class _StoredRecord(ItemRecord):
-    """A test of a stored case; what it was decoded with is in the run's own row."""
+    """A test of a stored case, which is of any eval of the run; what it was decoded with is in the run's own row."""
 
     stored_options: Any = None
     num_samples: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "num_samples": self.num_samples, "options": self.stored_options}
+        own = {"group": self.case.group, "tags": dict(self.case.tags), "num_samples": self.num_samples, "options": self.stored_options}
+        return {**ItemRecord.to_json(self), **own}
 
 
 class StoredTestsSession(RescoringSession):

@@ -19,7 +19,7 @@ from evalharness.journal import Journal, journal_name
 from evalharness.pytest_plugin.units import UnitKey
 
 if TYPE_CHECKING:
-    from evalharness.run_merge import CaseRecords
+    from evalharness.run_records import CaseRecords
 
 __all__ = ["CrashNote", "Suspicion", "Takeover", "note_crash", "read_crashes", "takeover_of"]
 
@@ -133,7 +133,7 @@ def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) 
     if not notes:
         return None
     from evalharness.recorded import RecordedRun  # only now: it knows reports
-    from evalharness.run_merge import read_records
+    from evalharness.run_records import read_records
 
     run = RecordedRun(run_dir, {}, read_records(run_dir))
     find = run.find_made if session else run.find

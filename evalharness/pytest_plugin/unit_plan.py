@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -21,8 +21,8 @@ class UnitPlan:
         self.units: dict[str, UnitKey] = {}
         self._cases: dict[UnitKey, list[Case]] = {}
         self._case_ids: dict[str, str] = {}
-        self._tests_left: Counter[tuple[str, str, str]] = Counter()
-        self._ended: set[str] = set()
+        self._tests_left: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        """By engine and module, then by case."""
 
     def add_nodeids(self, nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int) -> None:
         """Note the unit of every eval test by its id."""
@@ -40,25 +40,24 @@ class UnitPlan:
                     f"{nodeid} can be read as a case of several engines; rename the checkpoint of {engine_id} or the case {case.id!r}"
                 )
             self._case_ids[nodeid] = case.id
-            key = (unit.engine, unit.path, case.id)
-            if not self._tests_left[key]:
+            tests_left = self._tests_left[unit.engine, unit.path]
+            if not tests_left[case.id]:
                 self._cases.setdefault(unit, []).append(case)
-            self._tests_left[key] += 1
+            tests_left[case.id] += 1
 
     def cases_left(self, unit: UnitKey, nodeids: Iterable[str] | None = None) -> list[Case]:
         """Return the unit's cases that tests of this process wait for; of these tests only, where `nodeids` are given."""
-        wanted = None if nodeids is None else {self._case_ids[nodeid] for nodeid in nodeids}
-        waited_for = (case for case in self._cases[unit] if self._tests_left[unit.engine, unit.path, case.id])
-        return [case for case in waited_for if wanted is None or case.id in wanted]
+        wanted = None if nodeids is None else {self._case_ids[nodeid] for nodeid in nodeids if nodeid in self._case_ids}
+        tests_left = self._tests_left[unit.engine, unit.path]
+        return [case for case in self._cases[unit] if tests_left[case.id] and (wanted is None or case.id in wanted)]
 
     def test_ended(self, nodeid: str, case_id: str) -> bool:
         """Note the end of a test; return whether no test waits for its case any more."""
         unit = self.units[nodeid]
-        key = (unit.engine, unit.path, case_id)
-        if nodeid not in self._ended:  # a test may be run again
-            self._ended.add(nodeid)
-            self._tests_left[key] -= 1
-        return not self._tests_left[key]
+        tests_left = self._tests_left[unit.engine, unit.path]
+        if self._case_ids.pop(nodeid, None) is not None:  # a test may be run again
+            tests_left[case_id] -= 1
+        return not tests_left[case_id]
 
 
 def is_eval_test(item: pytest.Item) -> bool:

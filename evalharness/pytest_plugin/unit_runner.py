@@ -27,7 +27,7 @@ from evalharness.pytest_plugin.in_flight import InFlight
 from evalharness.pytest_plugin.own_record import OwnRecord, read_own_record
 from evalharness.pytest_plugin.takeover import Suspicion
 from evalharness.recorded import outcome_of
-from evalharness.run_merge import CaseRecords, Failed, Recorded
+from evalharness.run_records import CaseRecords, Failed, Recorded
 
 __all__ = ["UnitProgress", "UnitRunner"]
 

@@ -19,7 +19,7 @@ from evalharness.pytest_plugin.deferred_scheduler import DeferredScheduler
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.heartbeat import Watch, WatchedWorker
 from evalharness.pytest_plugin.progress import Progress, announce
-from evalharness.pytest_plugin.reporting import REPORTING, reporting_config
+from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.session import STATE
 from evalharness.pytest_plugin.units import UnitKey, assign_units
 
@@ -121,18 +121,26 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SIGNS].cleanup()
 
 
-def pytest_runtest_logstart(nodeid: str) -> None:
-    """Note which tests were begun."""
-    config = reporting_config()
-    if config is not None and CRASHES in config.stash:
-        config.stash[CRASHES].test_begins(nodeid)
+class _TestsBegun:
+    """Notes which tests were begun; the hook is told no config."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if CRASHES in self._config.stash:
+            self._config.stash[CRASHES].test_begins(nodeid)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Listen to the tests that begin."""
+    config.pluginmanager.register(_TestsBegun(config), "evalharness-tests-begun")
 
 
 def pytest_runtest_logreport(report: Any) -> None:
     """Note which test a worker runs: were it to die, whose fault it is depends on that."""
-    config = reporting_config()
-    if config is not None and CRASHES in config.stash and report.when == "setup" and report.passed:
-        config.stash[CRASHES].test_runs(report.node.gateway.id, report.nodeid)
+    if report.when == "setup" and report.passed and CRASHES in report.node.config.stash:
+        report.node.config.stash[CRASHES].test_runs(report.node.gateway.id, report.nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from evalharness.report.safe_text import display_width
 
-__all__ = ["fit", "pad", "table_lines", "wrapped"]
+__all__ = ["fit", "fit_apart", "pad", "table_lines", "wrapped"]
 
 
 def pad(text: str, width: int, *, right: bool) -> str:
@@ -27,6 +27,31 @@ def fit(text: str, width: int) -> str:
             break
         shown.append(char)
     return "".join(shown) + "~"
+
+
+def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
+    """Return each text as `fit` cuts it; where that makes different ones equal, they lose their middle instead, else get numbers."""
+    shown = {text: fit(text, width) for text in texts}
+    for cut in (_without_middle, _numbered):
+        for alike in _alike(shown):
+            shown.update((text, cut(text, width, number)) for number, text in enumerate(alike, 1))
+    return shown
+
+
+def _alike(shown: Mapping[str, str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = {}
+    for text, cut in shown.items():
+        groups.setdefault(cut, []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _without_middle(text: str, width: int, number: int) -> str:
+    head = fit(text, (width + 1) // 2)
+    return head + fit(text[::-1], width - display_width(head) + 1)[-2::-1]
+
+
+def _numbered(text: str, width: int, number: int) -> str:
+    return f"{fit(text, width - len(str(number)))}{number}"
 
 
 def wrapped(text: str, columns: int) -> Iterator[str]:

@@ -1,22 +1,19 @@
-"""report.csv (every number, long and tidy) and samples.csv (one line per sample); every cell is defused.
+"""report.csv: every number, long and tidy; every cell is defused.
 
-Both are UTF-8 without a byte order mark, comma-separated, quoted where needed.
+It is UTF-8 without a byte order mark, comma-separated, quoted where needed.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 import pandas as pd
 
-from evalharness.report.collecting import generations_of, mapping, text_of
-from evalharness.report.reading import read_samples
 from evalharness.report.safe_text import csv_cell
 from evalharness.report.tables import COUNTS, RunTables, records
 
-__all__ = ["REPORT_COLUMNS", "write_report_csv", "write_samples_csv"]
+__all__ = ["REPORT_COLUMNS", "write_report_csv"]
 
 REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "low", "high", "interval", "n"]
 """`kind`: score (mean of a score), count (of cases), aggregate, gate (`metric` is its expression, `value` what was
@@ -27,54 +24,6 @@ taken together, `low` and `high` its 95 % interval, `interval` the kind of it (w
 """
 
 _NO_INTERVAL = ("", "", "", "")
-
-_ROW_COLUMNS = ["run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem"]
-_GENERATION_COLUMNS = [
-    "finish_reason",
-    "stop_reason",
-    "num_prompt_tokens",
-    "num_completion_tokens",
-    "seed",
-    "weight_version",
-    "fallback",
-]
-_LAST_COLUMNS = ["prompt_sha256", "worker", "started_at", "duration_s"]
-
-
-def write_samples_csv(tables: RunTables, file: TextIO) -> None:
-    """Write one line per row of samples.jsonl, read again row by row so that texts are never all in memory.
-
-    Texts are those of the first generation; `num_generations` says how many there are. A text too long for a spreadsheet
-    cell is cut with a marker; `text_chars` is its full length, and samples.jsonl has all of it.
-    """
-    write = csv.writer(file, lineterminator="\n").writerow
-    score_names, tag_keys = tables.collected.score_names, tables.collected.tag_keys
-    names = [*_ROW_COLUMNS, *(f"score.{name}" for name in score_names.names), *(f"tag.{key}" for key in tag_keys.names)]
-    names += [*_GENERATION_COLUMNS, "ignored_options", "num_generations", "text_chars", "text", "raw_text", *_LAST_COLUMNS]
-    write([csv_cell(name) for name in names])
-    num_scores, num_tags = len(score_names.names), len(tag_keys.names)
-    for row in read_samples(tables.run_dir):
-        scores, tags = [""] * num_scores, [""] * num_tags
-        for name, value in mapping(row.get("scores")).items():
-            scores[score_names.of(name)] = csv_cell(value)
-        for key, value in mapping(row.get("tags")).items():
-            tags[tag_keys.of(key)] = csv_cell(value)
-        cells = [csv_cell(row.get(name)) for name in _ROW_COLUMNS]
-        write([*cells, *scores, *tags, *_generation_cells(row), *(csv_cell(row.get(name)) for name in _LAST_COLUMNS)])
-
-
-def _generation_cells(row: Mapping[str, Any]) -> Iterator[str]:
-    generations = generations_of(row)
-    generation = generations[0] if generations else {}
-    for name in _GENERATION_COLUMNS:
-        yield csv_cell(generation.get(name))
-    ignored = generation.get("ignored_options")
-    yield csv_cell(", ".join(map(text_of, ignored))) if isinstance(ignored, list) else ""
-    text = text_of(generation.get("text"))
-    yield str(len(generations))
-    yield str(len(text)) if generations else ""
-    yield csv_cell(text)
-    yield csv_cell(generation.get("raw_text"))
 
 
 def write_report_csv(tables: RunTables, file: TextIO) -> None:

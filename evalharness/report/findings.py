@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from evalharness.exit_codes import BROKEN
 from evalharness.report.collecting import OUTCOMES, mapping, text_of
 from evalharness.report.rescored import rescored_remarks
 from evalharness.report.safe_text import one_line
@@ -26,7 +27,7 @@ NOTABLE_LENGTH_CAP = 0.05
 
 
 def verdict(tables: RunTables) -> tuple[str, str]:
-    """Return one word for the run (PASSED, FAILED, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
+    """Return one word for the run (PASSED, FAILED, BROKEN, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
     counts = tables.rows[list(OUTCOMES)].sum()
     gates = asked_gates(tables.run)
     num_failed = sum(gate.get("passed") is not True for gate in gates)
@@ -42,14 +43,23 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     exit_code = tables.run.get("exit_code")
     broken = bool(num_failed or counts["fail"] or counts["error"] or exit_code not in (None, 0))
     if exit_code not in (None, 0) and not (num_failed or counts["fail"] or counts["error"]):
-        reasons.append(f"pytest ended with exit code {text_of(exit_code)}")
+        reasons.append(_what_broke(tables.run) if exit_code == BROKEN else f"pytest ended with exit code {text_of(exit_code)}")
     sentence = "; ".join(reasons)
     interrupted = tables.run.get("interrupted") or ("the run did not finish" if _unfinished(tables) else None)
     if interrupted:
         return "INTERRUPTED", f"{one_line(text_of(interrupted), 200)}; {sentence}"
     if tables.rows.empty:
         return "EMPTY", f"no case was recorded; {sentence}"
+    if exit_code == BROKEN and not (num_failed or counts["fail"] or counts["error"]):
+        return "BROKEN", sentence
     return ("FAILED" if broken else "PASSED" if gates else "FINISHED"), sentence
+
+
+def _what_broke(run: dict[str, Any]) -> str:
+    """Return why a run in which no sample failed has no verdict."""
+    problems = run.get("problems")
+    num = len(problems) if isinstance(problems, list) else 0
+    return "but something broke beside the samples" + (f": {plural(num, 'problem')} of the run" if num else "")
 
 
 def asked_gates(run: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,13 +75,20 @@ def _unfinished(tables: RunTables) -> bool:
 def findings(tables: RunTables) -> list[str]:
     """Return what a reader must know before believing a number; empty if nothing is wrong."""
     parts: tuple[Callable[[RunTables], Iterator[str]], ...] = (
-        _coverage, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
+        _coverage, _data, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
     )  # fmt: skip
     found = [sentence for part in parts for sentence in part(tables)]
     if len(found) > MAX_FINDINGS:
         left_out = len(found) - MAX_FINDINGS
         found = [*found[:MAX_FINDINGS], f"{left_out} more remarks like these are left out; report.csv has the counts of every line"]
     return found
+
+
+def _data(tables: RunTables) -> Iterator[str]:
+    """Yield what the loaders of the cases warned of."""
+    for entry in records(tables.run, "evals"):
+        notices = entry.get("notices")
+        yield from (one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400) for notice in notices or ())
 
 
 def _groups(tables: RunTables) -> Iterator[tuple[str, dict[Any, int]]]:

@@ -114,7 +114,8 @@ def csv_cell(value: object) -> str:
     a spreadsheet told to split at other characters sees other cells.
     """
     if isinstance(value, str):
-        return _csv_text(value)
+        # Most cells: nothing to escape, nothing that a formula begins with.
+        return value if value[:1].isalnum() and len(value) < CSV_CELL_CHARS and value.isprintable() else _csv_text(value)
     if value is None:
         return ""
     if isinstance(value, int):

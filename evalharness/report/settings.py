@@ -11,7 +11,7 @@ from evalharness.report.collecting import mapping, text_of
 from evalharness.report.safe_text import markdown_cell
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.tables import records
-from evalharness.report.wording import number_text
+from evalharness.report.wording import number_text, plural
 
 __all__ = ["run_facts", "settings_sections", "value_text"]
 
@@ -38,6 +38,9 @@ def run_facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("started_at", "finished_at", "duration_s", "exit_code", "interrupted", "python", "platform"):
         if run.get(name) is not None:
             yield name.replace("_at", "").replace("_s", " (s)").replace("_", " "), value_text(run[name])
+    resumptions = records(dict(run), "resumptions")
+    if resumptions:
+        yield "resumed", "; ".join(f"{text_of(one.get('started_at'))}, {_taken(one)}" for one in resumptions)
     for name in ("versions", "hardware"):
         facts = [f"{key} {value_text(value)}" for key, value in mapping(run.get(name)).items() if value is not None]
         if facts:
@@ -45,6 +48,11 @@ def run_facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     git = mapping(run.get("git"))
     if git:
         yield "git", text_of(git.get("commit")) + (" with uncommitted changes" if git.get("dirty") else "")
+
+
+def _taken(resumption: dict[str, Any]) -> str:
+    num = resumption.get("num_generations_taken")
+    return f"{plural(num, 'generation')} were there already" if isinstance(num, int) and num != 1 else "1 generation was there already"
 
 
 def _engines(run: dict[str, Any]) -> Iterator[str]:

@@ -87,7 +87,7 @@ class RunTables:
 def load_tables(run_dir: Path, rows: Iterable[dict[str, Any]] | None = None) -> RunTables:
     """Return the tables of a run directory. Raises `RecordError` if it cannot be read.
 
-    `rows` are those of samples.jsonl where somebody has them in memory: ten thousand take a fifth of a second to read.
+    `rows` are those of samples.jsonl where somebody has them in memory.
     """
     collected = collect(run_dir, rows)
     row_scores = pd.DataFrame(collected.scores, columns=["row", "metric", "score"]).astype({"row": "int64", "score": "float64"})

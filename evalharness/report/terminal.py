@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from evalharness.report.collecting import text_of
-from evalharness.report.columns import fit, pad, wrapped
+from evalharness.report.columns import fit, fit_apart, pad, wrapped
 from evalharness.report.findings import findings, verdict
 from evalharness.report.safe_text import display_width, one_line, terminal_text
 from evalharness.report.tables import RunTables, records
@@ -103,13 +103,15 @@ def _table(tables: RunTables, columns: int) -> Iterator[str]:
     left_out = len(lines) - 1 - NUM_LINES
     lines, scores = lines[: NUM_LINES + 1], scores[: NUM_LINES + 1]
     widths = _column_widths(lines, columns)
+    names = [fit_apart((line[position] for line in lines), widths[position]) for position in (0, 1)]
     room = columns - sum(widths) - 2 * len(widths)
     if room < -2:
         yield from _stacked(lines, scores, columns)
         return
     beside = max(map(display_width, scores)) <= room
     for line, score in zip(lines, scores, strict=True) if len(lines) > 1 else ():
-        cells = [pad(cell, width, right=position > 1) for position, (cell, width) in enumerate(zip(line, widths, strict=True))]
+        shown = [names[0][line[0]], names[1][line[1]], *line[2:]]
+        cells = [pad(cell, width, right=position > 1) for position, (cell, width) in enumerate(zip(shown, widths, strict=True))]
         yield "  ".join([*cells, score] if beside else cells).rstrip()
         if score and not beside:
             yield from wrapped(f"  {score}", columns)

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from evalharness.exit_codes import BROKEN
-from evalharness.report.csv_files import write_report_csv, write_samples_csv
+from evalharness.report.csv_files import write_report_csv
 from evalharness.report.eval_tables import write_tables_csv
 from evalharness.report.files import replacing
 from evalharness.report.markdown import markdown_report
+from evalharness.report.reading import read_samples
 from evalharness.report.safe_text import one_line
+from evalharness.report.samples_csv import SampleNames, write_samples_csv
 from evalharness.report.tables import RunTables, load_tables, records
 from evalharness.report.terminal import terminal_lines, terminal_width
 from evalharness.run_file import write_run_file
 
-__all__ = ["terminal_summary", "write_reports"]
+__all__ = ["report_rows", "terminal_summary", "write_reports"]
 
 _PAGE_PROBLEM = " could not be made:"
+
+
+def report_rows(run_dir: Path, rows: list[dict[str, Any]]) -> RunTables:
+    """Write all report files of a run whose rows are in memory; return its tables. The rows are let go one by one.
+
+    As `write_reports`, but that nothing is read again: ten thousand rows take a fifth of a second to read.
+    """
+    with replacing(run_dir / "samples.csv") as file:
+        write_samples_csv(file, rows, SampleNames.of(rows))
+    tables = load_tables(run_dir, _drained(rows))
+    _write_tables(tables)
+    return tables
+
+
+def _drained(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows in their order and let each go: the tables that are made of them need memory too."""
+    rows.reverse()
+    while rows:
+        yield rows.pop()
 
 
 def write_reports(run: Path | RunTables) -> dict[str, Path]:
@@ -28,6 +50,15 @@ def write_reports(run: Path | RunTables) -> dict[str, Path]:
     breaks while the pages are made costs no other file: they are missing then, and it is a problem of the run, in run.json too.
     """
     tables = load_tables(run) if isinstance(run, Path) else run
+    paths = _write_tables(tables)
+    with replacing(paths["samples.csv"]) as file:
+        names = SampleNames(tables.collected.score_names, tables.collected.tag_keys)
+        write_samples_csv(file, read_samples(tables.run_dir), names)
+    return paths
+
+
+def _write_tables(tables: RunTables) -> dict[str, Path]:
+    """Write all reports but samples.csv; return the paths of all, that one too."""
     pages = _write_pages(tables)
     paths = {name: tables.run_dir / name for name in ("report.md", "report.csv", "samples.csv")}
     with replacing(paths["report.md"]) as file:
@@ -35,8 +66,6 @@ def write_reports(run: Path | RunTables) -> dict[str, Path]:
             file.write(f"\n{block}\n" if number else f"{block}\n")
     with replacing(paths["report.csv"]) as file:
         write_report_csv(tables, file)
-    with replacing(paths["samples.csv"]) as file:
-        write_samples_csv(tables, file)
     if records(tables.run, "tables"):
         paths["tables.csv"] = tables.run_dir / "tables.csv"
         with replacing(paths["tables.csv"]) as file:

@@ -128,7 +128,11 @@ WRONG_MARKERS = [
     ("pytest.mark.eval(cases=lambda data: [Case(id='a', group=1)], request=ask)", "gave case 'a' with group 1; a group is text or None"),
     ("pytest.mark.eval(cases=lambda data: 1 / 0, request=ask)", "ZeroDivisionError: division by zero"),
     ("pytest.mark.eval(cases=lambda data: exit(0), request=ask)", "called sys.exit\\(0\\); raise an error instead"),
-    ("pytest.mark.evals(cases=cases, request=ask)", "need pytestmark = pytest.mark.eval\\(...\\) in the module"),
+    ("pytest.mark.evals(cases=cases, request=ask)", "test_s has the marker 'evals'; did you mean 'eval'\\? Markers here are: eval, gate"),
+    (
+        "pytest.mark.eval(cases=cases, request=ask, gates=['x >= 1'])",
+        "the eval marker has no 'gates'; gates are a test's: @pytest.mark.gate\\('valid >= 0.95'\\)",
+    ),
     ("[]", "need pytestmark = pytest.mark.eval\\(...\\) in the module"),
 ]
 
@@ -162,6 +166,7 @@ class TestWrongEvals:
         ("test", "message"),
         [
             ("@pytest.mark.gate('x => 1')\n" + TEST, "gate 'x => 1' is not understood; write 'metric >= number'"),
+            ("@pytest.mark.gates('x >= 1')\n" + TEST, "test_s has the marker 'gates'; did you mean 'gate'?"),
             ("@pytest.mark.gate\n" + TEST, "the gate marker takes expressions such as 'valid >= 0.95', got none"),
             ("@pytest.mark.gate(x=1)\n" + TEST, "the gate marker takes expressions such as 'valid >= 0.95', got {'x': 1}"),
             ("@pytest.mark.gate(['x >= 1'])\n" + TEST, "gate ['x >= 1'] is not understood"),

@@ -11,7 +11,7 @@ from evalharness.cases import Case
 from evalharness.engine import Engine
 from evalharness.errors import BackendError
 from evalharness.pytest_plugin.deferred_engine import DeferredEngine, asks_anything, opened_engine
-from evalharness.run_merge import CaseRecords, Failed
+from evalharness.run_records import CaseRecords, Failed
 
 
 def engine() -> Engine:

@@ -5,21 +5,12 @@ import io
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from evalharness.report.csv_files import REPORT_COLUMNS, write_report_csv, write_samples_csv
+from evalharness.report.csv_files import REPORT_COLUMNS, write_report_csv
 from evalharness.report.tables import load_tables
-from tests.report.hostile import HOSTILE_TEXTS, hostile_text
-from tests.report.runs import gate, generation, invalid, row, rows, write_run
-
-
-def samples_csv(tmp_path: Path, samples: list[dict[str, Any]]) -> str:
-    file = io.StringIO(newline="")
-    write_samples_csv(load_tables(write_run(tmp_path, samples)), file)
-    return file.getvalue()
+from tests.report.hostile import HOSTILE_TEXTS
+from tests.report.runs import gate, row, rows, write_run
 
 
 def lines_of(text: str) -> list[dict[str, str]]:
@@ -30,55 +21,6 @@ def report_lines(tmp_path: Path, samples: list[dict[str, Any]], **run: Any) -> l
     file = io.StringIO(newline="")
     write_report_csv(load_tables(write_run(tmp_path, samples, **run)), file)
     return lines_of(file.getvalue())
-
-
-def test_samples_csv_has_one_line_per_row_with_flat_columns(tmp_path: Path) -> None:
-    samples = [
-        row("a", tags={"domain": "RRU"}, scores={"valid": 1.0, "f1": 0.25}, group="g1"),
-        invalid("b", "photo.jpg is empty", tags={"mission": "x"}),
-    ]
-    first, second = lines_of(samples_csv(tmp_path, samples))
-    names = ("case_id", "group", "score.valid", "score.f1", "tag.domain", "tag.mission", "finish_reason")
-    assert [first[name] for name in names] == ["a", "g1", "1.0", "0.25", "RRU", "", "stop"]
-    assert (first["text"], first["text_chars"], first["num_generations"]) == ('{"case": "a"}', "13", "1")
-    assert (second["outcome"], second["problem"], second["text"], second["text_chars"]) == ("invalid", "photo.jpg is empty", "", "")
-
-
-def test_samples_csv_shows_the_first_of_several_generations_and_their_number(tmp_path: Path) -> None:
-    several = [generation(text="one", ignored_options=["top_k", "min_p"]), generation(text="two")]
-    (line,) = lines_of(samples_csv(tmp_path, [row("a", generation=several[0], generations=several)]))
-    assert (line["text"], line["num_generations"], line["ignored_options"]) == ("one", "2", "top_k, min_p")
-
-
-def test_a_text_too_long_for_a_spreadsheet_cell_says_so(tmp_path: Path) -> None:
-    (line,) = lines_of(samples_csv(tmp_path, [row("a", text="x" * 100_000)]))
-    assert line["text"].endswith("… (67,297 characters cut)")
-    assert line["text_chars"] == "100000"
-
-
-def test_scores_of_broken_rows_stay_visible_in_samples_csv(tmp_path: Path) -> None:
-    (line,) = lines_of(samples_csv(tmp_path, [row("a", outcome="error", scores={"valid": 0.0, "odd": float("nan")})]))
-    assert (line["score.valid"], line["score.odd"]) == ("0.0", "")
-
-
-@pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)
-def test_hostile_samples_keep_every_line_and_column(tmp_path: Path, text: str) -> None:
-    sample = row(text, scores={text: 1.0}, tags={text: text}, text=text, problem=text, nodeid=text)
-    written = samples_csv(tmp_path, [sample, row("plain")])
-    table = list(csv.reader(io.StringIO(written, newline=""), strict=True))
-    assert [len(line) for line in table] == [len(table[0])] * 3
-    assert not [cell for line in table for cell in line if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
-    frame = pd.read_csv(io.BytesIO(written.encode("utf-8")), dtype=object, keep_default_na=False)
-    assert frame.to_numpy().tolist() == table[1:]
-
-
-@settings(max_examples=40)
-@given(st.lists(hostile_text, min_size=1, max_size=3), hostile_text)
-def test_any_text_comes_back_from_samples_csv(tmp_path_factory: pytest.TempPathFactory, texts: list[str], name: str) -> None:
-    samples = [row(f"case-{number}", text=text, scores={name: 0.5}) for number, text in enumerate(texts)]
-    lines = lines_of(samples_csv(tmp_path_factory.mktemp("run"), samples))
-    assert [line["case_id"] for line in lines] == [sample["case_id"] for sample in samples]
-    assert [int(line["text_chars"]) for line in lines] == [len(text) for text in texts]
 
 
 def test_report_csv_is_tidy(tmp_path: Path) -> None:

@@ -182,6 +182,11 @@ def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
         ([row(outcome="error")], {"gates": [gate()]}, ("FAILED", "the gate passed; 1 sample ended in an error")),
         ([row(), invalid("b")], {"gates": [gate()]}, ("PASSED", "the gate passed; 1 sample could not be asked or answered")),
         (rows(2), {"exit_code": 3}, ("FAILED", "no gates were set; pytest ended with exit code 3")),
+        (
+            rows(2),
+            {"gates": [gate()], "exit_code": 10, "problems": ["worker gw1 died"]},
+            ("BROKEN", "the gate passed; but something broke beside the samples: 1 problem of the run"),
+        ),
         (rows(2), {"interrupted": "Ctrl-C", "exit_code": 2}, ("INTERRUPTED", "Ctrl-C; no gates were set; pytest ended with exit code 2")),
         ([], {}, ("EMPTY", "no case was recorded; no gates were set")),
         (rows(2), {"gates": [{"expression": "valid > 0"}]}, ("FAILED", "the gate failed")),
@@ -194,6 +199,7 @@ def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
         "error",
         "invalid",
         "exit code",
+        "broken",
         "interrupted",
         "empty",
         "gate without a verdict",
@@ -203,3 +209,8 @@ def test_the_verdict_is_one_word_and_its_reason(
     tmp_path: Path, samples: list[dict[str, Any]], run: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert verdict_of(tmp_path, samples, **run) == expected
+
+
+def test_what_a_loader_warned_of_is_a_remark(tmp_path: Path) -> None:
+    evals = [{"name": "stage_a", "notices": ["2 groups have no photos: g1, g2"]}, {"name": "other"}]
+    assert "stage_a: 2 groups have no photos: g1, g2" in findings(load_tables(write_run(tmp_path, rows(2), evals=evals)))

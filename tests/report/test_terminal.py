@@ -93,3 +93,11 @@ def test_a_run_without_rows_still_gets_its_verdict(tmp_path: Path) -> None:
 def test_the_width_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, value: str, width: int) -> None:
     monkeypatch.setenv("COLUMNS", value)
     assert terminal_width() == width
+
+
+@pytest.mark.parametrize("columns", [60, 70, 80])
+def test_engines_whose_names_are_cut_stay_apart(tmp_path: Path, columns: int) -> None:
+    names = ["hf:middle+lora-helps", "hf:middle+lora-hurts", "hf:" + "very-long-checkpoint-name" * 2]
+    shown = [line for line in lines_of(tmp_path, [row("a", engine=name) for name in names], columns) if line.startswith("stage_a")]
+    assert len({tuple(line.split()[:2]) for line in shown}) == len(names)
+    assert all(display_width(line) <= columns for line in shown)

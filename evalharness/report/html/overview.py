@@ -22,7 +22,7 @@ __all__ = ["breakdowns", "cases_link", "gate_state", "given_tables", "outcome_co
 NUM_SCORES = 8
 """Scores of a test that are shown at once; gates are always, all others behind a disclosure."""
 NUM_TABLE_LINES = 200
-_STATES = {"PASSED": "passed", "FAILED": "failed", "INTERRUPTED": "interrupted"}
+_STATES = {"PASSED": "passed", "FAILED": "failed", "BROKEN": "failed", "INTERRUPTED": "interrupted"}
 _VALIDITY = (
     ("malformed", "malformed", "miss"),
     ("length_cap", "hit length cap", "miss"),
