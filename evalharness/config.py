@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.backends import known_backends, unknown_backend
+from evalharness.backends.openai_flavours import FLAVOURS
 from evalharness.config_kinds import Arguments, Choice, Flag, Folder, Kind, NameList, Number, PathList, PerCheckpoint, Text
 from evalharness.config_sources import ENV_PREFIX, SETTINGS_FILE, read_environment, read_settings_file, read_tool_table
 from evalharness.errors import ConfigError
@@ -232,6 +233,45 @@ OPTIONS: tuple[Option, ...] = (
         "Let several workers use a GPU where -n asks for more than there are GPUs for (default: off, it is refused)",
         default=False,
         only_for=("hf", "vllm"),
+    ),
+    Option(
+        "server",
+        Choice(tuple(FLAVOURS)),
+        "Kind of server that the openai backend asks; vllm and sglang take and give token ids, others texts (default: vllm)",
+        default="vllm",
+        metavar="|".join(FLAVOURS),
+        only_for=("openai",),
+    ),
+    Option(
+        "base_url",
+        Text(r"https?://\S+", legal="an address such as http://127.0.0.1:8000"),
+        "Address of the server; its key is taken from EVALHARNESS_API_KEY or OPENAI_API_KEY "
+        "(default: this machine, at the port that such servers have)",
+        metavar="URL",
+        only_for=("openai",),
+    ),
+    Option(
+        "served_model",
+        Text(r"\S+", legal="the name of a model without spaces"),
+        "Name of the model on the server (default: its only one)",
+        metavar="NAME",
+        only_for=("openai",),
+    ),
+    Option(
+        "concurrency",
+        Number(minimum=1),
+        "Requests that are with the server at once (default: 64)",
+        default=64,
+        metavar="N",
+        only_for=("openai",),
+    ),
+    Option(
+        "request_timeout",
+        Number(integer=False, above=0),
+        "Seconds that the server may take for one answer; asked three times at most (default: 120)",
+        default=120.0,
+        metavar="S",
+        only_for=("openai",),
     ),
     Option(
         "hang_timeout",

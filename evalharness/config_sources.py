@@ -12,6 +12,7 @@ from evalharness.suggestions import did_you_mean
 
 __all__ = ["ENV_PREFIX", "SETTINGS_FILE", "read_environment", "read_settings_file", "read_tool_table"]
 
+API_KEY = "EVALHARNESS_API_KEY"
 ENV_PREFIX = "EVALHARNESS_"
 SETTINGS_FILE = "evalharness.toml"
 
@@ -21,7 +22,7 @@ def read_environment(env: Mapping[str, str], names: Iterable[str]) -> dict[str, 
     known = {ENV_PREFIX + name.upper(): name for name in names}
     found = {}
     for variable, text in env.items():
-        if not variable.startswith(ENV_PREFIX):
+        if not variable.startswith(ENV_PREFIX) or variable == API_KEY:  # a secret is no option: options are written down
             continue
         if variable not in known:
             raise ConfigError(

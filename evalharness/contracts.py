@@ -35,6 +35,7 @@ __all__ = [
     "GenerationOptions",
     "GenerationResult",
     "ModelLoadConfig",
+    "ServerOptions",
     "StopOptions",
     "TextGenerationRequest",
     "VllmEngineOptions",
@@ -190,6 +191,29 @@ class VllmEngineOptions:
         check_boolean("vllm.trust_remote_code", self.trust_remote_code)
         check_text("vllm.dtype", self.dtype, optional=True)
         check_boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Which server answers (backend `openai`), and how patiently it is asked. Keys come from the environment, never from here.
+
+    `server` is its kind: vllm, sglang, trtllm, mlx, max or openai. `base_url` None: this machine, at that kind's port.
+    """
+
+    server: str = "vllm"
+    base_url: str | None = None
+    served_model: str | None = None
+    concurrency: int = 64
+    request_timeout_s: float = 120.0
+    max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        check_text("server.server", self.server)
+        check_text("server.base_url", self.base_url, optional=True)
+        check_text("server.served_model", self.served_model, optional=True)
+        check_integer("server.concurrency", self.concurrency, minimum=1)
+        check_number("server.request_timeout_s", self.request_timeout_s, integer=False, above=0.0)
+        check_integer("server.max_attempts", self.max_attempts, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -403,7 +427,7 @@ class GenerationResult:
     and including the end-of-sequence or stop token (with a stop string: the token that completes it). Token counts never include padding;
     `num_completion_tokens` includes the stop token. `token_ids` are the completion's ids; `logprobs`, if asked for, is
     one float per id (natural log, `logprobs_kind` tells raw or processed). `cached`: nothing was generated for it, see
-    `response_cache`.
+    `response_cache`. `exact_ids` False: a server gave text only, and `token_ids` are that text's, not those it generated.
     """
 
     text: str
@@ -424,6 +448,7 @@ class GenerationResult:
     weight_version: str | None = None
     images: tuple[Mapping[str, Any], ...] = ()
     cached: bool = False
+    exact_ids: bool = True
 
     @property
     def num_total_tokens(self) -> int | None:

@@ -6,14 +6,20 @@ from collections.abc import Callable
 
 from evalharness.backends import BACKENDS, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
-from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.engine import Engine
 from evalharness.errors import ConfigError
 
 __all__ = ["build_backend", "build_engine"]
 
 
-def build_backend(name: str, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, vllm_options: VllmEngineOptions) -> Backend:
+def build_backend(
+    name: str,
+    config: ModelLoadConfig,
+    preprocess: VlmPreprocessOptions,
+    vllm_options: VllmEngineOptions,
+    server_options: ServerOptions | None = None,
+) -> Backend:
     """Return a loaded backend by name; `ConfigError` for an unknown one, `CheckpointError` or `BackendError` if it cannot start.
 
     The `max_model_len` of `vllm_options` holds on every backend.
@@ -21,7 +27,7 @@ def build_backend(name: str, config: ModelLoadConfig, preprocess: VlmPreprocessO
     backend_class = load_backend_class(name)
     if name == "vllm":
         return backend_class(config, preprocess, vllm_options)
-    backend = backend_class(config, preprocess)
+    backend = backend_class(config, preprocess, *([server_options or ServerOptions()] if name == "openai" else []))
     if vllm_options.max_model_len is not None:
         _limit_context(backend, vllm_options.max_model_len)
     return backend
@@ -40,6 +46,7 @@ def build_engine(
     config: ModelLoadConfig,
     *,
     vllm_options: VllmEngineOptions | None = None,
+    server_options: ServerOptions | None = None,
     chat_template: ChatTemplateOptions | None = None,
     preprocess: VlmPreprocessOptions | None = None,
     fallback_backend: str | None = None,
@@ -53,8 +60,8 @@ def build_engine(
     if fallback_backend is not None:
         if fallback_backend not in BACKENDS:
             raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
-        fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options)  # noqa: E731
-    primary = build_backend(backend, config, preprocess, vllm_options)
+        fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options, server_options)  # noqa: E731
+    primary = build_backend(backend, config, preprocess, vllm_options, server_options)
     return Engine(
         primary,
         fallback_backend=fallback,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from evalharness import images
-from evalharness.backends.base import Backend, Prompt, SamplingPlan
+from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
 from evalharness.chat_template import render_prompt
 from evalharness.contracts import ChatTemplateOptions, GenerationOptions, TextGenerationRequest, VlmGenerationRequest
 from evalharness.errors import ImageError, PromptTooLong, RequestError
@@ -87,7 +87,20 @@ class PromptBuilder:
             plan.check_prompt_tokens(num_tokens)
         check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
         load = request_images.load if request_images is not None else None
-        return PreparedRequest(Prompt(index, text, token_ids, num_tokens, plan, load), self._stop_plan(options), options, request_images)
+        chat = self._chat(request) if request_images is not None else None
+        return PreparedRequest(
+            Prompt(index, text, token_ids, num_tokens, plan, load, chat), self._stop_plan(options), options, request_images
+        )
+
+    def _chat(self, request: Request) -> ChatCall:
+        asked = self._chat_template
+        return ChatCall(
+            _without_pictures(request.messages),
+            asked.add_generation_prompt,
+            asked.continue_final_message,
+            asked.enable_thinking,
+            tuple(tool if isinstance(tool, Mapping) else tool.to_json() for tool in request.tools),
+        )
 
     def template_owner(self, request_type: RequestType) -> Any:
         """Return whose chat template renders such requests: the processor's for images, else the tokenizer's."""

@@ -29,7 +29,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, value TEXT NOT NULL, used_at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_used_at ON answers (used_at);
 """
-_FILE = "answers-1.sqlite"  # the number changes with the form of what is kept
+_FILE = "answers-2.sqlite"  # the number changes with the form of what is kept
 _BUSY_S = 30.0
 _EVICT_EVERY = 256  # answers; counting the file's rows for each would cost more than it saves
 
@@ -185,6 +185,8 @@ def _completion(value: str) -> Completion | None:
             logprobs=None if kept["logprobs"] is None else tuple(map(float, kept["logprobs"])),
             image_grids=tuple((int(t), int(h), int(w)) for t, h, w in kept["image_grids"]),
             stop_name=kept["stop_name"],
+            exact_ids=bool(kept["exact_ids"]),
+            num_completion_tokens=kept["num_completion_tokens"],
         )
     except (ValueError, KeyError, TypeError):
         return None

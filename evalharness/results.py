@@ -34,7 +34,7 @@ def result_of(
         finish_reason=ending.finish_reason,
         stop_reason=ending.stop_reason,
         num_prompt_tokens=completion.num_prompt_tokens,
-        num_completion_tokens=len(ending.token_ids),
+        num_completion_tokens=len(ending.token_ids) if completion.exact_ids else completion.num_completion_tokens,
         token_ids=ending.token_ids,
         logprobs=logprobs,
         logprobs_kind="raw" if logprobs is not None else None,
@@ -45,6 +45,7 @@ def result_of(
         prompt_sha256=prompt_sha256(prepared.prompt, facts),
         prompt_text=prepared.prompt.text,
         images=_image_facts(prepared, completion),
+        exact_ids=completion.exact_ids,
     )
 
 

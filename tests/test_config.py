@@ -76,10 +76,14 @@ def test_run_ids_of_two_runs_differ_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--backend", "vlm"], r"^--backend 'vlm' is unknown; did you mean 'vllm'\? Known: fake, hf, vllm\.$", id="backend"),
-        pytest.param(["--backend", "xyzzy"], r"^--backend 'xyzzy' is unknown\. Known: fake, hf, vllm\.$", id="backend-like-no-other"),
+        pytest.param(
+            ["--backend", "vlm"], r"^--backend 'vlm' is unknown; did you mean 'vllm'\? Known: fake, hf, openai, vllm\.$", id="backend"
+        ),
+        pytest.param(
+            ["--backend", "xyzzy"], r"^--backend 'xyzzy' is unknown\. Known: fake, hf, openai, vllm\.$", id="backend-like-no-other"
+        ),
         pytest.param(["--backend", "hf,hf"], "names 'hf' twice", id="backend-twice"),
-        pytest.param(["--backend", "hf,"], "comma-separated list of fake, hf, vllm, got", id="backend-empty"),
+        pytest.param(["--backend", "hf,"], "comma-separated list of fake, hf, openai, vllm, got", id="backend-empty"),
         pytest.param(
             ["--limit", "0"], r"^--limit must be a whole number of at least 1, got '0'; leave it out to run every case$", id="limit-0"
         ),
@@ -95,7 +99,7 @@ def test_run_ids_of_two_runs_differ_by_default(tmp_path: Path) -> None:
         pytest.param(["--gpu-memory-utilization", "90"], "at most 1", id="gpu-memory-in-percent"),
         pytest.param(["--dtype", "bfloat"], "one of float32, float16, bfloat16, got 'bfloat'; did you mean 'bfloat16'", id="dtype"),
         pytest.param(["--device", "gpu0"], "a device such as cpu", id="device"),
-        pytest.param(["--fallback-backend", "fake"], "one of hf, vllm, got 'fake'", id="fake-is-no-fallback"),
+        pytest.param(["--fallback-backend", "fake"], "one of hf, openai, vllm, got 'fake'", id="fake-is-no-fallback"),
         pytest.param(["--unsupported-options", "ignore"], "one of refuse, warn", id="unsupported"),
         pytest.param(["--run-id", "../x"], "1 to 100 letters", id="run-id-with-slash"),
         pytest.param(["--run-id", ".."], "1 to 100 letters", id="run-id-dots"),

@@ -151,7 +151,7 @@ def test_a_damaged_line_is_a_miss(tmp_path):
 
 
 def test_a_file_that_is_no_cache_is_refused(tmp_path):
-    (tmp_path / "answers-1.sqlite").write_bytes(b"x" * 8192)
+    (tmp_path / "answers-2.sqlite").write_bytes(b"x" * 8192)
     with pytest.raises(ConfigError, match="cannot be used: file is not a database; choose another folder"):
         ResponseCache(tmp_path)
 

@@ -18,6 +18,7 @@ __all__ = ["BACKENDS", "known_backends", "load_backend_class", "unknown_backend"
 BACKENDS = {
     "fake": "evalharness.backends.fake:FakeBackend",
     "hf": "evalharness.backends.hf:HfBackend",
+    "openai": "evalharness.backends.openai:OpenAIBackend",
     "vllm": "evalharness.backends.vllm:VllmBackend",
 }
 

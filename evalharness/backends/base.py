@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from evalharness.contracts import GenerationFailure, ModelLoadConfig
     from evalharness.generation_plugins import GenerationPlugin
 
-__all__ = ["Backend", "Capabilities", "Completion", "Prompt", "SamplingPlan"]
+__all__ = ["Backend", "Capabilities", "ChatCall", "Completion", "Prompt", "SamplingPlan"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,20 @@ class SamplingPlan:
 
 
 @dataclass(frozen=True)
+class ChatCall:
+    """What a prompt was rendered from, for servers that take pictures only with messages, and render those themselves.
+
+    Image parts name no source; the pictures come from `Prompt.load_images`, in the same order.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    add_generation_prompt: bool
+    continue_final_message: bool
+    enable_thinking: bool
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class Prompt:
     """One prompt, ready to run.
 
@@ -77,7 +91,7 @@ class Prompt:
     `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls
     `plan.check_prompt_tokens` itself.
     `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
-    pictures early.
+    pictures early. `chat`: of a prompt with images, what it was rendered from.
     """
 
     index: int
@@ -86,6 +100,7 @@ class Prompt:
     num_tokens: int | None
     plan: SamplingPlan
     load_images: Callable[[], list[Image.Image]] | None = None
+    chat: ChatCall | None = None
 
     @property
     def has_images(self) -> bool:
@@ -100,7 +115,9 @@ class Completion:
     `stopped_by`: "id" (the last token is one of `plan.stop_token_ids`), "string" (a stop string was completed),
     "plugin" (a generation plugin, or a rule of the engine itself such as vLLM's detection of repetition, ended the row;
     `stop_name` says which), "length" (the budget is used up).
-    `logprobs`: one raw log-probability per id, natural log, where the plan asked for them.
+    `logprobs`: one raw log-probability per id, natural log, where the plan asked for them. `exact_ids` False: the ids are those
+    of the text, tokenised again, as the backend could not get the ones that were generated; then `num_completion_tokens` is
+    how many those were, where that is known.
     """
 
     index: int
@@ -110,6 +127,8 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
     image_grids: tuple[tuple[int, int, int], ...] = field(default=())
     stop_name: str | None = None
+    exact_ids: bool = True
+    num_completion_tokens: int | None = None
 
 
 BackendOutput: TypeAlias = "Completion | tuple[int, GenerationFailure]"

@@ -75,6 +75,10 @@ class FakeTokenizer:
     pad_token_id = _SPECIAL_TOKENS.index("<|endoftext|>")
     _pieces = re.compile("(" + "|".join(map(re.escape, _SPECIAL_TOKENS)) + ")")
 
+    def __len__(self) -> int:
+        """Return the number of ids."""
+        return len(_SPECIAL_TOKENS) + 0x110000
+
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Return one id per character or special token."""
         if "<|" not in text:

@@ -53,7 +53,8 @@ class EnginePool:
     def open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
         """Return an engine with the spec's checkpoint loaded; the errors of a backend's start pass through."""
         engine, opening = self._open(spec)
-        if self._cache is not None and spec.fingerprint is not None:  # without one nothing tells two scripts of answers apart
+        # A server may change its weights unseen, and without a fingerprint nothing tells two scripts of answers apart.
+        if self._cache is not None and spec.fingerprint is not None and spec.backend != "openai":
             engine.use_cache(self._cache, cache_identity(spec, self._run, engine))
         return engine, opening
 

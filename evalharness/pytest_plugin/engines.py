@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.checkpoint_discovery import find_models, training_facts
 from evalharness.config import OPTIONS, Option, RunConfig
-from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.contracts import ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -220,6 +220,13 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             dtype=spec.dtype,
             enforce_eager=mine["enforce_eager"],
             extra=mine["engine_option"],
+        ),
+        server_options=ServerOptions(
+            server=mine["server"],
+            base_url=mine["base_url"],
+            served_model=mine["served_model"],
+            concurrency=mine["concurrency"],
+            request_timeout_s=mine["request_timeout"],
         ),
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,

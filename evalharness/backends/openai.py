@@ -1,0 +1,189 @@
+"""Servers of OpenAI's form: vLLM, SGLang, TensorRT-LLM, MLX, MAX, and whatever else speaks like them.
+
+The checkpoint folder gives tokenizer, chat template and, for pictures, the processor; the server has the weights, and whether they are
+those of the folder is its owner's word. To servers that take token ids (vllm, sglang) the ids of the prompt are sent, and those
+that were generated come back: texts, stops and counts are then as on the other backends. Other servers get the rendered text;
+their results say `exact_ids: false`. Pictures go with their messages to the chat route, where the server renders the prompt: one
+that makes another number of tokens of it than the checkpoint would is an error of that request.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeAlias
+
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
+from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.openai_client import HttpClient, RefusedRequest
+from evalharness.backends.openai_flavours import FLAVOURS, base_url
+from evalharness.backends.openai_payload import chat_body, check_plan, completion_body, completion_of
+from evalharness.backends.stop_ids import check_stop_ids
+from evalharness.config_sources import API_KEY
+from evalharness.contracts import GenerationFailure, ModelLoadConfig, ServerOptions, VlmPreprocessOptions
+from evalharness.errors import BackendError, ConfigError, RequestError
+from evalharness.generation_plugins import GenerationPlugin, preflight
+
+__all__ = ["OpenAIBackend"]
+
+_KEYS = (API_KEY, "OPENAI_API_KEY")
+_Done: TypeAlias = "queue.SimpleQueue[tuple[Prompt, bool, Future[Any]]]"
+"""Prompts, whether they were sent as text, and what came of them."""
+_TICK_S = 0.1  # how often `should_stop` is asked while nothing comes
+
+
+class OpenAIBackend:
+    """A server. `BackendError` where none answers, `ConfigError` for options that it cannot be asked with."""
+
+    name = "openai"
+
+    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: ServerOptions) -> None:
+        url = base_url(options.server, options.base_url)
+        self._flavour_name, self._flavour = options.server, FLAVOURS[options.server]
+        if config.adapter_path is not None:
+            raise ConfigError("backend 'openai' loads no adapters; serve it, name it with --served-model and give its base with --model")
+        if config.torch_dtype is not None:
+            raise ConfigError(f"backend 'openai' cannot choose a dtype ({config.torch_dtype}): it is the server's; leave --dtype out")
+        if (preprocess.max_pixels, preprocess.min_pixels) != (None, None):
+            raise ConfigError("backend 'openai' cannot set a pixel budget: it is the server's; start it with one, or leave the option out")
+        self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
+        self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
+        self._concurrency = options.concurrency
+        self._ids_refused = False
+        self._client = HttpClient(
+            url,
+            api_key=next((os.environ[name] for name in _KEYS if os.environ.get(name)), None),
+            concurrency=options.concurrency,
+            timeout_s=options.request_timeout_s,
+            max_attempts=options.max_attempts,
+        )
+        try:
+            self._model, self.max_model_len = self._find_model(options.served_model)
+        except BaseException:
+            self.close()
+            raise
+        self.capabilities = Capabilities(
+            supports_vlm=self.supports_vlm,
+            supports_logprobs=self._flavour.token_ids,
+            extra_options=frozenset(self._flavour.extras),
+        )
+
+    def _find_model(self, wanted: str | None) -> tuple[str, int | None]:
+        """Return the served model's name and context, from the server's list."""
+        listed = self._client.ask("/v1/models")
+        models = listed.get("data") if isinstance(listed, Mapping) else None
+        if not isinstance(models, list) or not all(isinstance(model, Mapping) and isinstance(model.get("id"), str) for model in models):
+            raise BackendError(f"{self._client.url}/v1/models lists no models; is this a server of OpenAI's form?")
+        names = [model["id"] for model in models]
+        if wanted is None and len(names) != 1:
+            raise ConfigError(f"the server has {len(names)} models; name one with --served-model: {', '.join(names[:20])}")
+        if wanted is not None and wanted not in names:
+            raise ConfigError(f"the server has no model {wanted!r}; it has: {', '.join(names[:20]) or 'none'}")
+        model = models[names.index(wanted) if wanted is not None else 0]
+        length = model.get("max_model_len")
+        return model["id"], length if isinstance(length, int) and length > 0 else None
+
+    @property
+    def supports_vlm(self) -> bool:
+        """Whether prompts with images can be asked; what the served model takes, only the server knows."""
+        return self.processor is not None
+
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
+        if self._flavour.stop_ids:
+            check_stop_ids(plan, vocab_size=len(self.tokenizer), eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
+        check_plan(plan, self._flavour, self._flavour_name, self.eos_token_ids)
+
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
+        """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`. One failure takes no other along."""
+        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
+        return self._generate(iter(prompts), should_stop)
+
+    def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
+        done: _Done = queue.SimpleQueue()
+        running: dict[int, Future[Any]] = {}
+        more = True
+        try:
+            while (more or running) and not should_stop():
+                while more and len(running) < self._concurrency:
+                    prompt = next(source, None)
+                    if prompt is None:
+                        more = False
+                        break
+                    try:
+                        self._send(prompt, running, done)
+                    except RequestError as error:
+                        yield prompt.index, GenerationFailure("invalid", str(error), error)
+                if not running:
+                    continue
+                try:
+                    prompt, as_text, future = done.get(timeout=_TICK_S)
+                except queue.Empty:
+                    continue
+                del running[prompt.index]
+                if self._takes_no_ids(prompt, as_text, future):
+                    self._send(prompt, running, done)
+                else:
+                    yield self._read(prompt, as_text, future)
+        finally:
+            for future in running.values():
+                future.cancel()
+
+    def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done) -> None:
+        as_text = self._ids_refused or not self._flavour.token_ids
+        common: dict[str, Any] = {"tokenizer": self.tokenizer, "eos_token_ids": self.eos_token_ids}
+        if prompt.load_images is not None and prompt.chat is not None:
+            path = "/v1/chat/completions"
+            body = chat_body(prompt, prompt.chat, prompt.load_images(), self._flavour, self._model, **common)
+        else:
+            path = "/v1/completions"
+            body = completion_body(prompt, self._flavour, self._model, as_text=as_text, **common)
+        future = self._client.submit(path, body)
+        running[prompt.index] = future
+        future.add_done_callback(lambda ended: done.put((prompt, as_text, ended)))
+
+    def _takes_no_ids(self, prompt: Prompt, as_text: bool, future: Future[Any]) -> bool:
+        """Return whether the server refuses the form of the prompt (422, told by the status alone); from now on it gets text."""
+        if as_text or prompt.has_images or future.cancelled():
+            return False
+        error = future.exception()
+        if not (isinstance(error, RefusedRequest) and error.status == 422):
+            return False
+        self._ids_refused = True
+        return True
+
+    def _read(self, prompt: Prompt, as_text: bool, future: Future[Any]) -> BackendOutput:
+        exact = prompt.has_images or not as_text
+        try:
+            return completion_of(future.result(), prompt, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids, exact_prompt=exact)
+        except RefusedRequest as error:
+            return prompt.index, GenerationFailure("invalid", str(error), error)
+        except (BackendError, CancelledError) as error:
+            return prompt.index, GenerationFailure("error", str(error) or "the request was given up", error)
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return that a server keeps the weights it has."""
+        return "a server keeps the weights it has"
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Raise `BackendError`: see `why_not_swap`."""
+        raise BackendError(f"{config.model_name_or_path} cannot be put into a server from here: it keeps the weights it has")
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return plain JSON facts: server, model, and how often requests were sent again or refused. No key is among them."""
+        return {
+            "server": self._flavour_name,
+            "base_url": self._client.url,
+            "served_model": self._model,
+            "concurrency": self._concurrency,
+            "prompts_as_text": self._ids_refused or not self._flavour.token_ids,
+            **vars(self._client.counts),
+        }
+
+    def close(self) -> None:
+        """Give up what still waits and close the connections; may be called twice."""
+        self._client.close()

@@ -1,0 +1,164 @@
+"""HTTP with patience that ends: bounded concurrency, timeouts, retries for what may pass (no connection, 429, 503), none for the rest.
+
+An event loop in a thread of its own does the waiting; `submit` hands a request over and returns a future. Keys come from the
+environment and are in no message: see `redaction`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from evalharness.errors import BackendError, RequestError
+from evalharness.redaction import redactor
+
+__all__ = ["HttpClient", "HttpCounts", "RefusedRequest"]
+
+_BACKOFF_S = 1.0
+_LONGEST_WAIT_S = 60.0
+_RETRIED = (429, 503)
+_SAMPLES_FAULT = (400, 413, 422)  # what a server says to a request that it understands and cannot take
+_LONGEST_BODY = 300
+
+
+class RefusedRequest(RequestError):
+    """The server refuses this one request; `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class HttpCounts:
+    """How often something was sent, sent again, and refused."""
+
+    num_requests: int = 0
+    num_retries: int = 0
+    num_refused: int = 0
+
+
+class HttpClient:
+    """Speaks JSON with one server. `sleep` and `transport` are for tests of what takes minutes."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        concurrency: int = 64,
+        timeout_s: float = 120.0,
+        max_attempts: int = 3,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.url = url
+        self.counts = HttpCounts()
+        self._max_attempts = max_attempts
+        self._sleep = sleep
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(timeout_s), limits=limits)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="evalharness-http", daemon=True)
+        self._thread.start()
+
+    def submit(self, path: str, body: Mapping[str, Any] | None = None) -> Future[Any]:
+        """Return a future of the server's answer to a POST (GET without a body); cancel it to give the request up.
+
+        It fails with `RefusedRequest` where the request itself is at fault, else with `BackendError`.
+        """
+        return asyncio.run_coroutine_threadsafe(self._ask(path, body), self._loop)
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the server's answer; see `submit`."""
+        return self.submit(path, body).result()
+
+    async def _ask(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        content = None if body is None else json.dumps(body, allow_nan=False).encode("ascii")
+        wait_s = _BACKOFF_S
+        for attempt in range(1, self._max_attempts + 1):
+            self.counts.num_requests += 1
+            self.counts.num_retries += attempt > 1
+            is_last = attempt == self._max_attempts
+            try:
+                answer = await self._http.request(
+                    "GET" if content is None else "POST", self.url + path, content=content, headers={"Content-Type": "application/json"}
+                )
+            except httpx.TransportError as error:
+                if is_last:
+                    raise BackendError(
+                        f"{self.url} gave no answer ({_what(error)}), asked {attempt} times; is the server there and quick enough "
+                        "(--base-url, --request-timeout)?"
+                    ) from error
+                # A timeout has taken its time already.
+                await self._sleep(0.0 if isinstance(error, httpx.TimeoutException) else wait_s)
+            else:
+                if answer.status_code not in _RETRIED or is_last:
+                    return self._read(answer, attempt)
+                await self._sleep(_retry_after_s(answer.headers.get("retry-after"), wait_s))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _read(self, answer: httpx.Response, attempts: int) -> Any:
+        if answer.status_code in _SAMPLES_FAULT:
+            self.counts.num_refused += 1
+            raise RefusedRequest(f"the server refuses this request ({answer.status_code}): {_body(answer)}", answer.status_code)
+        if answer.status_code != 200:
+            hint = "; is its key in EVALHARNESS_API_KEY?" if answer.status_code in (401, 403) else ""
+            times = f" after {attempts} attempts" if attempts > 1 else ""
+            raise BackendError(f"{self.url} answered with status {answer.status_code}{times}: {_body(answer)}{hint}")
+        try:
+            return json.loads(answer.content, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise BackendError(f"{self.url} answered with something that is no JSON ({error}): {_body(answer)}") from error
+
+    def close(self) -> None:
+        """Give up what still waits, and end the thread; may be called twice."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await self._http.aclose()
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _what(error: httpx.TransportError) -> str:
+    return f"{type(error).__name__}: {redactor().text(str(error))}" if str(error) else type(error).__name__
+
+
+def _body(answer: httpx.Response) -> str:
+    text = redactor().text(" ".join(answer.text.split()))
+    return text if len(text) <= _LONGEST_BODY else f"{text[:_LONGEST_BODY]}…"
+
+
+def _retry_after_s(header: str | None, default_s: float) -> float:
+    """Return the seconds that a Retry-After header asks for, as seconds or as a date, a minute at most; else the default."""
+    if not header:
+        return default_s
+    try:
+        wanted = float(header)
+    except ValueError:
+        try:
+            wanted = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return default_s
+    return min(max(wanted, 0.0), _LONGEST_WAIT_S) if math.isfinite(wanted) else default_s

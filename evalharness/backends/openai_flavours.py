@@ -1,0 +1,69 @@
+"""What HTTP servers of OpenAI's form have in common, and where they differ: ports, ways of prompts, options beyond OpenAI's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from evalharness.errors import ConfigError
+from evalharness.suggestions import did_you_mean
+
+__all__ = ["FLAVOURS", "Flavour", "base_url"]
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """One kind of server. `token_ids`: it takes prompts as ids and gives ids back, so nothing is tokenised twice.
+
+    `extras`: extra options that it knows, by our name. `stop_ids`: it ends texts at token ids, and ignores its own idea of EOS.
+    """
+
+    port: int | None
+    token_ids: bool = False
+    stop_ids: bool = False
+    repetition_penalty: bool = False
+    extras: Mapping[str, str] = ()  # type: ignore[assignment]
+    defaults: Mapping[str, float] = ()  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extras", dict(self.extras))
+        object.__setattr__(self, "defaults", dict(self.defaults))
+
+
+_OPENAI = {"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "logit_bias": "logit_bias"}
+_SAMPLING = {**_OPENAI, "top_k": "top_k", "min_p": "min_p", "min_new_tokens": "min_tokens"}
+
+# Servers fill in what is not sent from the checkpoint's generation_config, so what they know of is sent although it is off.
+FLAVOURS: Mapping[str, Flavour] = {
+    "vllm": Flavour(8000, True, True, True, {**_SAMPLING, "structured_outputs": "structured_outputs"}, {"top_k": 0, "min_p": 0.0}),
+    "sglang": Flavour(30000, True, True, True, _SAMPLING, {"top_k": -1, "min_p": 0.0}),
+    "trtllm": Flavour(31000, False, False, True, _SAMPLING, {}),
+    "mlx": Flavour(8080, False, False, True, {"top_k": "top_k", "min_p": "min_p"}, {}),
+    "max": Flavour(8000, False, False, False, _SAMPLING, {}),
+    "openai": Flavour(None, False, False, False, _OPENAI, {}),
+}
+
+
+def base_url(flavour: str, given: str | None) -> str:
+    """Return the server's address, without `/v1` and trailing slashes: the given one, else this machine at the flavour's port.
+
+    `ConfigError` for an unknown flavour, for an address that is none, for one with user and password (keys come from the
+    environment), and where the flavour has no port of its own.
+    """
+    if flavour not in FLAVOURS:
+        raise ConfigError(f"server {flavour!r} is unknown{did_you_mean(flavour, FLAVOURS) or '.'} Known: {', '.join(FLAVOURS)}")
+    if given is None:
+        port = FLAVOURS[flavour].port
+        if port is None:
+            raise ConfigError(f"server {flavour!r} has no port of its own; give its address with --base-url")
+        return f"http://127.0.0.1:{port}"
+    parts = urlsplit(given.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"base_url {given!r} is no address; write it like http://127.0.0.1:8000")
+    if parts.username or parts.password:
+        raise ConfigError("base_url holds a user or password, which would be written into records; put the key into EVALHARNESS_API_KEY")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"base_url {given!r} has more than an address and a path; leave out what begins with ? or #")
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))

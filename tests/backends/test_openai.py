@@ -1,0 +1,231 @@
+"""The backend of servers, on a server that is told what to say; a real one is in test_openai_on_vllm.py."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from evalharness.contracts import (
+    GenerationFailure,
+    GenerationOptions,
+    GenerationResult,
+    ModelLoadConfig,
+    ServerOptions,
+    StopOptions,
+    TextGenerationRequest,
+    VlmGenerationRequest,
+)
+from evalharness.engine import Engine
+from evalharness.engine_building import build_engine
+from evalharness.errors import BackendError, CapabilityError, ConfigError, UnsupportedOption
+from tests.backends.http_server import Asked, Reply, Server, serving
+
+MODELS = {"data": [{"id": "served", "max_model_len": 200}]}
+GREEDY = GenerationOptions(max_new_tokens=20)
+
+
+def text(content: str = "hi") -> TextGenerationRequest:
+    return TextGenerationRequest([{"role": "user", "content": content}])
+
+
+class Told:
+    """A server and an engine on it; `say` makes the reply to each request for an answer."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.say: Callable[[Asked], Reply] = lambda asked: Reply({})
+        self.models: Any = MODELS
+        self._checkpoint = checkpoint
+        self._open: list[Any] = []
+        serving_server = serving(lambda asked: Reply(self.models) if asked.body is None else self.say(asked))
+        self.server: Server = serving_server.__enter__()
+        self._open.append(serving_server)
+
+    def engine(self, **options: Any) -> Engine:
+        config = ModelLoadConfig(str(self._checkpoint))
+        engine = build_engine("openai", config, server_options=ServerOptions(**{"base_url": self.server.url, **options}))
+        self._open.append(engine)
+        return engine
+
+    def close(self) -> None:
+        for each in reversed(self._open):
+            each.__exit__(None, None, None)
+
+
+@pytest.fixture
+def told(tiny_vlm_checkpoint: Path) -> Iterator[Told]:
+    told = Told(tiny_vlm_checkpoint)
+    yield told
+    told.close()
+
+
+def saying(tokenizer: Any, answer: str, *, ids: bool = True, end: bool = True, **more: Any) -> Callable[[Asked], Reply]:
+    """A server that always says the same, as ids or as text."""
+    spelled = tokenizer.encode(answer, add_special_tokens=False)
+    generated = [*spelled, tokenizer.eos_token_id] if end else spelled
+    choice = {"text": answer, "finish_reason": "stop" if end else "length", "token_ids": generated if ids else None, **more}
+    return lambda asked: Reply({"choices": [choice], "usage": {"completion_tokens": len(generated)}})
+
+
+def ask(engine: Engine, *requests: Any, options: GenerationOptions = GREEDY) -> list[Any]:
+    outcomes = dict(engine.stream(list(requests), options))
+    return [outcomes[index] for index in range(len(requests))]
+
+
+def test_2_ids_are_sent_and_taken(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = saying(tiny_tokenizer, "good day")
+    [result] = ask(told.engine(), text())
+    [asked] = told.server.posts()
+    assert asked.path == "/v1/completions"
+    assert asked.body["model"] == "served"
+    assert tiny_tokenizer.decode(asked.body["prompt"]) == result.prompt_text
+    assert (result.text, result.finish_reason, result.stop_reason, result.exact_ids) == ("good day", "stop", None, True)
+    assert result.num_completion_tokens == len(result.token_ids) == len(tiny_tokenizer.encode("good day")) + 1
+
+
+def test_servers_of_text_get_the_rendered_prompt_and_their_ids_are_not_exact(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = saying(tiny_tokenizer, "good day", ids=False)
+    [result] = ask(told.engine(server="max"), text())
+    assert told.server.posts()[0].body["prompt"] == result.prompt_text
+    assert (result.text, result.finish_reason, result.exact_ids) == ("good day", "stop", False)
+    assert result.num_completion_tokens == len(tiny_tokenizer.encode("good day")) + 1
+
+
+def test_3_a_server_that_takes_no_ids_gets_texts_from_then_on(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x", ids=False)
+    told.say = lambda asked: Reply("no ids", 422) if isinstance(asked.body["prompt"], list) else fine(asked)
+    engine = told.engine(concurrency=1)
+    results = ask(engine, text(), text("again"))
+    assert [result.text for result in results] == ["x", "x"]
+    assert [type(asked.body["prompt"]) for asked in told.server.posts()] == [list, str, str]
+    assert engine.describe()["prompts_as_text"]
+
+
+def test_3_a_broken_server_is_no_server_without_ids(told: Told) -> None:
+    told.say = lambda asked: Reply("error 400 and 422", 500)
+    [failure] = ask(told.engine(), text())
+    assert (failure.kind, len(told.server.posts())) == ("error", 1)
+
+
+def test_stops_are_cut_as_on_any_backend(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = saying(tiny_tokenizer, "The brown fox", end=False)
+    [result] = ask(told.engine(), text(), options=GenerationOptions(max_new_tokens=20, stop=StopOptions(stop=("row",))))
+    assert (result.text, result.finish_reason, result.stop_reason) == ("The b", "stop", "row")
+
+
+def test_one_failure_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "fine")
+    bad = {"refused": Reply({"error": "context"}, 400), "broken": Reply("", 500), "odd": Reply({"choices": [{}, {}]})}
+
+    def say(asked: Asked) -> Reply:
+        prompt = tiny_tokenizer.decode(asked.body["prompt"])
+        return next((reply for word, reply in bad.items() if word in prompt), None) or fine(asked)
+
+    told.say = say
+    outcomes = ask(told.engine(), text("refused"), text("fine"), text("broken"), text("odd"), text("fine"))
+    assert [outcome.kind if isinstance(outcome, GenerationFailure) else outcome.text for outcome in outcomes] == [
+        "invalid", "fine", "error", "error", "fine",
+    ]  # fmt: skip
+    assert "expected 1, got 2" in outcomes[3].problem
+
+
+def test_many_are_asked_at_once_but_no_more_than_was_said(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x")
+    told.say = lambda asked: Reply(fine(asked).body, delay_s=0.05)
+    assert len(ask(told.engine(concurrency=4), *[text(str(number)) for number in range(12)])) == 12
+    assert told.server.most_at_once == 4
+
+
+def test_answers_come_as_they_are_there(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x")
+    told.say = lambda asked: Reply(fine(asked).body, delay_s=1.0 if "slow" in tiny_tokenizer.decode(asked.body["prompt"]) else 0.0)
+    order = [index for index, _ in told.engine().stream([text("slow"), text("quick")], GREEDY)]
+    assert order == [1, 0]
+
+
+def test_a_stream_that_is_closed_waits_for_nobody(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x")
+    told.say = lambda asked: Reply(fine(asked).body, delay_s=5.0 if "slow" in tiny_tokenizer.decode(asked.body["prompt"]) else 0.0)
+    stream = told.engine().stream([text("slow"), text("quick")], GREEDY)
+    started = time.monotonic()
+    assert next(stream)[0] == 1
+    stream.close()
+    assert time.monotonic() - started < 4
+
+
+def test_pictures_go_with_their_messages(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = saying(tiny_tokenizer, "a picture", text=None, message={"content": "a picture"})
+    picture = Image.new("RGB", (64, 48), "red")
+    request = VlmGenerationRequest([{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": "what?"}]}])
+    [result] = ask(told.engine(), request)
+    [asked] = told.server.posts()
+    assert asked.path == "/v1/chat/completions"
+    image, question = asked.body["messages"][0]["content"]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,")
+    assert question == {"type": "text", "text": "what?"}
+    assert asked.body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert (result.text, result.images[0]["width"]) == ("a picture", 64)
+
+
+def test_a_server_that_makes_another_prompt_of_a_picture_is_an_error(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x", text=None, message={"content": "x"})
+    told.say = lambda asked: Reply({**fine(asked).body, "usage": {"prompt_tokens": 3}})
+    picture = Image.new("RGB", (64, 48), "red")
+    request = VlmGenerationRequest([{"role": "user", "content": [{"type": "image", "image": picture}]}])
+    [failure] = ask(told.engine(), request)
+    assert failure.kind == "error"
+    assert "made 3 tokens of a prompt" in failure.problem
+
+
+def test_the_context_is_the_servers(told: Told) -> None:
+    engine = told.engine()
+    assert engine.describe()["max_model_len"] == 200
+    [failure] = ask(engine, text("x" * 300))
+    assert failure.kind == "invalid"
+    assert told.server.posts() == []
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "error", "match"),
+    [
+        ({"data": [{"id": "a"}, {"id": "b"}]}, {}, ConfigError, "has 2 models; name one with --served-model: a, b"),
+        (MODELS, {"served_model": "x"}, ConfigError, "has no model 'x'; it has: served"),
+        ({"data": []}, {}, ConfigError, "has 0 models"),
+        ({"models": []}, {}, BackendError, "lists no models"),
+    ],
+)
+def test_the_model_must_be_there(told: Told, models: Any, options: Any, error: type[Exception], match: str) -> None:
+    told.models = models
+    with pytest.raises(error, match=match):
+        told.engine(**options)
+
+
+def test_what_a_server_cannot_do_is_refused_before_anything_is_asked(told: Told) -> None:
+    engine = told.engine(server="max")
+    with pytest.raises(UnsupportedOption, match="repetition_penalty"):
+        ask(engine, text(), options=GenerationOptions(repetition_penalty=1.1))
+    with pytest.raises((CapabilityError, UnsupportedOption), match="logprobs"):
+        ask(engine, text(), options=GenerationOptions(logprobs=True))
+    assert told.server.posts() == []
+
+
+def test_the_servers_dtype_is_its_own(told: Told, tiny_vlm_checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot choose a dtype"):
+        build_engine("openai", ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), server_options=ServerOptions())
+
+
+def test_facts_are_plain_and_hold_no_key(told: Told, tiny_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALHARNESS_API_KEY", "sk-very-secret-1234567890")
+    told.say = saying(tiny_tokenizer, "x")
+    engine = told.engine()
+    [result] = ask(engine, text())
+    assert isinstance(result, GenerationResult)
+    assert told.server.asked[0].headers["authorization"] == "Bearer sk-very-secret-1234567890"
+    facts = json.dumps(engine.describe())
+    assert "very-secret" not in facts
+    assert {"server": "vllm", "served_model": "served", "num_requests": 2, "num_retries": 0}.items() <= engine.describe().items()

@@ -1,0 +1,138 @@
+"""HTTP with a server that misbehaves: what is asked again, how often, after which pauses; behaviours 3 and 7."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+
+from evalharness.backends.openai_client import HttpClient, RefusedRequest
+from evalharness.errors import BackendError
+from tests.backends.http_server import Asked, Reply, serving
+
+
+class Pauses:
+    """Notes how long it would have slept."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def ask(*replies: Reply, timeout_s: float = 5.0, **more: Any) -> tuple[Any, list[Asked], list[float]]:
+    """Ask once, with these replies one after the other; return the answer or the error, the requests, the pauses."""
+    waiting, pauses = list(replies), Pauses()
+    with serving(lambda asked: waiting.pop(0) if len(waiting) > 1 else waiting[0]) as server:
+        client = HttpClient(server.url, timeout_s=timeout_s, sleep=pauses, **more)
+        try:
+            answer = client.ask("/v1/x", {"a": 1})
+        except (BackendError, RefusedRequest) as error:
+            answer = error
+        finally:
+            client.close()
+        return answer, server.asked, pauses.seconds
+
+
+def test_an_answer_is_its_json() -> None:
+    answer, asked, pauses = ask(Reply({"ok": ["ü"]}))
+    assert (answer, len(asked), pauses) == ({"ok": ["ü"]}, 1, [])
+    assert asked[0].body == {"a": 1}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_7_a_busy_server_is_asked_again_with_growing_pauses(status: int) -> None:
+    answer, asked, pauses = ask(Reply("busy", status), Reply("busy", status), Reply({"ok": 1}))
+    assert (answer, len(asked), pauses) == ({"ok": 1}, 3, [1.0, 2.0])
+
+
+def test_a_server_says_when_to_come_back() -> None:
+    _, _, pauses = ask(Reply("busy", 429, {"Retry-After": "7"}), Reply({}))
+    assert pauses == [7.0]
+    _, _, pauses = ask(Reply("busy", 429, {"Retry-After": "100000"}), Reply({}))
+    assert pauses == [60.0]
+    _, _, pauses = ask(Reply("busy", 429, {"Retry-After": "soon"}), Reply({}))
+    assert pauses == [1.0]
+
+
+def test_7_a_server_that_stays_busy_is_an_error_after_three_attempts() -> None:
+    answer, asked, _ = ask(Reply("no room", 503))
+    assert len(asked) == 3
+    assert "status 503 after 3 attempts: no room" in str(answer)
+
+
+def test_7_no_connection_is_tried_three_times() -> None:
+    pauses = Pauses()
+    with serving(lambda asked: Reply({})) as server:
+        url = server.url
+    client = HttpClient(url, sleep=pauses)
+    with pytest.raises(BackendError, match=r"gave no answer \(ConnectError.*asked 3 times; is the server there"):
+        client.ask("/v1/x", {})
+    client.close()
+    assert pauses.seconds == [1.0, 2.0]
+
+
+def test_7_a_server_that_never_answers_is_given_up_after_three_timeouts() -> None:
+    answer, asked, pauses = ask(Reply({}, delay_s=0.5), timeout_s=0.1)
+    assert len(asked) == 3
+    assert pauses == [0.0, 0.0]
+    assert "ReadTimeout" in str(answer)
+
+
+def test_7_a_broken_server_is_asked_once() -> None:
+    answer, asked, _ = ask(Reply("error 400 inside", 500))
+    assert len(asked) == 1
+    assert isinstance(answer, BackendError)
+    assert "status 500" in str(answer)
+
+
+def test_a_cut_connection_is_tried_again() -> None:
+    answer, asked, _ = ask(Reply({"long": "x" * 1000}, cut=True), Reply({"ok": 1}))
+    assert (answer, len(asked)) == ({"ok": 1}, 2)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_3_a_refused_request_is_that_requests_fault_and_not_asked_again(status: int) -> None:
+    answer, asked, _ = ask(Reply({"error": "too long"}, status))
+    assert isinstance(answer, RefusedRequest)
+    assert (answer.status, len(asked)) == (status, 1)
+
+
+@pytest.mark.parametrize("body", ["no json", "[1, NaN]", "[" * 100_000])
+def test_an_answer_that_is_no_json_is_an_error(body: str) -> None:
+    answer, _, _ = ask(Reply(body))
+    assert isinstance(answer, BackendError)
+    assert "no JSON" in str(answer)
+    assert len(str(answer)) < 1000
+
+
+def test_the_key_is_sent_and_stands_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALHARNESS_API_KEY", "sk-very-secret-1234567890")
+    answer, asked, _ = ask(Reply("wrong key sk-very-secret-1234567890", 401), api_key="sk-very-secret-1234567890")
+    assert asked[0].headers["authorization"] == "Bearer sk-very-secret-1234567890"
+    assert "is its key in EVALHARNESS_API_KEY?" in str(answer)
+    assert "very-secret" not in str(answer)
+
+
+def test_no_more_than_so_many_are_asked_at_once() -> None:
+    with serving(lambda asked: Reply({}, delay_s=0.05)) as server:
+        client = HttpClient(server.url, concurrency=3)
+        for future in [client.submit("/v1/x", {}) for _ in range(9)]:
+            assert future.result() == {}
+        client.close()
+        assert server.most_at_once == 3
+
+
+def test_closing_gives_up_what_still_waits() -> None:
+    with serving(lambda asked: Reply({}, delay_s=5)) as server:
+        client = HttpClient(server.url)
+        future = client.submit("/v1/x", {})
+        started = time.monotonic()
+        client.close()
+        client.close()
+        assert time.monotonic() - started < 3
+        with pytest.raises(CancelledError):
+            future.result(timeout=1)
