@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make warnings errors, here and not in pyproject.toml: evals run under that file too, on a user's libraries and data."""
     for line in _WARNINGS:
         config.addinivalue_line("filterwarnings", line)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background of a script: processes that the tests start would inherit it, and Ctrl-C is what some test.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, not imported yet: every worker has a core to itself, and models are tiny
 

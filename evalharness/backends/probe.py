@@ -54,8 +54,10 @@ def _torch_facts() -> dict[str, Any]:
 
 def _probe_hf() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     facts = _torch_facts()
-    import transformers
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText  # noqa: F401  # the import that fails on a broken machine
+    from evalharness.backends.hf_transformers import transformers
+
+    for name in ("AutoModelForCausalLM", "AutoModelForImageTextToText"):
+        getattr(transformers, name)  # the import that fails on a broken machine
 
     def why_not(path: Path) -> str | None:
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from evalharness.config import RunConfig, resolve
 from evalharness.errors import CheckpointError, ConfigError
@@ -181,14 +182,17 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         assert made(project) == Counter()
 
     def test_failures_and_invalid_samples_are_asked_again_but_not_what_its_loader_calls_invalid(self, project: Project) -> None:
-        tests = HEADER + "cases = lambda d: [Case(id='c00'), Case(id='c01', invalid='no photo'), Case(id='c02')]\n"
-        tests += "pytestmark = pytest.mark.eval(cases=cases, request=ask)\n@pytest.mark.gate('x>=0')\n"
+        tests = HEADER + "from evalharness import VlmGenerationRequest\n"
+        tests += "cases = lambda d: [Case(id='c00'), Case(id='c01', invalid='no photo'), Case(id='c02')]\n"
+        tests += "def look(case):\n    if case.id != 'c02': return ask(case)\n"
+        tests += "    content = [{'type': 'image', 'image': 'c02.png'}, {'type': 'text', 'text': 'ask c02'}]\n"
+        tests += "    return VlmGenerationRequest([{'role': 'user', 'content': content}])\n"
+        tests += "pytestmark = pytest.mark.eval(cases=cases, request=look)\n@pytest.mark.gate('x>=0')\n"
         tests += "def test_s(case, generation, score): score(x=1)\n"
         project.write(conftest=CONFTEST, test_a=tests)
-        script = project.script({"contains": "c02", "invalid": "too long"}, {"text": "x"})
-        before = project.run("--run-id", "r", "--model", script)
+        before = project.run("--run-id", "r", "--model", project.script({"text": "x"}))
         assert before.counts == {"pass": 1, "invalid": 2}
-        project.script({"text": "x"})
+        Image.new("RGB", (32, 32)).save(project.root / "c02.png")
         made(project)
         run = resumed(project)
         assert run.counts == {"pass": 2, "invalid": 1}
