@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.backends import known_backends, unknown_backend
-from evalharness.backends.openai_flavours import FLAVOURS
+from evalharness.backends import SERVERS, known_backends, unknown_backend
 from evalharness.config_kinds import Arguments, Choice, Flag, Folder, Kind, NameList, Number, PathList, PerCheckpoint, Text
 from evalharness.config_sources import ENV_PREFIX, SETTINGS_FILE, read_environment, read_settings_file, read_tool_table
 from evalharness.errors import ConfigError
@@ -236,10 +235,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "server",
-        Choice(tuple(FLAVOURS)),
+        Choice(SERVERS),
         "Kind of server that the openai backend asks; vllm and sglang take and give token ids, others texts (default: vllm)",
         default="vllm",
-        metavar="|".join(FLAVOURS),
+        metavar="|".join(SERVERS),
         only_for=("openai",),
     ),
     Option(

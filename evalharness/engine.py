@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evalharness.backends.base import Backend, Completion, Prompt
 from evalharness.chat_template import check_template_owner, template_sha256
@@ -32,8 +32,10 @@ from evalharness.errors import BackendError, CapabilityError, ConfigError, Reque
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
 from evalharness.option_support import split_options
 from evalharness.prompts import PreparedRequest, PromptBuilder, Request
-from evalharness.response_cache import ResponseCache, cache_key, is_deterministic
 from evalharness.results import result_of
+
+if TYPE_CHECKING:
+    from evalharness.response_cache import ResponseCache
 
 __all__ = ["Engine", "EngineWarning"]
 
@@ -286,6 +288,8 @@ class Engine:
         """Return what the cache has for a prompt; else note under which key its answer is to be kept, if it may be."""
         if cache is None:
             return None
+        from evalharness.response_cache import cache_key, is_deterministic  # few runs have a cache
+
         if not is_deterministic(prepared.prompt.plan, seed_was_given=prepared.options.seed is not None):
             cache.counts.not_cacheable += 1
             return None

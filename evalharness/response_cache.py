@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from evalharness.errors import ConfigError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 __all__ = ["CacheCounts", "ResponseCache", "cache_key", "is_deterministic"]
 
@@ -139,6 +141,8 @@ class ResponseCache:
     def _on_file(self, do: Callable[[sqlite3.Connection], Any]) -> Any:
         if self._file is None:
             return None
+        import sqlite3
+
         try:
             with self._file:
                 return do(self._file)
@@ -160,6 +164,8 @@ class ResponseCache:
 
 
 def _open(folder: Path) -> sqlite3.Connection:
+    import sqlite3  # only where answers are kept on disk
+
     path = folder / _FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit, urlunsplit
 
 from evalharness.errors import ConfigError
 from evalharness.suggestions import did_you_mean
@@ -58,6 +57,8 @@ def base_url(flavour: str, given: str | None) -> str:
         if port is None:
             raise ConfigError(f"server {flavour!r} has no port of its own; give its address with --base-url")
         return f"http://127.0.0.1:{port}"
+    from urllib.parse import urlsplit, urlunsplit  # here: the table of options needs only the flavours' names
+
     parts = urlsplit(given.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"base_url {given!r} is no address; write it like http://127.0.0.1:8000")

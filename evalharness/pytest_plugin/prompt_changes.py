@@ -13,11 +13,9 @@ from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import EvalHarnessError
 from evalharness.images import image_sha256
-from evalharness.prompts import images_of
 from evalharness.pytest_plugin.asking import CaseRequest, Request, Step
 from evalharness.recorded import outcome_of
 from evalharness.run_records import CaseRecords, Recorded
-from evalharness.tool_calls import read_tools
 
 __all__ = ["PromptChange", "case_changes", "prompt_change"]
 
@@ -71,15 +69,26 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
 
 
 def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
-    texts = [*_texts(request.messages), *(tool.name for tool in read_tools(request.tools))]
+    texts = [*_texts(request.messages), *_offered(request)]
     if any(text.strip() not in made.prompt_text for text in texts):
         return PromptChange("the text of its prompt would be another now")
+    from evalharness.prompts import images_of  # brings what engines need, and most runs compare nothing
+
     try:
         images = images_of(request)
         now = [image_sha256(source) for source in images.sources] if images is not None else []
     except (EvalHarnessError, OSError) as error:
         return PromptChange("its images cannot be read now", str(error))
     return None if now == [image.get("sha256") for image in made.images] else PromptChange("its images would be others now")
+
+
+def _offered(request: Request) -> list[str]:
+    """Return the names of the tools that are offered."""
+    if not request.tools:
+        return []
+    from evalharness.tool_calls import read_tools  # few requests have tools, and it brings its parsers along
+
+    return [tool.name for tool in read_tools(request.tools)]
 
 
 def _texts(messages: Any) -> Iterator[str]:

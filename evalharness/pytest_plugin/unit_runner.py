@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalharness.cases import Case
 from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult
-from evalharness.engine import Engine
 from evalharness.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.asking import CaseRequest, Next, Outcome, Request, Step, asks_in_steps, last_frame
@@ -28,6 +27,9 @@ from evalharness.pytest_plugin.own_record import OwnRecord, read_own_record
 from evalharness.pytest_plugin.takeover import Suspicion
 from evalharness.recorded import outcome_of
 from evalharness.run_records import CaseRecords, Failed, Recorded
+
+if TYPE_CHECKING:
+    from evalharness.engine import Engine
 
 __all__ = ["UnitProgress", "UnitRunner"]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.backends import SERVERS
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeTokenizer
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
@@ -72,6 +73,10 @@ def test_1_what_is_no_address_is_refused(flavour: str, given: str | None, match:
     with pytest.raises(ConfigError, match=match) as caught:
         base_url(flavour, given)
     assert "secret@" not in str(caught.value)
+
+
+def test_1_every_kind_of_server_that_can_be_named_is_known() -> None:
+    assert tuple(FLAVOURS) == SERVERS
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
