@@ -132,8 +132,10 @@ class HttpClient:
         self._loop.close()
 
     async def _end(self) -> None:
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in waiting:
             task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)  # else the loop would stop before their futures hear of it
         await self._http.aclose()
 
 

@@ -57,17 +57,21 @@ FakeBackend._complete = slow
 """
 
 
-def workers_of(pid: int) -> list[psutil.Process]:
-    """Return the workers of a controller that are at work; not those that xdist is starting, whose loss it takes for its own fault."""
+def workers_of(pid: int, *, with_engine: bool = False) -> list[psutil.Process]:
+    """Return the workers of a controller that are at work; not those that xdist is starting, whose loss it takes for its own fault.
+
+    `with_engine`: nor those that open theirs. An engine is given up after two such deaths, which would be met by chance.
+    """
     try:
-        return [child for child in psutil.Process(pid).children() if _has_journal(child)]
+        return [child for child in psutil.Process(pid).children() if _has_journal(child, b'{"kind":"engine"' if with_engine else b"")]
     except psutil.NoSuchProcess:
         return []
 
 
-def _has_journal(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return any(Path(file.path).parent.name == "journal" for file in process.open_files())
+def _has_journal(process: psutil.Process, line: bytes) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        journals = [Path(file.path) for file in process.open_files() if Path(file.path).parent.name == "journal"]
+        return any(line in path.read_bytes() for path in journals)
     return False
 
 

@@ -26,7 +26,7 @@ def disturbed(project: Project, run_id: str, draw: random.Random, span_s: float)
         started, num_killed = time.monotonic(), 0
         for moment in sorted(draw.uniform(STARTING_S, span_s) for _ in range(KILLS_PER_RUN)):
             time.sleep(max(0.0, started + moment - time.monotonic()))
-            while not (workers := workers_of(process.pid)) and process.poll() is None:
+            while not (workers := workers_of(process.pid, with_engine=num_killed > 0)) and process.poll() is None:
                 time.sleep(0.02)
             if workers:
                 draw.choice(workers).kill()
