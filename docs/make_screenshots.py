@@ -1,9 +1,9 @@
 """Make the pictures of docs/images/ from a real run of the shipped checkpoints: `python docs/make_screenshots.py [--run RUN_DIR]`.
 
-Without --run, a quarter of the cases of Stage-A and of dense dumps is asked of two shipped checkpoints first: one whose averages
-look fine and that lost a category, and the last good one; and all cases, of four steps of a training run, for compare.html and
-timeline.html (--training-run; about ten minutes on two cores). Needs Chromium and the extra `test`; a font with Chinese characters
-shows names as they are.
+Without --run, a quarter of the cases of Stage-A and of dense dumps is asked of two shipped checkpoints first: one whose
+averages look fine and that lost a category, and the last good one; and all cases, of four steps of a training run, for
+compare.html and timeline.html (--training-run; about ten minutes on two cores, less with --backend vllm). Needs Chromium and
+the extra `test`; a font with Chinese characters shows names as they are.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ class Shot:
 
 SHOTS = (
     Shot("report", "report.html"),
-    Shot("report-case", "report.html", "#cases?eval=dense_dump&engine=hf%3Aregressed&sort=%3Ccategory_f1", scheme="dark", keys=("j",)),
-    Shot("report-gallery", "report.html", "#cases?eval=dense_dump&engine=hf%3Aregressed", keys=("g",)),
-    Shot("report-phone", "report.html", "#cases?eval=dense_dump&engine=hf%3Aregressed&sort=%3Ccategory_f1", size=PHONE, keys=("j",)),
+    Shot(
+        "report-case", "report.html", "#cases?eval=dense_dump&engine={backend}%3Aregressed&sort=%3Ccategory_f1", scheme="dark", keys=("j",)
+    ),
+    Shot("report-gallery", "report.html", "#cases?eval=dense_dump&engine={backend}%3Aregressed", keys=("g",)),
+    Shot("report-phone", "report.html", "#cases?eval=dense_dump&engine={backend}%3Aregressed&sort=%3Ccategory_f1", size=PHONE, keys=("j",)),
 )
 TRAINING_SHOTS = (
     Shot("compare", "compare.html"),
@@ -69,14 +71,14 @@ TRAINING_SHOTS = (
 )
 
 
-def make_training_run(folder: Path) -> Path:
+def make_training_run(folder: Path, backend: str) -> Path:
     """Return the folder of a run on four steps of a training run, whole, the last two compared: the last has forgotten a category."""
     for name, step in STEPS.items():
         checkpoint = folder / "sft-42" / f"checkpoint-{step}"
         shutil.copytree(ROOT / "fixtures" / "checkpoints" / name, checkpoint)
         (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": max(STEPS.values())}))
     evals = ["evals/test_stage_a.py", "evals/test_dense_dump.py", "evals/test_stage_b.py"]
-    options = ["--model", str(folder / "sft-42"), "--run-id", "sft-42", "--report-dir", str(folder / "reports")]
+    options = ["--backend", backend, "--model", str(folder / "sft-42"), "--run-id", "sft-42", "--report-dir", str(folder / "reports")]
     subprocess.run([sys.executable, "-m", "pytest", "-q", *evals, *options], cwd=ROOT, check=False)
     return folder / "reports" / "sft-42"
 
@@ -87,16 +89,16 @@ def compare_last_steps(run_dir: Path) -> None:
     subprocess.run([sys.executable, "-m", "evalharness", "compare", *sides], stdout=subprocess.DEVNULL, check=False)
 
 
-def make_run(folder: Path) -> Path:
+def make_run(folder: Path, backend: str) -> Path:
     """Return the folder of a new run on the shipped checkpoints; a failed gate is no failure here."""
     models = ",".join(str(ROOT / "fixtures" / "checkpoints" / name) for name in CHECKPOINTS)
     evals = ["evals/test_stage_a.py", "evals/test_dense_dump.py"]
-    options = ["--shard", "1/4", "--model", models, "--run-id", "site-photos", "--report-dir", str(folder)]
+    options = ["--backend", backend, "--shard", "1/4", "--model", models, "--run-id", "site-photos", "--report-dir", str(folder)]
     subprocess.run([sys.executable, "-m", "pytest", "-q", *evals, *options], cwd=ROOT, check=False)
     return folder / "site-photos"
 
 
-def take(run_dir: Path, shots: Sequence[Shot], images: Path) -> None:
+def take(run_dir: Path, shots: Sequence[Shot], images: Path, backend: str) -> None:
     """Write one PNG per shot whose page the run has; shots of pages that it lacks are named and left out."""
     from playwright.sync_api import sync_playwright
 
@@ -109,7 +111,7 @@ def take(run_dir: Path, shots: Sequence[Shot], images: Path) -> None:
                 continue
             size = {"width": shot.size[0], "height": shot.size[1]}
             page = browser.new_page(viewport=size, color_scheme=shot.scheme, reduced_motion="reduce")
-            page.goto(f"{(run_dir / shot.page).absolute().as_uri()}{shot.anchor}")
+            page.goto(f"{(run_dir / shot.page).absolute().as_uri()}{shot.anchor.format(backend=backend)}")
             page.wait_for_timeout(500)
             for selector, value in shot.choose:
                 page.select_option(selector, value)
@@ -142,15 +144,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, metavar="RUN_DIR", help="Take pictures of this run (default: make one)")
     parser.add_argument("--training-run", type=Path, metavar="RUN_DIR", help="Likewise, of compare.html, timeline.html and the index")
+    parser.add_argument("--backend", default="hf", help="What makes the runs, or made the given one; vllm is quicker (default: hf)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         is_all = asked.run is None and asked.training_run is None
         if is_all or asked.run is not None:
-            take(asked.run or make_run(Path(folder)), SHOTS, IMAGES)
+            take(asked.run or make_run(Path(folder), asked.backend), SHOTS, IMAGES, asked.backend)
         if is_all or asked.training_run is not None:
-            training_run = asked.training_run or make_training_run(Path(folder))
+            training_run = asked.training_run or make_training_run(Path(folder), asked.backend)
             compare_last_steps(training_run)
-            take(training_run, TRAINING_SHOTS, IMAGES)
+            take(training_run, TRAINING_SHOTS, IMAGES, asked.backend)
 
 
 if __name__ == "__main__":
