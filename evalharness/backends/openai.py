@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
@@ -116,8 +116,8 @@ class OpenAIBackend:
                         break
                     try:
                         self._send(prompt, running, done)
-                    except RequestError as error:
-                        yield prompt.index, GenerationFailure("invalid", str(error), error)
+                    except Exception as error:  # of its pictures, or of what cannot be written as JSON: the others go on
+                        yield prompt.index, _failure(error)
                 if not running:
                     continue
                 try:
@@ -160,10 +160,8 @@ class OpenAIBackend:
         exact = prompt.has_images or not as_text
         try:
             return completion_of(future.result(), prompt, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids, exact_prompt=exact)
-        except RefusedRequest as error:
-            return prompt.index, GenerationFailure("invalid", str(error), error)
-        except (BackendError, CancelledError) as error:
-            return prompt.index, GenerationFailure("error", str(error) or "the request was given up", error)
+        except Exception as error:  # whatever a server says concerns the request that it says it to
+            return prompt.index, _failure(error)
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return that a server keeps the weights it has."""
@@ -187,3 +185,12 @@ class OpenAIBackend:
     def close(self) -> None:
         """Give up what still waits and close the connections; may be called twice."""
         self._client.close()
+
+
+def _failure(error: Exception) -> GenerationFailure:
+    if isinstance(error, RequestError):
+        return GenerationFailure("invalid", str(error), error)
+    if isinstance(error, BackendError):
+        return GenerationFailure("error", str(error), error)
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return GenerationFailure("error", f"asking the server failed: {told}", error)

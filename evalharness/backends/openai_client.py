@@ -65,6 +65,7 @@ class HttpClient:
         self.counts = HttpCounts()
         self._max_attempts = max_attempts
         self._sleep = sleep
+        self._timeout_s = timeout_s
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(timeout_s), limits=limits)
@@ -91,23 +92,26 @@ class HttpClient:
             self.counts.num_retries += attempt > 1
             is_last = attempt == self._max_attempts
             try:
-                answer = await self._http.request(
-                    "GET" if content is None else "POST", self.url + path, content=content, headers={"Content-Type": "application/json"}
-                )
-            except httpx.TransportError as error:
+                # httpx's timeouts are of single reads, so a server that sends a byte now and then would never be given up.
+                answer = await asyncio.wait_for(self._send(path, content), self._timeout_s)
+            except (httpx.RequestError, asyncio.TimeoutError) as error:
                 if is_last:
                     raise BackendError(
                         f"{self.url} gave no answer ({_what(error)}), asked {attempt} times; is the server there and quick enough "
                         "(--base-url, --request-timeout)?"
                     ) from error
                 # A timeout has taken its time already.
-                await self._sleep(0.0 if isinstance(error, httpx.TimeoutException) else wait_s)
+                await self._sleep(0.0 if isinstance(error, (httpx.TimeoutException, asyncio.TimeoutError)) else wait_s)
             else:
                 if answer.status_code not in _RETRIED or is_last:
                     return self._read(answer, attempt)
                 await self._sleep(_retry_after_s(answer.headers.get("retry-after"), wait_s))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         raise AssertionError("the last attempt returns or raises")
+
+    async def _send(self, path: str, content: bytes | None) -> httpx.Response:
+        method = "GET" if content is None else "POST"
+        return await self._http.request(method, self.url + path, content=content, headers={"Content-Type": "application/json"})
 
     def _read(self, answer: httpx.Response, attempts: int) -> Any:
         if answer.status_code in _SAMPLES_FAULT:
@@ -143,7 +147,7 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _what(error: httpx.TransportError) -> str:
+def _what(error: Exception) -> str:
     return f"{type(error).__name__}: {redactor().text(str(error))}" if str(error) else type(error).__name__
 
 

@@ -137,7 +137,6 @@ def completion_of(answer: Any, prompt: Prompt, *, tokenizer: Any, eos_token_ids:
     `exact_prompt`: the server was given ids, or is to make the same of the messages: then its count of the prompt must be ours.
     """
     choice = _choice(answer)
-    text = _text(choice)
     told = answer.get("usage")
     usage: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
     num_prompt = _count(usage.get("prompt_tokens"))
@@ -150,7 +149,7 @@ def completion_of(answer: Any, prompt: Prompt, *, tokenizer: Any, eos_token_ids:
     stopped_by, stop_string = _ending(choice, prompt.plan)
     exact = token_ids is not None
     if token_ids is None:
-        spelled = text + (stop_string or "")
+        spelled = _text(choice) + (stop_string or "")
         token_ids = tuple(tokenizer.encode(spelled, add_special_tokens=False))
         if stopped_by == "id" and eos_token_ids:
             token_ids += (eos_token_ids[0],)
@@ -179,8 +178,11 @@ def _choice(answer: Any) -> Mapping[str, Any]:
 
 
 def _text(choice: Mapping[str, Any]) -> str:
+    """Return the text, of a server that gives no ids; a text that the server took parts out of would be scored as if it were whole."""
     message = choice.get("message")
-    text = choice.get("text") if not isinstance(message, Mapping) else message.get("content") or ""
+    if isinstance(message, Mapping) and message.get("tool_calls"):
+        raise BackendError("the server took tool calls out of the text, which is lost; start it without a parser of tool calls")
+    text = choice.get("text") if not isinstance(message, Mapping) else message.get("content")
     if not isinstance(text, str):
         raise BackendError(f"the server's choice has no text: {_short(choice)}")
     return text

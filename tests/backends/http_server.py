@@ -15,13 +15,14 @@ from typing import Any
 
 @dataclass
 class Reply:
-    """What is sent back: JSON, or a text as it is; `cut`: the connection ends amid the body; `delay_s` before it all."""
+    """What is sent back: JSON, or a text as it is; `cut`: the connection ends amid the body; `delay_s` before it all, `drip_s` a byte."""
 
     body: Any = None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
     cut: bool = False
+    drip_s: float = 0.0
 
 
 @dataclass
@@ -84,7 +85,10 @@ class Server:
         for name, value in reply.headers.items():
             handler.send_header(name, value)
         handler.end_headers()
-        handler.wfile.write(content[: len(content) // 2] if reply.cut else content)
+        sent = content[: len(content) // 2] if reply.cut else content
+        for part in [sent[i : i + 1] for i in range(len(sent))] if reply.drip_s else [sent]:
+            handler.wfile.write(part)
+            time.sleep(reply.drip_s)
         if reply.cut:
             handler.wfile.flush()
             handler.connection.shutdown(socket.SHUT_RDWR)

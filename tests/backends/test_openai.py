@@ -120,16 +120,17 @@ def test_stops_are_cut_as_on_any_backend(told: Told, tiny_tokenizer: Any) -> Non
 
 def test_one_failure_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "fine")
-    bad = {"refused": Reply({"error": "context"}, 400), "broken": Reply("", 500), "odd": Reply({"choices": [{}, {}]})}
+    half = Reply({"choices": [{"text": "\ud800", "finish_reason": "stop"}]})  # no tokenizer takes half a character
+    bad = {"refused": Reply({"error": "context"}, 400), "broken": Reply("", 500), "odd": Reply({"choices": [{}, {}]}), "half": half}
 
     def say(asked: Asked) -> Reply:
         prompt = tiny_tokenizer.decode(asked.body["prompt"])
         return next((reply for word, reply in bad.items() if word in prompt), None) or fine(asked)
 
     told.say = say
-    outcomes = ask(told.engine(), text("refused"), text("fine"), text("broken"), text("odd"), text("fine"))
+    outcomes = ask(told.engine(), text("refused"), text("fine"), text("broken"), text("odd"), text("fine"), text("half"))
     assert [outcome.kind if isinstance(outcome, GenerationFailure) else outcome.text for outcome in outcomes] == [
-        "invalid", "fine", "error", "error", "fine",
+        "invalid", "fine", "error", "error", "fine", "error",
     ]  # fmt: skip
     assert "expected 1, got 2" in outcomes[3].problem
 

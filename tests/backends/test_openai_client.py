@@ -79,7 +79,13 @@ def test_7_a_server_that_never_answers_is_given_up_after_three_timeouts() -> Non
     answer, asked, pauses = ask(Reply({}, delay_s=0.5), timeout_s=0.1)
     assert len(asked) == 3
     assert pauses == [0.0, 0.0]
-    assert "ReadTimeout" in str(answer)
+    assert "Timeout" in str(answer)
+
+
+def test_a_server_that_answers_byte_by_byte_is_given_up_as_well() -> None:
+    answer, asked, _ = ask(Reply({"long": "x" * 40}, drip_s=0.05), timeout_s=0.3)
+    assert len(asked) == 3
+    assert "TimeoutError" in str(answer)
 
 
 def test_7_a_broken_server_is_asked_once() -> None:

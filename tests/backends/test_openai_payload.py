@@ -183,6 +183,8 @@ def test_5_logprobs_that_are_none_are_an_error(values: Any, match: str) -> None:
         ([], "is no object"),
         ({"choices": ["x"]}, "choice is no object"),
         ({"choices": [{"finish_reason": "stop"}]}, "has no text"),
+        ({"choices": [{"finish_reason": "stop", "message": {"content": None}}]}, "has no text"),
+        ({"choices": [{"finish_reason": "tool_calls", "message": {"content": "", "tool_calls": [{}]}}]}, "took tool calls out"),
         (choice(finish_reason="abort"), "finish_reason 'abort'"),
         (choice(finish_reason=None), "finish_reason None"),
         (choice(token_ids=["x"]), "token ids are none"),
