@@ -11,24 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.backends.base import Completion, Prompt, SamplingPlan
+from evalharness.backends.base import Completion, Prompt
 from evalharness.errors import ConfigError
 from evalharness.response_cache import ResponseCache, cache_key, is_deterministic
+from tests.backends.plans import PLAN
 
-PLAN = SamplingPlan(
-    max_new_tokens=8,
-    temperature=0.0,
-    top_p=1.0,
-    repetition_penalty=1.0,
-    no_repeat_ngram_size=0,
-    stop_token_ids=(2,),
-    stop_strings=(),
-    skip_special_tokens=True,
-    seed=None,
-    logprobs=False,
-    use_cache=True,
-    pad_token_id=None,
-)
 PROMPT = Prompt(0, "a", (1, 5), 2, PLAN)
 ANSWER = Completion(0, (7, 8, 2), 2, "id", logprobs=(-0.5, -0.25, -1.0), image_grids=((1, 4, 6),))
 IDENTITY = {"fingerprint": "f", "backend": "hf"}

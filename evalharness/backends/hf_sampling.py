@@ -3,6 +3,7 @@
 transformers' own processors look at the padding of a left-padded batch, and its sampling draws all rows from one global
 generator; both make a row depend on its neighbours. Order per step: raw scores → repetition penalty → no-repeat n-grams
 → banned tokens → plugins → temperature, top-k, top-p, min-p, typical-p → pick. Knows nothing about models and texts.
+A little over 300 lines: what may act in a step, in the order in which it acts.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any
 from evalharness.errors import ConfigError
 from evalharness.tasks.json_matching import MISSING, check_expected, find, is_absent, matches, read_path
 from evalharness.tasks.json_text import balanced_end, loads
-from evalharness.tasks.prompt_rows import PromptCase, read_rows, request_of
+from evalharness.tasks.prompt_rows import Judgement, PromptCase, read_rows, request_of
 from evalharness.tasks.thoughts import without_thoughts
 
 __all__ = ["Answer", "JsonCase", "Judgement", "judge", "load_cases", "parse_answer", "request", "tables"]
@@ -120,20 +120,6 @@ def _roots(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, Any]]:
             return  # nor does any later one end: they are all within this one
         yield match.start(), _loads(text[match.start() : end])
         position = end
-
-
-@dataclass(frozen=True, repr=False)
-class Judgement:
-    """How an answer does: numbers, plain facts for tables, and in words what is wrong ("" if nothing)."""
-
-    scores: Mapping[str, float]
-    details: Mapping[str, Any]
-    problem: str
-
-    @property
-    def all_right(self) -> bool:
-        """Whether every field is as expected."""
-        return self.scores["all_right"] == 1.0
 
 
 def judge(text: str, expected: Mapping[str, Any]) -> Judgement:

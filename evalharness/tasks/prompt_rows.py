@@ -18,7 +18,7 @@ from evalharness.images import why_unusable
 from evalharness.suggestions import did_you_mean
 from evalharness.tasks.json_text import loads
 
-__all__ = ["PromptCase", "PromptRow", "read_rows", "request_of"]
+__all__ = ["Judgement", "PromptCase", "PromptRow", "read_rows", "request_of"]
 
 _KEYS = ("id", "prompt", "messages", "images", "group", "tags")
 
@@ -131,3 +131,17 @@ def request_of(case: PromptCase) -> TextGenerationRequest | VlmGenerationRequest
     if case.images:
         return VlmGenerationRequest(case.messages, images=case.images, tools=case.tools)
     return TextGenerationRequest(case.messages, tools=case.tools)
+
+
+@dataclass(frozen=True, repr=False)
+class Judgement:
+    """How an answer does: numbers, plain facts for tables, and in words what is wrong ("" if nothing)."""
+
+    scores: Mapping[str, float]
+    details: Mapping[str, Any]
+    problem: str
+
+    @property
+    def all_right(self) -> bool:
+        """Whether everything is as expected, as the eval's own score of that name says."""
+        return self.scores["all_right"] == 1.0

@@ -20,7 +20,7 @@ from typing import Any
 from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
 from evalharness.suggestions import did_you_mean
 from evalharness.tasks.json_matching import MISSING, check_expected, matches
-from evalharness.tasks.prompt_rows import PromptCase, PromptRow, read_rows, request_of
+from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, read_rows, request_of
 from evalharness.tool_calls import Tool, ToolAnswer, ToolCall, read_tools
 
 __all__ = ["Judgement", "ToolCase", "judge", "load_cases", "request", "tables"]
@@ -91,20 +91,6 @@ def _expected(row: PromptRow, offered: set[str]) -> list[dict[str, Any]]:
         for argument, value in call.get("arguments", {}).items():
             check_expected(value, f"{where} argument {argument!r}")
     return [{"name": call["name"], "arguments": call.get("arguments", {})} for call in expected]
-
-
-@dataclass(frozen=True, repr=False)
-class Judgement:
-    """How an answer's calls do: numbers, plain facts for tables, and in words what is wrong ("" if nothing)."""
-
-    scores: Mapping[str, float]
-    details: Mapping[str, Any]
-    problem: str
-
-    @property
-    def all_right(self) -> bool:
-        """Whether exactly the expected calls were made, and could be executed."""
-        return self.scores["all_right"] == 1.0
 
 
 def judge(answer: ToolAnswer, expected: Sequence[Mapping[str, Any]]) -> Judgement:

@@ -13,21 +13,8 @@ from evalharness.backends.fake import FakeTokenizer
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
 from evalharness.backends.openai_payload import check_plan, completion_body, completion_of
 from evalharness.errors import BackendError, ConfigError, UnsupportedOption
+from tests.backends.plans import PLAN
 
-PLAN = SamplingPlan(
-    max_new_tokens=8,
-    temperature=0.0,
-    top_p=1.0,
-    repetition_penalty=1.0,
-    no_repeat_ngram_size=0,
-    stop_token_ids=(2,),
-    stop_strings=(),
-    skip_special_tokens=True,
-    seed=None,
-    logprobs=False,
-    use_cache=True,
-    pad_token_id=None,
-)
 PROMPT = Prompt(4, "abc", (1, 2, 3), 3, PLAN)
 TOKENIZER = FakeTokenizer()
 
