@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness import GenerationOptions
+from evalharness import DecodeOptions, GenerationOptions
 from evalharness.tasks import tools
 from evalharness.tool_calls import parse_tool_calls
 
 pytestmark = pytest.mark.eval(
     cases=tools.load_cases,
     request=tools.request,
-    options=GenerationOptions(max_new_tokens=512),
+    # Some models mark calls with special tokens ([TOOL_CALLS], <|python_tag|>), which a text without them would have lost.
+    options=GenerationOptions(max_new_tokens=512, decode=DecodeOptions(skip_special_tokens=False)),
     tables=tools.tables,
     optional=True,
 )

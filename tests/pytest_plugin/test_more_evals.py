@@ -76,6 +76,11 @@ def test_tools_judges_calls_of_the_shipped_rows(project: Project) -> None:
     assert {table["title"] for table in run.facts["tables"]} == {"by tool", "calls that cannot be executed"}
 
 
+def test_marks_that_are_special_tokens_are_not_lost_on_the_way_to_the_parser(project: Project) -> None:
+    run = run_eval(project, "tools", f"--data={ROOT / 'fixtures' / 'tool_calls'}", "--limit=1", calls="<|image_pad|>none")
+    assert "no call in '<|image_pad|>none'" in run.rows[0]["problem"]
+
+
 def test_an_optional_eval_without_data_is_skipped_beside_others(project: Project) -> None:
     project.write(test_json_answers=(ROOT / "evals" / "test_json_answers.py").read_text("utf-8"))
     run = run_eval(project, "tools", *DATA, "-rs", "--limit=2", answers="no")
