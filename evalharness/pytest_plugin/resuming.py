@@ -41,6 +41,8 @@ _MAY_DIFFER = (
     "devices",
     "share_devices",
     "hang_timeout",
+    "concurrency",
+    "request_timeout",
     "gpu_memory_utilization",
     "tensor_parallel_size",
     "pipeline_parallel_size",
