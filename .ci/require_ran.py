@@ -31,7 +31,7 @@ def not_ran(cases: Sequence[ElementTree.Element], group: str) -> str | None:
         skip = case.find("skipped")
         if skip is None:
             ran += belongs
-        elif belongs or group in f"{skip.get('message')} {skip.text}".lower():
+        elif belongs or group in str(skip.get("message")).lower():
             skipped.append(f"  {case.get('classname')}::{case.get('name')}: {skip.get('message')}")
     if skipped:
         return "\n".join([f"{len(skipped)} tests of {group} were skipped:", *skipped])

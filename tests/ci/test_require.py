@@ -98,6 +98,13 @@ class TestRan:
         code, output = self.ran(tmp_path, "@pytest.mark.vllm\ndef test_a(): pass\n\n" + tests)
         assert (code, "1 tests of vllm were skipped:\n  test_a::test_b: " in output) == (1, True)
 
+    def test_only_the_reason_of_a_skip_counts_not_its_file(self, tmp_path: Path) -> None:
+        """As in tests/gpu/test_vllm_on_gpu.py: JUnit's text of a skip begins with the path."""
+        folder = tmp_path / "vllm"
+        folder.mkdir()
+        tests = "@pytest.mark.vllm\ndef test_a(): pass\n\n@pytest.mark.skip(reason='needs a card')\ndef test_b(): pass\n"
+        assert self.ran(folder, tests) == (0, "1 tests of vllm ran, none was skipped\n")
+
     def test_all_deselected_fails(self, tmp_path: Path) -> None:
         tests = "@pytest.mark.vllm\ndef test_a(): pass\n\ndef test_b(): pass\n"
         assert self.ran(tmp_path, tests, "-m", "not vllm") == (1, "no test of vllm ran\n")
