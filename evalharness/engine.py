@@ -30,6 +30,7 @@ from evalharness.contracts import (
 )
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
+from evalharness.live_weights import LiveWeights
 from evalharness.option_support import split_options
 from evalharness.prompts import PreparedRequest, PromptBuilder, Request
 from evalharness.results import result_of
@@ -52,11 +53,12 @@ class _Job:
 
     backend: Backend
     note: str | None
+    weight_version: str
     builder: PromptBuilder
     requests: tuple[tuple[int, GenerationOptions, tuple[str, ...]], ...]
 
 
-class Engine:
+class Engine(LiveWeights):
     """One loaded checkpoint behind one interface. Calls from several threads wait for each other.
 
     `fallback_backend` takes the image requests that the backend cannot run (a backend, or a function that makes one);
@@ -84,14 +86,18 @@ class Engine:
         self._noticed: set[str] = set()
         self._cache: ResponseCache | None = None
         self._identity: Mapping[str, Any] = {}
+        LiveWeights.__init__(self)
 
     def use_cache(self, cache: ResponseCache | None, identity: Mapping[str, Any]) -> None:
         """Take answers from a cache, and keep them there; None: from now on from none.
 
         `identity` says which weights answer and how they run, as plain JSON: two engines of one identity must answer alike. Give
-        it anew after every change of weights. Generations with plugins, and those of a fallback backend, are never cached.
+        it anew after a swap; changes of `LiveWeights` are added to it. Generations with plugins, and those of a fallback backend, are
+        never cached, and none of a trainer's own model: `CapabilityError`.
         """
         with self._lock:
+            if cache is not None and self._stamp is not None:
+                raise CapabilityError("the weights of a shared model may change unseen, so none of its answers can be kept")
             self._cache, self._identity = cache, dict(identity)
 
     @property
@@ -178,8 +184,12 @@ class Engine:
         normalised = normalise_plugins(plugins)
         with self._lock:
             jobs = [self._prepare(*group, requests, each, normalised) for group in self._split(requests)]
-            for job in jobs:
-                yield from self._run(job, requests, normalised, should_stop, on_asked)
+            self._num_generating += 1
+            try:
+                for job in jobs:
+                    yield from self._run(job, requests, normalised, should_stop, on_asked)
+            finally:
+                self._num_generating -= 1
 
     def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, list[int]]]:
         """Return which backend runs which positions, and why where it is not the first choice."""
@@ -224,7 +234,7 @@ class Engine:
         honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
         for value, _ in honoured.values():
             backend.check_plan(builder.sampling_plan(value))
-        return _Job(backend, note, builder, tuple((i, *honoured[id(options[i])]) for i in positions))
+        return _Job(backend, note, self.weight_version, builder, tuple((i, *honoured[id(options[i])]) for i in positions))
 
     def _run(
         self,
@@ -327,6 +337,7 @@ class Engine:
             if problem is not None:
                 raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
             self._backend.swap(config)
+            self._start_over()
 
     def _notice(self, message: str) -> None:
         if message not in self._noticed:
@@ -356,7 +367,9 @@ def _read(
     prepared: PreparedRequest, output: Completion, job: _Job, ignored: tuple[str, ...], plugins: Sequence[GenerationPlugin]
 ) -> Outcome:
     try:
-        return result_of(prepared, output, job.backend, fallback=job.note, ignored=ignored, plugins=plugins)
+        return result_of(
+            prepared, output, job.backend, fallback=job.note, ignored=ignored, plugins=plugins, weight_version=job.weight_version
+        )
     except Exception as error:  # a plugin's or tokenizer's fault concerns this request only
         return _error("reading the completion", error)
 

@@ -22,6 +22,7 @@ def result_of(
     fallback: str | None = None,
     ignored: tuple[str, ...] = (),
     plugins: Sequence[GenerationPlugin] = (),
+    weight_version: str | None = None,
 ) -> GenerationResult:
     """Return the result of one completion; `fallback` says why another backend ran it, `ignored` what was left out."""
     ending = finish(completion, prepared.stops, backend.tokenizer, prepared.options.decode)
@@ -44,6 +45,7 @@ def result_of(
         ignored_options=ignored,
         prompt_sha256=prompt_sha256(prepared.prompt, facts),
         prompt_text=prepared.prompt.text,
+        weight_version=weight_version,
         images=_image_facts(prepared, completion),
         exact_ids=completion.exact_ids,
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from evalharness.contracts import GenerationFailure, ModelLoadConfig
     from evalharness.generation_plugins import GenerationPlugin
+    from evalharness.live_weights import LiveChange
 
 __all__ = ["Backend", "Capabilities", "ChatCall", "Completion", "Prompt", "SamplingPlan"]
 
@@ -36,6 +37,8 @@ class Capabilities:
     supports_use_cache_off: bool = False
     extra_options: frozenset[str] = frozenset()
     """Names that `GenerationOptions.extra_generation_kwargs` may carry."""
+    live: frozenset[LiveChange] = frozenset()
+    """What can be done to the weights while the backend runs, by the methods of `live_weights.LiveBackend`."""
 
 
 @dataclass(frozen=True)

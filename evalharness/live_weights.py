@@ -1,0 +1,269 @@
+"""New weights for an engine that runs: for trainers, who sample from a policy that changes every few steps.
+
+    engine.load_adapter("runs/42/adapter")            # a LoRA adapter on the base that is loaded
+    engine.reload_weights("runs/42/checkpoint-100")   # another checkpoint of the same architecture, or the same folder, rewritten
+    engine.sync_from_state_dict(model.state_dict())   # a model's weights, or peft's of an adapter, from memory
+
+Each answers as a new start on those weights would, and nothing that was computed with the old ones is used: no prefix, picture or
+cached answer. What is loaded stays as it is whatever becomes of the folder. A change that is refused changes nothing, and the error
+says why. Knows no torch: how weights get there is the backend's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from evalharness.errors import BackendError, CapabilityError, ContractTypeError, ContractValueError
+
+if TYPE_CHECKING:
+    from evalharness.backends.base import Backend
+
+__all__ = ["LiveBackend", "LiveChange", "LiveWeights", "SharedBackend", "WeightReport", "WeightSync"]
+
+LiveChange: TypeAlias = Literal["checkpoint", "adapter", "tensors", "sleep"]
+"""What a backend can do to its weights while it runs; `Capabilities.live` says which of them it can."""
+
+
+@dataclass(frozen=True)
+class WeightReport:
+    """What a change of weights did.
+
+    `source`: a path, or "tensors". `num_loaded` tensors were taken. `not_matched`: names that were given and mean no weight of the
+    model. `missing`: weights of the model that were not given, which stay as they were. `tied`: names that were given beside
+    another name of the same weight. The last three are empty unless `strict` was False, but for `tied`. `adapter`: facts about the
+    adapter that is in force now, None where there is none. `weight_version` and `duration_s` (seconds) are the engine's.
+    """
+
+    source: str
+    num_loaded: int
+    not_matched: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    tied: tuple[str, ...] = ()
+    adapter: Mapping[str, Any] | None = None
+    weight_version: str = ""
+    duration_s: float = field(default=0.0, compare=False)
+
+
+@runtime_checkable
+class LiveBackend(Protocol):
+    """What a backend has beside `Backend` where `Capabilities.live` is not empty; of each method only what that set names is called.
+
+    Every method leaves the weights as they were when it refuses (`CheckpointError`, `CapabilityError`, `ContractValueError`). After any
+    other error the backend generates no more until a whole checkpoint has been loaded, or ever.
+    """
+
+    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
+        """Load the checkpoint in that folder, read anew whatever was loaded before; without adapter unless one is given."""
+        ...
+
+    def load_adapter(self, path: str) -> WeightReport:
+        """Put an adapter on the base that is loaded, in place of the one before."""
+        ...
+
+    def unload_adapter(self) -> WeightReport:
+        """Leave the base as it was without adapter."""
+        ...
+
+    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
+        """Take weights, or an adapter, from memory; see `LiveWeights.sync_from_state_dict`."""
+        ...
+
+    def sleep(self) -> None:
+        """Give back the memory of the device; weights wait elsewhere. Generating is refused from here on."""
+        ...
+
+    def wake(self, tags: Sequence[str] | None) -> None:
+        """Bring back what sleeps, to the bit: all, or "weights" or "kv_cache" only."""
+        ...
+
+
+@runtime_checkable
+class SharedBackend(Protocol):
+    """A backend that may run on a model of somebody else's, whose weights change without a word to the engine."""
+
+    def weight_stamp(self) -> Hashable | None:
+        """Return what differs after each change of the weights; None for a model of the backend's own."""
+        ...
+
+
+class LiveWeights:
+    """The part of `Engine` that changes weights, and says with which a generation was made."""
+
+    _backend: Backend
+    _fallback: Backend | Callable[[], Backend] | None
+    _lock: threading.RLock
+    _identity: Mapping[str, Any]
+
+    def __init__(self) -> None:
+        self._num_generating = 0
+        self._num_changes = 0
+        self._version = "0"
+        self._stamp: Hashable | None = self._look_at_stamp()
+
+    @property
+    def weight_version(self) -> str:
+        """Which weights answer now: "0" from the start, then the number of changes, or the names given to them.
+
+        It stands in every result. On a trainer's own model each step of its optimizer is a change.
+        """
+        with self._lock:
+            stamp = self._look_at_stamp()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._count_change(None)
+            return self._version
+
+    def reload_weights(self, path: str, *, adapter_path: str | None = None, weight_version: str | None = None) -> WeightReport:
+        """Load a checkpoint of the same architecture from `path`, read anew even where it is the folder that was loaded before.
+
+        Without an adapter unless one is given. Raises `CheckpointError` for one that cannot be used.
+        """
+        _check_path("path", path)
+        if adapter_path is not None:
+            _check_path("adapter_path", adapter_path)
+        return self._change("checkpoint", weight_version, lambda backend: backend.reload_weights(str(path), _text(adapter_path)))
+
+    def load_adapter(self, path: str, *, weight_version: str | None = None) -> WeightReport:
+        """Put the LoRA adapter of a folder on the base that is loaded, in place of the one before.
+
+        Raises `CheckpointError` where any of its weights would be ignored or does not fit.
+        """
+        _check_path("path", path)
+        return self._change("adapter", weight_version, lambda backend: backend.load_adapter(str(path)))
+
+    def unload_adapter(self, *, weight_version: str | None = None) -> WeightReport:
+        """Take the adapter off; the base is then as it was without it, to the bit. `CapabilityError` where there is none."""
+        return self._change("adapter", weight_version, lambda backend: backend.unload_adapter())
+
+    def sync_from_state_dict(
+        self,
+        tensors: Mapping[str, Any],
+        *,
+        adapter_config: Any = None,
+        strict: bool = True,
+        weight_version: str | None = None,
+    ) -> WeightReport:
+        """Take the weights of a model, `model.state_dict()`, or of a LoRA adapter, peft's `get_peft_model_state_dict(model)`.
+
+        Tensors with `lora_` in their names are an adapter's: it takes the place of the one before, and `adapter_config` (peft's
+        LoraConfig, or its fields) says how it is scaled; it may be left out where an adapter is loaded that is scaled alike.
+        Other tensors are the model's own. Each is converted to the type of the weight that it replaces. `ContractValueError`, and
+        nothing has changed, where a name means no weight of the model, a shape differs, or a weight of the model is not among
+        them; with `strict` False such names are left out and stand in the report.
+        """
+        if not isinstance(tensors, Mapping):
+            raise ContractTypeError(f"tensors must be a mapping of names to tensors, got {type(tensors).__name__}")
+        if not tensors:
+            raise ContractValueError("tensors is empty; give model.state_dict(), or an adapter's get_peft_model_state_dict(model)")
+        return self._change(
+            "tensors", weight_version, lambda backend: backend.sync_from_state_dict(tensors, adapter_config, strict=bool(strict))
+        )
+
+    def weights_changed(self, weight_version: str | None = None) -> str:
+        """Say that the weights of a shared model have changed in a way that torch does not count (`tensor.data`); return the version."""
+        with self._lock:
+            if self._look_at_stamp() is None:
+                raise CapabilityError("only the weights of a shared model change by themselves; this engine's are its own")
+            self._stamp = self._look_at_stamp()
+            self._count_change(_checked_version(weight_version))
+            return self._version
+
+    def sleep(self) -> None:
+        """Give the device's memory back while something else needs it; generating is refused until `wake`."""
+        with self._lock:
+            self._live("sleep").sleep()
+
+    def wake(self, *tags: str) -> None:
+        """Bring back what sleeps, exactly: everything, or "weights" or "kv_cache" only (weights can be changed before the cache wakes)."""
+        unknown = sorted(set(tags) - {"weights", "kv_cache"})
+        if unknown:
+            raise ContractValueError(f"{unknown[0]!r} cannot be woken; known: weights, kv_cache, or nothing for both")
+        with self._lock:
+            self._live("sleep").wake(tags or None)
+
+    def _change(self, kind: LiveChange, version: str | None, do: Callable[[LiveBackend], WeightReport]) -> WeightReport:
+        named = _checked_version(version)
+        with self._lock:
+            backend = self._live(kind)
+            started = time.perf_counter()
+            report = do(backend)
+            self._count_change(named)
+            return replace(report, weight_version=self._version, duration_s=time.perf_counter() - started)
+
+    def _live(self, kind: LiveChange) -> LiveBackend:
+        """Return the backend as one that can do this now; raises before anything is touched."""
+        if self._num_generating:
+            raise BackendError("the engine still generates; finish or close the stream before its weights change")
+        if self._fallback is not None:
+            raise CapabilityError("weights cannot change beside a fallback backend, which would keep the old ones; build without one")
+        able = self._backend.capabilities.live
+        if kind not in able or not isinstance(self._backend, LiveBackend):
+            listed = ", ".join(sorted(able)) or "nothing"
+            raise CapabilityError(f"backend {self._backend.name!r} cannot do this to its weights ({kind}); here it can: {listed}")
+        return self._backend
+
+    def _look_at_stamp(self) -> Hashable | None:
+        return self._backend.weight_stamp() if isinstance(self._backend, SharedBackend) else None
+
+    def _count_change(self, named: str | None) -> None:
+        self._num_changes += 1
+        self._version = named if named is not None else str(self._num_changes)
+        # No other engine, in no other run, has these weights: a cache on disk must not take them for each other.
+        self._identity = {**self._identity, "weights": uuid.uuid4().hex}
+
+    def _start_over(self) -> None:
+        """After a swap the weights are those of a new start."""
+        self._num_changes, self._version = 0, "0"
+        self._identity = {**self._identity, "weights": uuid.uuid4().hex}
+
+
+class WeightSync:
+    """Brings a trainer's weights to an engine, only when they have changed, and again after it failed.
+
+    `push` does it, and returns its report: `lambda: engine.sync_from_state_dict(model.state_dict())`, or a `save_pretrained` and
+    `lambda: engine.load_adapter(path)`.
+    """
+
+    def __init__(self, push: Callable[[], WeightReport]) -> None:
+        self._push = push
+        self._num_marks, self._num_pushed = 1, 0  # counts, not a flag: a mark that is made while a push runs must not be lost
+        self.last: WeightReport | None = None
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the engine's weights are older than the trainer's; True at first."""
+        return self._num_pushed < self._num_marks
+
+    def mark_dirty(self) -> None:
+        """Say that the trainer's weights have changed: after each step of the optimizer."""
+        self._num_marks += 1
+
+    def __call__(self) -> WeightReport | None:
+        """Push if dirty; return the report, None where there was nothing to do. After an error it is dirty still."""
+        num_marks = self._num_marks
+        if self._num_pushed == num_marks:
+            return None
+        self.last = self._push()
+        self._num_pushed = num_marks
+        return self.last
+
+
+def _check_path(name: str, path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ContractTypeError(f"{name} must be the path of a folder, got {path!r} ({type(path).__name__})")
+
+
+def _text(path: object) -> str | None:
+    return None if path is None else str(path)
+
+
+def _checked_version(version: object) -> str | None:
+    if version is None or (isinstance(version, str) and version):
+        return version
+    raise ContractValueError(f"weight_version must be a text, such as 'step-100', or left out, got {version!r}")
