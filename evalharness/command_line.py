@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from evalharness.config import OPTIONS
+from evalharness.config import ARGUMENTS
 
 __all__ = ["HIDDEN", "shown_command"]
 
@@ -40,8 +40,8 @@ _SETTINGS = ("-o", "--override-ini")
 
 def _own_options() -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of this package's flags and of its options with a value."""
-    flags = {name for option in OPTIONS if option.kind.is_flag for name in (option.flag, option.flag.replace("--", "--no-", 1))}
-    return frozenset(flags), frozenset(option.flag for option in OPTIONS if not option.kind.is_flag)
+    flags = {name for option in ARGUMENTS if option.kind.is_flag for name in (option.flag, option.flag.replace("--", "--no-", 1))}
+    return frozenset(flags), frozenset(option.flag for option in ARGUMENTS if not option.kind.is_flag)
 
 
 def shown_command(arguments: Iterable[str], root: Path) -> list[str]:

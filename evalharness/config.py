@@ -8,58 +8,23 @@ options alone is 200.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evalharness.backends import SERVERS, known_backends, unknown_backend
-from evalharness.config_kinds import Arguments, Choice, Flag, Folder, Kind, NameList, Number, PathList, PerCheckpoint, Text
-from evalharness.config_sources import ENV_PREFIX, SETTINGS_FILE, read_environment, read_settings_file, read_tool_table
+from evalharness.config_aliases import ADDRESS, ALIASES, DeviceList, apply_aliases
+from evalharness.config_kinds import Arguments, Choice, Flag, Folder, NameList, Number, PathList, PerCheckpoint, Text
+from evalharness.config_option import Option, Setting
+from evalharness.config_sources import Source, all_sources
 from evalharness.errors import ConfigError
 from evalharness.shards import LEGAL, PATTERN
 from evalharness.suggestions import did_you_mean
 
-__all__ = ["OPTIONS", "Option", "RunConfig", "Setting", "resolve"]
-
-
-@dataclass(frozen=True)
-class Option:
-    """One row of the table. `only_for` names the backends that can honour it, () for all."""
-
-    name: str
-    kind: Kind
-    help: str
-    default: Any = None
-    metavar: str | None = None
-    only_for: tuple[str, ...] = ()
-
-    @property
-    def flag(self) -> str:
-        """The name on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def env(self) -> str:
-        """The name of the environment variable."""
-        return ENV_PREFIX + self.name.upper()
-
-    @property
-    def dest(self) -> str:
-        """The attribute under which an argument parser keeps the value; prefixed, as all pytest plugins share one namespace."""
-        return "evalharness_" + self.name
-
-    def argument(self) -> dict[str, Any]:
-        """Return the keywords for `add_argument`; the parser hands the text on as it is, so `resolve` checks all sources alike."""
-        keywords: dict[str, Any] = {"dest": self.dest, "default": None, "help": self.help}
-        if self.kind.is_flag:
-            # Also gives --no-…, which takes back what a settings file says.
-            return {**keywords, "action": argparse.BooleanOptionalAction}
-        action = "append" if self.kind.is_list else "store"
-        return {**keywords, "action": action, "metavar": self.metavar or self.name.upper()}
+__all__ = ["ARGUMENTS", "OPTIONS", "Option", "RunConfig", "Setting", "resolve"]
 
 
 _RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -220,7 +185,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "devices",
-        Text(r"cpu|gpu:\d+(,gpu:\d+)*", legal="cpu or GPUs such as gpu:0 or gpu:0,gpu:2"),
+        DeviceList(),
         "What the run may use: cpu, or GPUs, counted within CUDA_VISIBLE_DEVICES; with -n each worker gets GPUs of its own "
         "(default: all that are visible)",
         metavar="cpu|gpu:N[,gpu:M…]",
@@ -243,7 +208,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "base_url",
-        Text(r"https?://\S+", legal="an address such as http://127.0.0.1:8000"),
+        ADDRESS,
         "Address of the server; its key is taken from EVALHARNESS_API_KEY or OPENAI_API_KEY "
         "(default: this machine, at the port that such servers have)",
         metavar="URL",
@@ -339,14 +304,8 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 _BY_NAME = {option.name: option for option in OPTIONS}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A value and where it is from: "command line", "environment EVALHARNESS_SEED", "evalharness.toml", "pyproject.toml" or "default"."""
-
-    value: Any
-    origin: str
+ARGUMENTS = (*OPTIONS, *ALIASES)
+"""What command line, environment and files may say; aliases are recorded as the options that they mean."""
 
 
 @dataclass(frozen=True)
@@ -392,33 +351,23 @@ def resolve(cli: Mapping[str, object | None], env: Mapping[str, str], root: Path
     and default ones, are relative to `root`; those of command line and environment to `cwd` (default: the current folder).
     """
     root, here = root.absolute(), (cwd or Path.cwd()).absolute()
-    given = _given_on_command_line(cli)
-    variables = read_environment(env, _BY_NAME)
-    own_file = read_settings_file(root, _BY_NAME)
-    table = read_tool_table(root, _BY_NAME)
-    settings = {}
-    for option in OPTIONS:
-        name = option.name
-        if name in given:
-            value = option.kind.read(given[name], label=option.flag, base=here, is_text=True)
-            settings[name] = Setting(value, "command line")
-        elif name in variables:
-            value = option.kind.read(variables[name], label=option.env, base=here, is_text=True)
-            settings[name] = Setting(value, f"environment {option.env}")
-        elif name in own_file:
-            value = option.kind.read(own_file[name], label=f"{name} in {SETTINGS_FILE}", base=root, is_text=False)
-            settings[name] = Setting(value, SETTINGS_FILE)
-        elif name in table:
-            value = option.kind.read(table[name], label=f"{name} in [tool.evalharness] of pyproject.toml", base=root, is_text=False)
-            settings[name] = Setting(value, "pyproject.toml")
-        else:
-            settings[name] = Setting(_default(option, root), "default")
-    return RunConfig(settings)
+    sources = all_sources(_given_on_command_line(cli), env, ARGUMENTS, root, here)
+    settings = {option.name: _setting(option, sources, root) for option in OPTIONS}
+    return RunConfig(apply_aliases(settings, _BY_NAME, sources))
+
+
+def _setting(option: Option, sources: Sequence[Source], root: Path) -> Setting:
+    for source in sources:
+        if option.name in source.values:
+            value = option.kind.read(source.values[option.name], label=source.label(option), base=source.base, is_text=source.is_text)
+            return Setting(value, source.origin(option))
+    return Setting(_default(option, root), "default")
 
 
 def _given_on_command_line(cli: Mapping[str, object | None]) -> dict[str, object]:
+    known = {option.name for option in ARGUMENTS}
     for name in cli:
-        if name not in _BY_NAME:
+        if name not in known:
             raise ConfigError(f"{name!r} is no option; options: {', '.join(_BY_NAME)}")
     return {name: value for name, value in cli.items() if value is not None}
 

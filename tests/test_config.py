@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.config import OPTIONS, RunConfig, resolve
+from evalharness.config import ARGUMENTS, RunConfig, resolve
 from evalharness.config_checks import check_combinations
 from evalharness.config_kinds import PerCheckpoint
 from evalharness.errors import ConfigError
@@ -17,12 +17,12 @@ from evalharness.errors import ConfigError
 def config_of(tmp_path: Path, *arguments: str, env: dict[str, str] | None = None, **files: str) -> RunConfig:
     """Return what command line arguments, variables and files (name with _ for .) at the root resolve to."""
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
-    for option in OPTIONS:
+    for option in ARGUMENTS:
         parser.add_argument(option.flag, **option.argument())
     for name, content in files.items():
         (tmp_path / name.replace("_", ".")).write_text(content, encoding="utf-8")
     parsed = parser.parse_args(arguments)
-    return resolve({option.name: getattr(parsed, option.dest) for option in OPTIONS}, env or {}, tmp_path, cwd=tmp_path / "here")
+    return resolve({option.name: getattr(parsed, option.dest) for option in ARGUMENTS}, env or {}, tmp_path, cwd=tmp_path / "here")
 
 
 def test_command_line_beats_environment_beats_own_file_beats_pyproject_beats_default(tmp_path: Path) -> None:
@@ -217,14 +217,14 @@ def test_a_run_on_real_backends_needs_a_checkpoint_and_the_fake_needs_none(tmp_p
         check_combinations(config_of(tmp_path))
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", ARGUMENTS, ids=lambda option: option.name)
 def test_every_help_text_starts_with_a_capital_and_states_its_default(option: Any) -> None:
     assert option.help[0].isupper()
     assert "(default: " in option.help
     assert "%" not in option.help  # argparse would format it
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", ARGUMENTS, ids=lambda option: option.name)
 def test_every_default_is_a_legal_value(option: Any, tmp_path: Path) -> None:
     if option.default is None:
         return

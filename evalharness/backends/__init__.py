@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from evalharness.backends.base import Backend
 
-__all__ = ["BACKENDS", "SERVERS", "known_backends", "load_backend_class", "unknown_backend"]
+__all__ = ["AUTO", "BACKENDS", "SERVERS", "known_backends", "load_backend_class", "unknown_backend"]
 
 BACKENDS = {
     "fake": "evalharness.backends.fake:FakeBackend",
@@ -21,6 +21,9 @@ BACKENDS = {
     "openai": "evalharness.backends.openai:OpenAIBackend",
     "vllm": "evalharness.backends.vllm:VllmBackend",
 }
+
+AUTO = "auto"
+"""Stands for the backend that works best here for a checkpoint; `auto_backend.py` chooses."""
 
 SERVERS = ("vllm", "sglang", "trtllm", "mlx", "max", "openai")
 """Kinds of servers that the openai backend knows; `openai_flavours.py` says how they differ."""

@@ -14,7 +14,7 @@ import click
 from evalharness.commands.frame import command
 from evalharness.commands.run_options import project_root, resolve_options, run_options
 from evalharness.commands.streams import own_stdout
-from evalharness.config import OPTIONS
+from evalharness.config import ARGUMENTS
 from evalharness.errors import ConfigError
 from evalharness.exit_codes import BROKEN, DONE, NOT_PASSED
 
@@ -75,7 +75,7 @@ _OF_RUNS = frozenset(
     help="Draw the objects that a dense answer names on its photo, into this file; for one request with one image (default: no)",
 )
 @run_options(
-    *(option.name for option in OPTIONS if option.name not in _OF_RUNS),
+    *(option.name for option in ARGUMENTS if option.name not in _OF_RUNS),
     defaults={"model": "that of the project's settings", "coordinates": "norm1000", "num_samples": "1"},
 )
 def generate(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from evalharness.config import OPTIONS, Option, RunConfig, Setting, resolve
+from evalharness.config import ARGUMENTS, OPTIONS, Option, RunConfig, Setting, resolve
 from evalharness.config_sources import SETTINGS_FILE
 
 __all__ = ["project_root", "resolve_options", "run_options"]
@@ -19,7 +19,7 @@ _EVALS_OWN = "what the eval says, otherwise "
 
 def run_options(*names: str, defaults: Mapping[str, str] | None = None) -> Callable[[Any], Any]:
     """Return the decorator that adds these options, in this order; `defaults` says what is another default than in a run."""
-    by_name = {option.name: option for option in OPTIONS}
+    by_name = {option.name: option for option in ARGUMENTS}
 
     def decorate(function: Any) -> Any:
         for name in reversed(names):

@@ -1,4 +1,4 @@
-"""The command line options and markers of the plugin; the options themselves come from `evalharness.config.OPTIONS`."""
+"""The command line options and markers of the plugin; the options themselves come from `evalharness.config.ARGUMENTS`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from evalharness.config import OPTIONS, RunConfig, resolve
+from evalharness.config import ARGUMENTS, RunConfig, resolve
 from evalharness.errors import ConfigError
 
 __all__ = ["asked_on_command_line", "resolve_run_config", "runs_nothing"]
@@ -24,7 +24,7 @@ _MARKERS = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add every option of the table."""
     group = parser.getgroup("evalharness", "evals of checkpoints (evalharness)")
-    for option in OPTIONS:
+    for option in ARGUMENTS:
         group.addoption(option.flag, **option.argument())
 
 
@@ -36,7 +36,7 @@ def add_markers(config: pytest.Config) -> None:
 
 def asked_on_command_line(config: pytest.Config) -> bool:
     """Return whether any of our options was given: then this session is surely about evals."""
-    return any(config.getoption(option.dest) is not None for option in OPTIONS)
+    return any(config.getoption(option.dest) is not None for option in ARGUMENTS)
 
 
 def runs_nothing(config: pytest.Config) -> bool:
@@ -47,6 +47,6 @@ def runs_nothing(config: pytest.Config) -> bool:
 def resolve_run_config(config: pytest.Config) -> RunConfig:
     """Return the resolved options; what is wrong with them is a usage error."""
     try:
-        return resolve({option.name: config.getoption(option.dest) for option in OPTIONS}, os.environ, config.rootpath)
+        return resolve({option.name: config.getoption(option.dest) for option in ARGUMENTS}, os.environ, config.rootpath)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error

@@ -64,7 +64,7 @@ def _set_for_cases(run: Mapping[str, Any]) -> Iterator[str]:
     for name, option in mapping(run.get("config")).items():
         entry = mapping(option)
         value, origin = entry.get("value"), text_of(entry.get("origin"))
-        given = origin == "command line" or origin.startswith("environment")
+        given = origin.startswith(("command line", "environment"))
         if not given or value is None or name in (*_NOT_OF_A_CASE, *_NOR_THESE) or _SECRET.search(name):
             continue
         flag = "--" + name.replace("_", "-")
