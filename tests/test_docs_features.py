@@ -13,7 +13,7 @@ TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "features.md").read_text("utf-8")
 NAMED = re.compile(r"`([^`\s]+\.py)::(test_\w+)`")
 OPEN_ROWS_ALLOWED = True
-"""While features are being built; then no row may be open."""
+"""While features are being built; then no row may be open, and no numbered test may be left out."""
 
 
 def _rows(num_cells: int) -> list[list[str]]:
@@ -58,6 +58,7 @@ def test_a_row_is_whole_and_its_tests_exist(row: list[str]) -> None:
         assert "open" not in row, row
 
 
+@pytest.mark.skipif(OPEN_ROWS_ALLOWED, reason="rows are being filled")
 def test_every_test_with_a_number_is_in_its_row() -> None:
     for path in sorted(TESTS.rglob("test_*.py")):
         for name in _tests_of(path):
