@@ -38,6 +38,7 @@ __all__ = [
     "ServerOptions",
     "StopOptions",
     "TextGenerationRequest",
+    "TokenGenerationRequest",
     "VllmEngineOptions",
     "VlmGenerationRequest",
     "VlmPreprocessOptions",
@@ -417,6 +418,22 @@ class VlmGenerationRequest:
         check_boolean("request.verify", self.verify)
         object.__setattr__(self, "tools", _read_tools(self.tools))
         object.__setattr__(self, "images", tuple(self.images))
+
+
+@dataclass(frozen=True)
+class TokenGenerationRequest:
+    """One prompt as token ids, asked as it is: no chat template, no special tokens added. For callers that tokenise themselves.
+
+    No ids at all, ids that the vocabulary has not, and more than the context holds make this one request `invalid`.
+    """
+
+    prompt_token_ids: Sequence[int]
+
+    def __post_init__(self) -> None:
+        check_sequence("request.prompt_token_ids", self.prompt_token_ids, "ints")
+        for position, token_id in enumerate(self.prompt_token_ids):
+            check_integer(f"request.prompt_token_ids[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
+        object.__setattr__(self, "prompt_token_ids", tuple(self.prompt_token_ids))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from evalharness.contracts import (
     GenerationResult,
     ModelLoadConfig,
     TextGenerationRequest,
+    TokenGenerationRequest,
     VlmGenerationRequest,
 )
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
@@ -34,6 +35,7 @@ from evalharness.live_weights import LiveWeights
 from evalharness.option_support import split_options
 from evalharness.prompts import PreparedRequest, PromptBuilder, Request
 from evalharness.results import result_of
+from evalharness.sample_options import options_of_samples
 
 if TYPE_CHECKING:
     from evalharness.response_cache import ResponseCache
@@ -135,13 +137,34 @@ class Engine(LiveWeights):
         """Return one result per request, in order; `RequestsFailed` (with all outcomes) where any has none."""
         return self._batch(requests, options, plugins)
 
+    def generate_token_batch(
+        self, requests: Sequence[TokenGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
+    ) -> list[GenerationResult]:
+        """Return one result per request, in order; `RequestsFailed` (with all outcomes) where any has none."""
+        return self._batch(requests, options, plugins)
+
+    def generate_samples(
+        self, requests: Sequence[Request], options: GenerationOptions, num_samples: int, *, plugins: Sequence[Any] = ()
+    ) -> list[list[GenerationResult]]:
+        """Return `num_samples` results per request, by request; `RequestsFailed` (with all outcomes, flat) where any has none.
+
+        Sample k is drawn with the options' seed plus k, so that sample 0 is what one sample alone is. `ConfigError` for more than one
+        sample of greedy options, which would be equal.
+        """
+        each = options_of_samples(options, num_samples)
+        asked = [request for request in requests for _ in each]
+        results = self._batch(asked, each * len(requests), plugins)
+        return [results[start : start + num_samples] for start in range(0, len(results), num_samples)]
+
     def generate_vlm_batch(
         self, requests: Sequence[VlmGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
     ) -> list[GenerationResult]:
         """Return one result per request, in order; `RequestsFailed` (with all outcomes) where any has none."""
         return self._batch(requests, options, plugins)
 
-    def _batch(self, requests: Sequence[Request], options: GenerationOptions, plugins: Sequence[Any]) -> list[GenerationResult]:
+    def _batch(
+        self, requests: Sequence[Request], options: GenerationOptions | Sequence[GenerationOptions], plugins: Sequence[Any]
+    ) -> list[GenerationResult]:
         outcomes: dict[int, Outcome] = dict(self.stream(requests, options, plugins=plugins))
         ordered = [outcomes[index] for index in range(len(requests))]
         results = [outcome for outcome in ordered if isinstance(outcome, GenerationResult)]
@@ -226,9 +249,10 @@ class Engine(LiveWeights):
     ) -> _Job:
         """Return what one backend is to do; raises where it could not do it."""
         types: set[RequestType] = {"vlm" if isinstance(requests[i], VlmGenerationRequest) else "text" for i in positions}
+        is_chat = any(not isinstance(requests[i], TokenGenerationRequest) for i in positions)
         preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
         builder = PromptBuilder(backend, self._chat_template)
-        for request_type in types:
+        for request_type in types if is_chat else ():
             check_template_owner(builder.template_owner(request_type), self._chat_template)
         distinct = {id(options[i]): options[i] for i in positions}
         honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from evalharness import images
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
 from evalharness.chat_template import render_prompt
-from evalharness.contracts import ChatTemplateOptions, GenerationOptions, TextGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import (
+    ChatTemplateOptions,
+    GenerationOptions,
+    TextGenerationRequest,
+    TokenGenerationRequest,
+    VlmGenerationRequest,
+)
 from evalharness.errors import ImageError, PromptTooLong, RequestError
 from evalharness.generation_plugins import RequestType
 from evalharness.stop_policy import StopPlan, resolve_stops
@@ -23,9 +29,9 @@ from evalharness.stop_policy import StopPlan, resolve_stops
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["PreparedRequest", "PromptBuilder", "Request", "check_length", "images_of", "prompt_sha256"]
+__all__ = ["PreparedRequest", "PromptBuilder", "Request", "check_length", "images_of", "prompt_sha256", "token_ids_sha256"]
 
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest"
 
 _SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
 
@@ -73,26 +79,45 @@ class PromptBuilder:
         self._backend = backend
         self._chat_template = chat_template
         self._stops: dict[int, tuple[GenerationOptions, StopPlan]] = {}
+        self._decoded: tuple[TokenGenerationRequest, str] | None = None
 
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
         """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
         request_images = images_of(request)
-        owner = self.template_owner("text" if request_images is None else "vlm")
-        text = render_prompt(owner, _without_pictures(request.messages), self._chat_template, tools=request.tools)
+        if isinstance(request, TokenGenerationRequest):
+            text, token_ids, chat = self._decode(request), tuple(request.prompt_token_ids), None
+        else:
+            owner = self.template_owner("text" if request_images is None else "vlm")
+            text = render_prompt(owner, _without_pictures(request.messages), self._chat_template, tools=request.tools)
+            token_ids = self._token_ids(text)
+            chat = self._chat(request) if request_images is not None else None
         self._check_placeholders(text, request_images)
-        token_ids = self._token_ids(text)
         num_tokens = self._num_tokens(token_ids, request_images)
         plan = self.sampling_plan(options)
         if num_tokens is not None:
             plan.check_prompt_tokens(num_tokens)
         check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
         load = request_images.load if request_images is not None else None
-        chat = self._chat(request) if request_images is not None else None
-        return PreparedRequest(
-            Prompt(index, text, token_ids, num_tokens, plan, load, chat), self._stop_plan(options), options, request_images
-        )
+        given_as_ids = isinstance(request, TokenGenerationRequest)
+        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, chat, given_as_ids)
+        return PreparedRequest(prompt, self._stop_plan(options), options, request_images)
 
-    def _chat(self, request: Request) -> ChatCall:
+    def _decode(self, request: TokenGenerationRequest) -> str:
+        """Return the text of a prompt of ids; `RequestError` for ids that cannot be asked."""
+        if self._decoded is not None and self._decoded[0] is request:  # samples of one prompt follow each other
+            return self._decoded[1]
+        ids, tokenizer = list(request.prompt_token_ids), self._backend.tokenizer
+        if not ids:
+            raise RequestError("the prompt has no token ids; give at least one")
+        vocab_size = self._backend.capabilities.vocab_size or len(tokenizer)
+        if max(ids) >= vocab_size:
+            raise RequestError(f"the prompt has token id {max(ids)}; the vocabulary ends at {vocab_size - 1}")
+        known = [token_id for token_id in ids if token_id < len(tokenizer)]  # a model may have more, which mean nothing
+        text: str = tokenizer.decode(known, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        self._decoded = (request, text)
+        return text
+
+    def _chat(self, request: TextGenerationRequest | VlmGenerationRequest) -> ChatCall:
         asked = self._chat_template
         return ChatCall(
             _without_pictures(request.messages),
@@ -210,6 +235,8 @@ def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 def images_of(request: Request) -> RequestImages | None:
     """Return the images of a request in prompt order, None for a text request; raises `RequestError` where they do not fit it."""
+    if isinstance(request, TokenGenerationRequest):
+        return None
     parts = _image_parts(request.messages)
     if isinstance(request, TextGenerationRequest):
         if parts:
@@ -256,8 +283,15 @@ def _is_image(part: object) -> TypeGuard[Mapping[str, Any]]:
 
 
 def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the identity of what was asked: SHA-256 (hex) over the rendered prompt and the images' hashes."""
+    """Return the identity of what was asked: SHA-256 (hex) over the rendered prompt and the images' hashes, or over the ids given."""
+    if prompt.given_as_ids:
+        return token_ids_sha256(prompt.token_ids)
     digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass"))
     for fact in facts:
         digest.update(b"\0" + fact["sha256"].encode("ascii"))
     return digest.hexdigest()
+
+
+def token_ids_sha256(token_ids: Sequence[int]) -> str:
+    """Return the identity of a prompt given as ids: other ids may decode to the same text."""
+    return hashlib.sha256(b"token ids " + " ".join(map(str, token_ids)).encode("ascii")).hexdigest()

@@ -39,6 +39,8 @@ class Capabilities:
     """Names that `GenerationOptions.extra_generation_kwargs` may carry."""
     live: frozenset[LiveChange] = frozenset()
     """What can be done to the weights while the backend runs, by the methods of `live_weights.LiveBackend`."""
+    vocab_size: int | None = None
+    """How many token ids there are for prompts; None: those of the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class Prompt:
     `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls
     `plan.check_prompt_tokens` itself.
     `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
-    pictures early. `chat`: of a prompt with images, what it was rendered from.
+    pictures early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
+    and `text` is only what they decode to.
     """
 
     index: int
@@ -104,6 +107,7 @@ class Prompt:
     plan: SamplingPlan
     load_images: Callable[[], list[Image.Image]] | None = None
     chat: ChatCall | None = None
+    given_as_ids: bool = False
 
     @property
     def has_images(self) -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "apply_pixel_budget",
     "checkpoint_errors",
     "declared_variant",
+    "declared_vocab_size",
     "detect_variant",
     "end_of_sequence_ids",
     "first_line",
@@ -40,6 +41,14 @@ def declared_variant(model_path: str) -> Variant:
         raise CheckpointError(f"{model_path} has no config.json; give the path of a checkpoint directory")
     is_vision = "vl" in str(values.get("model_type", "")).lower() or values.get("vision_config") is not None
     return "vlm" if is_vision else "text"
+
+
+def declared_vocab_size(model_path: str, tokenizer: Any) -> int:
+    """Return how many token ids the checkpoint's model takes: what its config.json says, at least those of the tokenizer."""
+    values = _read_json(model_path, "config.json") or {}
+    text = values.get("text_config")
+    declared = (text if isinstance(text, Mapping) else values).get("vocab_size")
+    return max(len(tokenizer), declared if isinstance(declared, int) else 0)
 
 
 def detect_variant(config: ModelLoadConfig) -> Variant:

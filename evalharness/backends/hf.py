@@ -69,6 +69,7 @@ class HfBackend:
         self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
 
     def _read_model(self, loaded: LoadedCheckpoint) -> None:
+        self._vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
         self.capabilities = Capabilities(
             supports_vlm=loaded.variant == "vlm",
             supports_hf_hooks=True,
@@ -77,9 +78,9 @@ class HfBackend:
             supports_no_repeat_ngram=True,
             supports_use_cache_off=True,
             extra_options=EXTRA_OPTIONS,
+            vocab_size=self._vocab_size,
         )
         text_config = loaded.model.config.get_text_config()
-        self._vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
         self._cost = BatchCost.of(text_config, loaded.model.dtype)
         self._row_cap = row_cap(loaded.model.device)
         weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
-from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.openai_client import HttpClient, RefusedRequest
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
 from evalharness.backends.openai_payload import chat_body, check_plan, completion_body, completion_of
@@ -68,6 +68,7 @@ class OpenAIBackend:
             supports_vlm=self.supports_vlm,
             supports_logprobs=self._flavour.token_ids,
             extra_options=frozenset(self._flavour.extras),
+            vocab_size=declared_vocab_size(config.model_name_or_path, self.tokenizer),
         )
 
     def _find_model(self, wanted: str | None) -> tuple[str, int | None]:

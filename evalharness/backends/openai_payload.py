@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import ChatCall, Completion, Prompt, SamplingPlan
 from evalharness.backends.openai_flavours import Flavour
-from evalharness.errors import BackendError, UnsupportedOption
+from evalharness.errors import BackendError, RequestError, UnsupportedOption
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -46,14 +46,28 @@ def check_plan(plan: SamplingPlan, flavour: Flavour, name: str, eos_token_ids: S
 def completion_body(
     prompt: Prompt, flavour: Flavour, model: str, *, as_text: bool, tokenizer: Any, eos_token_ids: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the body for `/v1/completions`; `as_text`: the prompt as text although the server takes ids."""
+    """Return the body for `/v1/completions`; `as_text`: the prompt as text although the server takes ids.
+
+    `RequestError` for a prompt given as ids that would not be the same ones again after a way through text.
+    """
     ids = flavour.token_ids and not as_text
+    if prompt.given_as_ids and not ids:
+        _check_round_trip(prompt, tokenizer)
     body: dict[str, Any] = {"model": model, "prompt": list(prompt.token_ids) if ids else prompt.text}
     if prompt.plan.logprobs:
         body["logprobs"] = 1
     if flavour.token_ids and not ids:
         body["add_special_tokens"] = False  # the rendered text has them
     return {**body, **_sampling(prompt.plan, flavour, tokenizer, eos_token_ids)}
+
+
+def _check_round_trip(prompt: Prompt, tokenizer: Any) -> None:
+    again = tuple(tokenizer.encode(prompt.text, add_special_tokens=False))
+    if again != prompt.token_ids:
+        raise RequestError(
+            f"the server takes no token ids, and the text of these {len(prompt.token_ids)} ids is tokenised to {len(again)} others; "
+            "ask a server that takes ids (--server vllm or sglang)"
+        )
 
 
 def chat_body(

@@ -125,6 +125,7 @@ class VllmBackend:
             supports_no_repeat_ngram=False,
             supports_use_cache_off=False,
             extra_options=frozenset(EXTRA_OPTIONS),
+            vocab_size=self._vocab_size,
         )
 
     def _why_no_images(self, model_config: Any) -> str | None:

@@ -19,18 +19,25 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from evalharness.cases import Case
-from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import (
+    GenerationFailure,
+    GenerationOptions,
+    GenerationResult,
+    TextGenerationRequest,
+    TokenGenerationRequest,
+    VlmGenerationRequest,
+)
 from evalharness.errors import EvalHarnessError, RequestError
 
 __all__ = ["MAX_STEPS", "CaseRequest", "Next", "Outcome", "Request", "Step", "asks_in_steps", "is_async", "last_frame"]
 
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest"
 
 MAX_STEPS = 1000
 """A generator that has asked so many steps without coming to its question never will."""
-_REQUESTS = (TextGenerationRequest, VlmGenerationRequest)
-_QUESTION = "a TextGenerationRequest or VlmGenerationRequest"
+_REQUESTS = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest)
+_QUESTION = "a TextGenerationRequest, VlmGenerationRequest or TokenGenerationRequest"
 _STEP = "a step is (list of requests, GenerationOptions) or (list of requests, list with the options of each)"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evalharness.cases import Case
-from evalharness.contracts import GenerationFailure, GenerationResult
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.errors import EvalHarnessError
 from evalharness.images import image_sha256
 from evalharness.pytest_plugin.asking import CaseRequest, Request, Step
@@ -69,11 +69,14 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
 
 
 def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
+    from evalharness.prompts import images_of, token_ids_sha256  # brings what engines need, and most runs compare nothing
+
+    if isinstance(request, TokenGenerationRequest):
+        same = token_ids_sha256(request.prompt_token_ids) == made.prompt_sha256
+        return None if same else PromptChange("the token ids of its prompt would be others now")
     texts = [*_texts(request.messages), *_offered(request)]
     if any(text.strip() not in made.prompt_text for text in texts):
         return PromptChange("the text of its prompt would be another now")
-    from evalharness.prompts import images_of  # brings what engines need, and most runs compare nothing
-
     try:
         images = images_of(request)
         now = [image_sha256(source) for source in images.sources] if images is not None else []
@@ -82,7 +85,7 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
     return None if now == [image.get("sha256") for image in made.images] else PromptChange("its images would be others now")
 
 
-def _offered(request: Request) -> list[str]:
+def _offered(request: TextGenerationRequest | VlmGenerationRequest) -> list[str]:
     """Return the names of the tools that are offered."""
     if not request.tools:
         return []

@@ -19,11 +19,12 @@ from evalharness.contracts import (
     ServerOptions,
     StopOptions,
     TextGenerationRequest,
+    TokenGenerationRequest,
     VlmGenerationRequest,
 )
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
-from evalharness.errors import BackendError, CapabilityError, ConfigError, UnsupportedOption
+from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
 from tests.backends.http_server import Asked, Reply, Server, serving
 
 MODELS = {"data": [{"id": "served", "max_model_len": 200}]}
@@ -94,6 +95,39 @@ def test_servers_of_text_get_the_rendered_prompt_and_their_ids_are_not_exact(tol
     assert told.server.posts()[0].body["prompt"] == result.prompt_text
     assert (result.text, result.finish_reason, result.exact_ids) == ("good day", "stop", False)
     assert result.num_completion_tokens == len(tiny_tokenizer.encode("good day")) + 1
+
+
+def test_2_ids_that_are_asked_go_to_the_server_as_they_are(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = saying(tiny_tokenizer, "good day")
+    first, second = ask(told.engine(), *[TokenGenerationRequest([9, 8, 7])] * 2)
+    assert [(asked.body["prompt"], asked.body["return_token_ids"]) for asked in told.server.posts()] == [([9, 8, 7], True)] * 2
+    assert first == second
+    assert (first.text, first.num_prompt_tokens, first.exact_ids) == ("good day", 3, True)
+
+
+def test_ids_go_as_text_only_where_that_gives_the_same_ids(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = saying(tiny_tokenizer, "x", ids=False)
+    merged = tiny_tokenizer.encode("hello hello", add_special_tokens=False)
+    apart = [token_id for letter in "hello" for token_id in tiny_tokenizer.encode(letter, add_special_tokens=False)]
+    fine, refused = ask(told.engine(server="max"), TokenGenerationRequest(merged), TokenGenerationRequest(apart))
+    assert [asked.body["prompt"] for asked in told.server.posts()] == ["hello hello"]
+    assert (fine.text, refused.kind) == ("x", "invalid")
+    assert f"the text of these 5 ids is tokenised to {len(tiny_tokenizer.encode('hello'))} others" in refused.problem
+
+
+def test_ids_beyond_the_vocabulary_reach_no_server(told: Told, tiny_tokenizer: Any) -> None:
+    [failure] = ask(told.engine(), TokenGenerationRequest([5, 70_000]))
+    assert (failure.kind, told.server.posts()) == ("invalid", [])
+    assert "token id 70000; the vocabulary ends at" in failure.problem
+
+
+def test_6_each_sample_is_a_request_of_its_own_and_one_without_a_choice_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x")
+    told.say = lambda asked: Reply({"choices": []}) if asked.body["seed"] == 6 else fine(asked)
+    with pytest.raises(RequestsFailed, match=r"1 of 2 requests failed.*expected 1, got 0") as caught:
+        told.engine().generate_samples([TokenGenerationRequest([9])], GenerationOptions(max_new_tokens=4, temperature=1.0, seed=5), 2)
+    assert [type(outcome) for outcome in caught.value.outcomes] == [GenerationResult, GenerationFailure]
+    assert sorted((asked.body["seed"], asked.body["n"]) for asked in told.server.posts()) == [(5, 1), (6, 1)]
 
 
 def test_3_a_server_that_takes_no_ids_gets_texts_from_then_on(told: Told, tiny_tokenizer: Any) -> None:

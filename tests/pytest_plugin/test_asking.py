@@ -192,7 +192,8 @@ class TestWhatGoesWrong:
         request.begin()
         failure = request.go_on([result("x")])
         assert failure == GenerationFailure(
-            "error", "request(c) returned None after 1 step; it must give a TextGenerationRequest or VlmGenerationRequest"
+            "error",
+            "request(c) returned None after 1 step; it must give a TextGenerationRequest, VlmGenerationRequest or TokenGenerationRequest",
         )
 
     @pytest.mark.parametrize(
