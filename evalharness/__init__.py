@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from evalharness.engine import Engine, EngineWarning
     from evalharness.engine_building import build_engine
     from evalharness.errors import EvalHarnessError
+    from evalharness.scoring import ResponseLogits, ResponseScores, ScoringRequest
 
 __all__ = [
     "Case",
@@ -42,6 +43,9 @@ __all__ = [
     "GenerationOptions",
     "GenerationResult",
     "ModelLoadConfig",
+    "ResponseLogits",
+    "ResponseScores",
+    "ScoringRequest",
     "ServerOptions",
     "StopOptions",
     "TextGenerationRequest",
@@ -58,6 +62,9 @@ _HOMES = {
     "Engine": "evalharness.engine",
     "EngineWarning": "evalharness.engine",
     "EvalHarnessError": "evalharness.errors",
+    "ResponseLogits": "evalharness.scoring",
+    "ResponseScores": "evalharness.scoring",
+    "ScoringRequest": "evalharness.scoring",
     "build_engine": "evalharness.engine_building",
 }
 

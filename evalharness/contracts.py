@@ -7,6 +7,7 @@ purpose: these classes refer to each other, and whoever writes an eval or a back
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -44,7 +45,8 @@ __all__ = [
     "VlmPreprocessOptions",
 ]
 
-FinishReason: TypeAlias = Literal["stop", "length", "tool"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
+LogprobsKind: TypeAlias = Literal["raw", "processed"]
 Variant: TypeAlias = Literal["vlm", "text"]
 
 _MAX_SEED = 2**63 - 1  # what every backend's generators take
@@ -222,7 +224,9 @@ class GenerationOptions:
     """How to decode, the same on every backend. Unset means the default written here, not what a checkpoint says.
 
     `do_sample` None means: sample exactly when `temperature > 0`. `seed` None means: one is drawn and recorded.
-    `logprobs` asks for the raw log-probability (natural log, before temperature and penalties) of each generated token.
+    `logprobs` asks for the log-probability (natural log) of each generated token: `logprobs_kind` "raw", before temperature and
+    penalties, or "processed", after everything that the token was drawn by (greedy: after penalties and bans). `entropies` asks for
+    the entropy, in nats, of the whole raw distribution before each token.
     A prompt of more than `max_prompt_tokens` tokens, images expanded, is refused (`PromptTooLong`), never cut; None: only
     the context is the limit.
     """
@@ -241,6 +245,8 @@ class GenerationOptions:
     logprobs: bool = False
     max_prompt_tokens: int | None = None
     decode: DecodeOptions = field(default_factory=DecodeOptions)
+    logprobs_kind: LogprobsKind = "raw"
+    entropies: bool = False
     extra_generation_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -258,6 +264,10 @@ class GenerationOptions:
         check_integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
         check_boolean("options.use_cache", self.use_cache)
         check_boolean("options.logprobs", self.logprobs)
+        check_boolean("options.entropies", self.entropies)
+        check_text("options.logprobs_kind", self.logprobs_kind)
+        if self.logprobs_kind not in ("raw", "processed"):
+            raise ContractValueError(f"options.logprobs_kind must be 'raw' or 'processed', got {self.logprobs_kind!r}")
         check_integer("options.max_prompt_tokens", self.max_prompt_tokens, minimum=1, maximum=_MAX_COUNT, optional=True)
         self._check_eos()
         check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
@@ -443,8 +453,10 @@ class GenerationResult:
     `text` is for consumers: cut at the first stop, special tokens skipped, stripped. `raw_text` is the decoded ids up to
     and including the end-of-sequence or stop token (with a stop string: the token that completes it). Token counts never include padding;
     `num_completion_tokens` includes the stop token. `token_ids` are the completion's ids; `logprobs`, if asked for, is
-    one float per id (natural log, `logprobs_kind` tells raw or processed). `cached`: nothing was generated for it, see
-    `response_cache`. `exact_ids` False: a server gave text only, and `token_ids` are that text's, not those it generated.
+    one float per id (natural log, `logprobs_kind` tells raw or processed), None where there is none; `entropies` likewise, in nats.
+    finish_reason "scored": nothing was generated, texts and ids are those of a given response (`ScoringRequest`). `cached`: nothing
+    was generated for it, see `response_cache`. `exact_ids` False: a server gave text only, and `token_ids` are that text's, not
+    those it generated.
     """
 
     text: str
@@ -454,8 +466,8 @@ class GenerationResult:
     num_prompt_tokens: int | None = None
     num_completion_tokens: int | None = None
     token_ids: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] | None = None
-    logprobs_kind: Literal["raw", "processed"] | None = None
+    logprobs: tuple[float | None, ...] | None = None
+    logprobs_kind: LogprobsKind | None = None
     seed: int | None = None
     backend: str = ""
     fallback: str | None = None
@@ -466,6 +478,7 @@ class GenerationResult:
     images: tuple[Mapping[str, Any], ...] = ()
     cached: bool = False
     exact_ids: bool = True
+    entropies: tuple[float | None, ...] | None = None
 
     @property
     def num_total_tokens(self) -> int | None:
@@ -478,7 +491,8 @@ class GenerationResult:
         """Return the fields as plain JSON types."""
         values: dict[str, Any] = dict(vars(self))  # asked for every generation; `fields` would take three times as long
         values["token_ids"] = list(self.token_ids)
-        values["logprobs"] = None if self.logprobs is None else list(self.logprobs)
+        values["logprobs"] = _written(self.logprobs)
+        values["entropies"] = _written(self.entropies)
         values["ignored_options"] = list(self.ignored_options)
         values["images"] = [dict(image) for image in self.images]
         return values
@@ -490,9 +504,17 @@ class GenerationResult:
         given = {key: value for key, value in values.items() if key in known}
         for name in ("token_ids", "ignored_options", "images"):
             given[name] = tuple(given.get(name) or ())
-        if given.get("logprobs") is not None:
-            given["logprobs"] = tuple(given["logprobs"])
+        for name in ("logprobs", "entropies"):
+            if given.get(name) is not None:
+                given[name] = tuple(None if value is None else float(value) for value in given[name])
         return cls(**given)
+
+
+def _written(values: Sequence[float | None] | None) -> list[float | str | None] | None:
+    """Return log-probabilities as JSON, which has no infinity: a token that was cut away has "-inf"."""
+    if values is None or -math.inf not in values:
+        return None if values is None else list(values)
+    return ["-inf" if value == -math.inf else value for value in values]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from evalharness.backends.base import Backend, Completion, Prompt
 from evalharness.chat_template import check_template_owner, template_sha256
@@ -29,6 +29,7 @@ from evalharness.contracts import (
     TokenGenerationRequest,
     VlmGenerationRequest,
 )
+from evalharness.engine_scoring import MAX_LOGIT_BYTES, refuse_scoring, response_logits, response_logprobs
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
 from evalharness.live_weights import LiveWeights
@@ -36,6 +37,7 @@ from evalharness.option_support import split_options
 from evalharness.prompts import PreparedRequest, PromptBuilder, Request
 from evalharness.results import result_of
 from evalharness.sample_options import options_of_samples
+from evalharness.scoring import Chat, ResponseLogits, ResponseScores, TokenIds, asked_chat
 
 if TYPE_CHECKING:
     from evalharness.response_cache import ResponseCache
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "EngineWarning"]
 
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
+Made = TypeVar("Made")
 
 
 class EngineWarning(UserWarning):
@@ -173,6 +176,37 @@ class Engine(LiveWeights):
             raise RequestsFailed(ordered, [failure.problem for failure in failures]) from failures[0].error
         return results
 
+    def get_logprobs(
+        self,
+        prompts: Sequence[Chat | TokenIds],
+        responses: Sequence[TokenIds],
+        options: GenerationOptions | None = None,
+        *,
+        ends: bool = False,
+        grad: bool = False,
+    ) -> ResponseScores:
+        """Return how likely each response is to its prompt, token by token; see `ScoringRequest` and `ResponseScores`.
+
+        `grad` (hf): torch tensors through which gradients reach the loaded model's weights. `CapabilityError` and `UnsupportedOption`
+        for what the backend cannot do, `RequestsFailed` where any pair cannot be scored; one that is too long is never cut.
+        """
+        return response_logprobs(self, prompts, responses, options or GenerationOptions(), ends=ends, grad=grad)
+
+    def get_logits(
+        self,
+        prompts: Sequence[Chat | TokenIds],
+        responses: Sequence[TokenIds],
+        *,
+        ends: bool = False,
+        grad: bool = False,
+        max_bytes: int = MAX_LOGIT_BYTES,
+    ) -> ResponseLogits:
+        """Return the raw logits that each response's tokens were judged by, float32 `[batch, response, vocab]`; hf only.
+
+        `ConfigError`, before anything runs, where they would take more than `max_bytes`.
+        """
+        return response_logits(self, prompts, responses, ends=ends, grad=grad, max_bytes=max_bytes)
+
     def check_options(self, options: Iterable[GenerationOptions]) -> None:
         """Raise what `stream` would raise for these options, `UnsupportedOption` or `BackendError`, before anything is asked with them.
 
@@ -214,12 +248,27 @@ class Engine(LiveWeights):
             finally:
                 self._num_generating -= 1
 
+    def with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
+        """Return what `run` makes of the requests' prompts, while no other call has the backend; `RequestsFailed` where one has none."""
+        with self._lock:
+            job = self._prepare(self._backend, None, range(len(requests)), requests, [options] * len(requests), ())
+            prompts: list[Prompt] = []
+            failures: list[GenerationFailure] = []
+            for i, honoured, _ in job.requests:
+                try:
+                    prompts.append(job.builder.build(i, requests[i], honoured).prompt)
+                except RequestError as error:
+                    failures.append(GenerationFailure("invalid", str(error), error))
+            if failures:
+                raise RequestsFailed(failures, [failure.problem for failure in failures]) from failures[0].error
+            return run(prompts)
+
     def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, list[int]]]:
         """Return which backend runs which positions, and why where it is not the first choice."""
         if self._backend.supports_vlm:
             return [(self._backend, None, list(range(len(requests))))]
-        images = [i for i, request in enumerate(requests) if isinstance(request, VlmGenerationRequest)]
-        texts = [i for i, request in enumerate(requests) if not isinstance(request, VlmGenerationRequest)]
+        images = [i for i, request in enumerate(requests) if _has_images(request)]
+        texts = [i for i, request in enumerate(requests) if not _has_images(request)]
         groups: list[tuple[Backend, str | None, list[int]]] = [(self._backend, None, texts)] if texts else []
         if images:
             reason = f"backend {self.name!r} cannot run image requests with this checkpoint"
@@ -248,8 +297,9 @@ class Engine(LiveWeights):
         plugins: Sequence[GenerationPlugin],
     ) -> _Job:
         """Return what one backend is to do; raises where it could not do it."""
-        types: set[RequestType] = {"vlm" if isinstance(requests[i], VlmGenerationRequest) else "text" for i in positions}
-        is_chat = any(not isinstance(requests[i], TokenGenerationRequest) for i in positions)
+        types: set[RequestType] = {"vlm" if _has_images(requests[i]) else "text" for i in positions}
+        is_chat = any(asked_chat(requests[i]) is not None for i in positions)
+        refuse_scoring(backend, [(requests[i], options[i]) for i in positions], plugins)
         preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
         builder = PromptBuilder(backend, self._chat_template)
         for request_type in types if is_chat else ():
@@ -324,7 +374,8 @@ class Engine(LiveWeights):
             return None
         from evalharness.response_cache import cache_key, is_deterministic  # few runs have a cache
 
-        if not is_deterministic(prepared.prompt.plan, seed_was_given=prepared.options.seed is not None):
+        draws_nothing = prepared.options.seed is not None or prepared.prompt.response_ids is not None
+        if not is_deterministic(prepared.prompt.plan, seed_was_given=draws_nothing):
             cache.counts.not_cacheable += 1
             return None
         facts = prepared.images.identify() if prepared.images is not None else ()
@@ -381,6 +432,10 @@ class Engine(LiveWeights):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _has_images(request: Request) -> bool:
+    return isinstance(asked_chat(request), VlmGenerationRequest)
 
 
 def _warn(message: str) -> None:

@@ -24,6 +24,12 @@ def split_options(options: GenerationOptions, can: Capabilities) -> tuple[Genera
     if options.logprobs and not can.supports_logprobs:
         ignored.append("logprobs=True")
         changes["logprobs"] = False
+    if options.logprobs_kind != "raw" and not can.supports_processed_logprobs:
+        ignored.append(f"logprobs_kind={options.logprobs_kind!r}")
+        changes["logprobs_kind"] = "raw"
+    if options.entropies and not can.supports_entropies:
+        ignored.append("entropies=True")
+        changes["entropies"] = False
     extras = options.extra_generation_kwargs
     unknown = [key for key in extras if key not in can.extra_options]
     if unknown:

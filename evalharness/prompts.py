@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from evalharness import images
@@ -24,6 +24,8 @@ from evalharness.contracts import (
 )
 from evalharness.errors import ImageError, PromptTooLong, RequestError
 from evalharness.generation_plugins import RequestType
+from evalharness.scoring import Chat, ScoringRequest, asked_chat
+from evalharness.scoring_prompts import bare_prompt, check_room, response_ids, text_ids
 from evalharness.stop_policy import StopPlan, resolve_stops
 
 if TYPE_CHECKING:
@@ -31,19 +33,20 @@ if TYPE_CHECKING:
 
 __all__ = ["PreparedRequest", "PromptBuilder", "Request", "check_length", "images_of", "prompt_sha256", "token_ids_sha256"]
 
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest"
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
 
 _SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
 
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A prompt with what is needed to turn its completion into a result."""
+    """A prompt with what is needed to turn its completion into a result; `response_text`: of a given response, as it was given."""
 
     prompt: Prompt
     stops: StopPlan
     options: GenerationOptions
     images: RequestImages | None
+    response_text: str | None = None
 
 
 @dataclass
@@ -84,23 +87,41 @@ class PromptBuilder:
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
         """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
         request_images = images_of(request)
-        if isinstance(request, TokenGenerationRequest):
-            text, token_ids, chat = self._decode(request), tuple(request.prompt_token_ids), None
-        else:
-            owner = self.template_owner("text" if request_images is None else "vlm")
-            text = render_prompt(owner, _without_pictures(request.messages), self._chat_template, tools=request.tools)
-            token_ids = self._token_ids(text)
-            chat = self._chat(request) if request_images is not None else None
+        chat = asked_chat(request)
+        text, token_ids = self._rendered(chat, request_images) if chat is not None else self._without_chat(request)
         self._check_placeholders(text, request_images)
         num_tokens = self._num_tokens(token_ids, request_images)
         plan = self.sampling_plan(options)
         if num_tokens is not None:
             plan.check_prompt_tokens(num_tokens)
-        check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
+        given = self._response_ids(request, options) if isinstance(request, ScoringRequest) else None
+        if given is None:
+            check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
+        else:
+            check_room(num_tokens, len(given), self._backend.max_model_len)
+            plan = replace(plan, seed=None)  # nothing is drawn
         load = request_images.load if request_images is not None else None
-        given_as_ids = isinstance(request, TokenGenerationRequest)
-        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, chat, given_as_ids)
-        return PreparedRequest(prompt, self._stop_plan(options), options, request_images)
+        given_as_ids = isinstance(request.prompt, tuple) if isinstance(request, ScoringRequest) else chat is None
+        call = self._chat(chat) if chat is not None and request_images is not None else None
+        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, given)
+        response = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
+        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response)
+
+    def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...]]:
+        owner = self.template_owner("text" if request_images is None else "vlm")
+        text = render_prompt(owner, _without_pictures(chat.messages), self._chat_template, tools=chat.tools)
+        return text, text_ids(text, self._backend.tokenizer)
+
+    def _without_chat(self, request: Request) -> tuple[str, tuple[int, ...]]:
+        if isinstance(request, TokenGenerationRequest):
+            return self._decode(request), tuple(request.prompt_token_ids)
+        assert isinstance(request, ScoringRequest)
+        assert isinstance(request.prompt, (str, tuple))
+        return bare_prompt(request.prompt, self._backend.tokenizer)
+
+    def _response_ids(self, request: ScoringRequest, options: GenerationOptions) -> tuple[int, ...]:
+        placeholder = getattr(self._backend.processor, "image_token_id", None)
+        return response_ids(request, self._backend.tokenizer, self._eos_token_ids(options), placeholder)
 
     def _decode(self, request: TokenGenerationRequest) -> str:
         """Return the text of a prompt of ids; `RequestError` for ids that cannot be asked."""
@@ -132,16 +153,6 @@ class PromptBuilder:
         if request_type == "vlm":
             return self._backend.processor or self._backend.tokenizer
         return self._backend.tokenizer
-
-    def _token_ids(self, text: str) -> tuple[int, ...]:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            problem = (
-                f"the prompt holds {text[error.start]!r} at character {error.start}, half of a surrogate pair, which no model can read"
-            )
-            raise RequestError(problem) from None
-        return tuple(self._backend.tokenizer.encode(text, add_special_tokens=False))
 
     def sampling_plan(self, options: GenerationOptions) -> SamplingPlan:
         """Return the resolved options; raises `ConfigError` for stops that could never be found."""
@@ -221,6 +232,8 @@ def _sampling_plan(options: GenerationOptions, stops: StopPlan) -> SamplingPlan:
         pad_token_id=options.pad_token_id,
         extra=tuple(sorted(options.extra_generation_kwargs.items())),
         max_prompt_tokens=options.max_prompt_tokens,
+        logprobs_kind=options.logprobs_kind,
+        entropies=options.entropies,
     )
 
 
@@ -235,8 +248,11 @@ def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 def images_of(request: Request) -> RequestImages | None:
     """Return the images of a request in prompt order, None for a text request; raises `RequestError` where they do not fit it."""
-    if isinstance(request, TokenGenerationRequest):
-        return None
+    chat = asked_chat(request)
+    return _images_of_chat(chat) if chat is not None else None
+
+
+def _images_of_chat(request: Chat) -> RequestImages | None:
     parts = _image_parts(request.messages)
     if isinstance(request, TextGenerationRequest):
         if parts:
@@ -283,15 +299,20 @@ def _is_image(part: object) -> TypeGuard[Mapping[str, Any]]:
 
 
 def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the identity of what was asked: SHA-256 (hex) over the rendered prompt and the images' hashes, or over the ids given."""
+    """Return the identity of what was asked: SHA-256 (hex) over the rendered prompt, or the ids given, the images and a given response."""
     if prompt.given_as_ids:
-        return token_ids_sha256(prompt.token_ids)
+        return token_ids_sha256(prompt.token_ids, prompt.response_ids)
     digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass"))
     for fact in facts:
         digest.update(b"\0" + fact["sha256"].encode("ascii"))
+    digest.update(_written_response(prompt.response_ids))
     return digest.hexdigest()
 
 
-def token_ids_sha256(token_ids: Sequence[int]) -> str:
-    """Return the identity of a prompt given as ids: other ids may decode to the same text."""
-    return hashlib.sha256(b"token ids " + " ".join(map(str, token_ids)).encode("ascii")).hexdigest()
+def token_ids_sha256(token_ids: Sequence[int], response_ids: Sequence[int] | None = None) -> str:
+    """Return the identity of a prompt given as ids, and of a given response: other ids may decode to the same text."""
+    return hashlib.sha256(b"token ids " + " ".join(map(str, token_ids)).encode("ascii") + _written_response(response_ids)).hexdigest()
+
+
+def _written_response(response_ids: Sequence[int] | None) -> bytes:
+    return b"" if response_ids is None else b"\0response " + " ".join(map(str, response_ids)).encode("ascii")

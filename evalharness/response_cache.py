@@ -52,6 +52,7 @@ def cache_key(identity: Mapping[str, Any], prompt: Prompt, image_hashes: Sequenc
         "engine": dict(identity),
         "prompt": prompt.text,
         "token_ids": list(prompt.token_ids),
+        "response": None if prompt.response_ids is None else list(prompt.response_ids),
         "images": list(image_hashes),
         "plan": plan,
     }
@@ -179,6 +180,10 @@ def _open(folder: Path) -> sqlite3.Connection:
     return file
 
 
+def _numbers(values: list[float | None] | None) -> tuple[float | None, ...] | None:
+    return None if values is None else tuple(None if value is None else float(value) for value in values)
+
+
 def _completion(value: str) -> Completion | None:
     """Return what was kept, None where the line is damaged."""
     try:
@@ -188,7 +193,8 @@ def _completion(value: str) -> Completion | None:
             token_ids=tuple(map(int, kept["token_ids"])),
             num_prompt_tokens=int(kept["num_prompt_tokens"]),
             stopped_by=kept["stopped_by"],
-            logprobs=None if kept["logprobs"] is None else tuple(map(float, kept["logprobs"])),
+            logprobs=_numbers(kept["logprobs"]),
+            entropies=_numbers(kept.get("entropies")),
             image_grids=tuple((int(t), int(h), int(w)) for t, h, w in kept["image_grids"]),
             stop_name=kept["stop_name"],
             exact_ids=bool(kept["exact_ids"]),

@@ -28,18 +28,20 @@ def result_of(
     ending = finish(completion, prepared.stops, backend.tokenizer, prepared.options.decode)
     plan = prepared.prompt.plan
     facts = prepared.images.facts if prepared.images is not None else ()
-    logprobs = completion.logprobs[: len(ending.token_ids)] if completion.logprobs is not None else None
+    num_ids = len(ending.token_ids)
+    logprobs = completion.logprobs[:num_ids] if completion.logprobs is not None else None
     return GenerationResult(
-        text=postprocess_text(plugins, ending.text),
+        text=postprocess_text(plugins, ending.text) if prepared.response_text is None else prepared.response_text,
         raw_text=ending.raw_text,
         finish_reason=ending.finish_reason,
         stop_reason=ending.stop_reason,
         num_prompt_tokens=completion.num_prompt_tokens,
-        num_completion_tokens=len(ending.token_ids) if completion.exact_ids else completion.num_completion_tokens,
+        num_completion_tokens=num_ids if completion.exact_ids else completion.num_completion_tokens,
         token_ids=ending.token_ids,
         logprobs=logprobs,
-        logprobs_kind="raw" if logprobs is not None else None,
-        seed=plan.seed if plan.temperature > 0 else None,
+        logprobs_kind=plan.logprobs_kind if logprobs is not None else None,
+        entropies=completion.entropies[:num_ids] if completion.entropies is not None else None,
+        seed=plan.seed if plan.temperature > 0 and prepared.prompt.response_ids is None else None,
         backend=backend.name,
         fallback=fallback,
         ignored_options=ignored,

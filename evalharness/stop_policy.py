@@ -100,7 +100,9 @@ def trim_at_stop_id(token_ids: Sequence[int], stop_token_ids: Sequence[int]) -> 
 
 
 def finish(completion: Completion, stops: StopPlan, tokenizer: Any, decode: DecodeOptions) -> Ending:
-    """Return texts, finish reason and exact ids of a completion."""
+    """Return texts, finish reason and exact ids of a completion; of a given response, as it is."""
+    if completion.stopped_by == "given":
+        return _as_given(completion, tokenizer, decode)
     token_ids, ended_by_id = trim_at_stop_id(completion.token_ids, stops.token_ids)
     body = token_ids[:-1] if ended_by_id else token_ids
     text = _decode(tokenizer, body, decode, skip_special_tokens=decode.skip_special_tokens)
@@ -113,6 +115,12 @@ def finish(completion: Completion, stops: StopPlan, tokenizer: Any, decode: Deco
         text, raw_text = text.strip(), raw_text.strip()
     reason, stop_reason = _reason(completion, stops, token_ids[-1] if ended_by_id else None, string)
     return Ending(text, raw_text, reason, stop_reason, token_ids)
+
+
+def _as_given(completion: Completion, tokenizer: Any, decode: DecodeOptions) -> Ending:
+    text = _decode(tokenizer, completion.token_ids, decode, skip_special_tokens=decode.skip_special_tokens)
+    raw_text = _decode(tokenizer, completion.token_ids, decode, skip_special_tokens=False)
+    return Ending(text, raw_text, "scored", None, completion.token_ids)
 
 
 def _reason(completion: Completion, stops: StopPlan, stop_id: int | None, string: str | None) -> tuple[FinishReason, str | int | None]:

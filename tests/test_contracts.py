@@ -113,6 +113,8 @@ FIELDS: dict[str, tuple[type, dict[str, Any], dict[str, str]]] = {
             "eos_token_id": "int?",
             "pad_token_id": "int?",
             "logprobs": "bool",
+            "logprobs_kind": "str",
+            "entropies": "bool",
             "max_prompt_tokens": "int?",
         },
     ),
@@ -146,6 +148,7 @@ RANGES: list[tuple[str, str, Any, str]] = [
     ("preprocess", "max_pixels", 0, "at least 1"),
     ("preprocess", "min_pixels", -5, "at least 1"),
     ("preprocess", "padding_side", "middle", "'left' or 'right'"),
+    ("options", "logprobs_kind", "cooked", "'raw' or 'processed'"),
     ("preprocess", "truncation_side", "Left", "'left' or 'right'"),
     ("model", "model_name_or_path", " \t", "is empty"),
     ("model", "variant", "vision", "'vlm', 'text' or None"),
@@ -618,7 +621,7 @@ def test_a_result_is_pickled_and_copied() -> None:
 
 
 def test_the_finish_reason_is_never_unknown() -> None:
-    assert set(get_args(FinishReason)) == {"stop", "length", "tool"}
+    assert set(get_args(FinishReason)) == {"stop", "length", "tool", "scored"}
 
 
 def test_failures_are_compared_by_kind_and_problem() -> None:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from evalharness.contracts import GenerationFailure, ModelLoadConfig
     from evalharness.generation_plugins import GenerationPlugin
     from evalharness.live_weights import LiveChange
+    from evalharness.scoring import ResponseLogits, ResponseScores
 
-__all__ = ["Backend", "Capabilities", "ChatCall", "Completion", "Prompt", "SamplingPlan"]
+__all__ = ["Backend", "Capabilities", "ChatCall", "Completion", "Prompt", "SamplingPlan", "TensorBackend"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class Capabilities:
 
     supports_vlm: bool = False
     supports_logprobs: bool = True
+    supports_processed_logprobs: bool = False
+    """Whether log-probabilities may be asked for as they are after temperature, penalties and cuts."""
+    supports_entropies: bool = False
+    supports_scoring: bool = False
+    """Whether given responses get their log-probabilities (`ScoringRequest`)."""
+    supports_logits: bool = False
+    """Whether given responses get logits, and gradients through them (`response_tensors`)."""
     supports_hf_hooks: bool = False
     supports_token_watchers: bool = False
     """Whether plugins that `watch` tokens may end rows."""
@@ -65,6 +73,8 @@ class SamplingPlan:
     pad_token_id: int | None
     extra: tuple[tuple[str, Any], ...] = ()
     max_prompt_tokens: int | None = None
+    logprobs_kind: Literal["raw", "processed"] = "raw"
+    entropies: bool = False
 
     def check_prompt_tokens(self, num_tokens: int) -> None:
         """Raise `PromptTooLong` for a prompt, images expanded, of more tokens than were allowed."""
@@ -97,7 +107,8 @@ class Prompt:
     `plan.check_prompt_tokens` itself.
     `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
     pictures early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
-    and `text` is only what they decode to.
+    and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
+    generated then, and `num_tokens` does not count it.
     """
 
     index: int
@@ -108,6 +119,7 @@ class Prompt:
     load_images: Callable[[], list[Image.Image]] | None = None
     chat: ChatCall | None = None
     given_as_ids: bool = False
+    response_ids: tuple[int, ...] | None = None
 
     @property
     def has_images(self) -> bool:
@@ -121,8 +133,9 @@ class Completion:
 
     `stopped_by`: "id" (the last token is one of `plan.stop_token_ids`), "string" (a stop string was completed),
     "plugin" (a generation plugin, or a rule of the engine itself such as vLLM's detection of repetition, ended the row;
-    `stop_name` says which), "length" (the budget is used up).
-    `logprobs`: one raw log-probability per id, natural log, where the plan asked for them. `exact_ids` False: the ids are those
+    `stop_name` says which), "length" (the budget is used up), "given" (the ids are the prompt's `response_ids`).
+    `logprobs`: one log-probability per id, natural log, of the kind that the plan asked for; None for a first token that nothing
+    stands before. `entropies`: likewise, in nats. `exact_ids` False: the ids are those
     of the text, tokenised again, as the backend could not get the ones that were generated; then `num_completion_tokens` is
     how many those were, where that is known.
     """
@@ -130,12 +143,13 @@ class Completion:
     index: int
     token_ids: tuple[int, ...]
     num_prompt_tokens: int
-    stopped_by: Literal["id", "string", "plugin", "length"]
-    logprobs: tuple[float, ...] | None = None
+    stopped_by: Literal["id", "string", "plugin", "length", "given"]
+    logprobs: tuple[float | None, ...] | None = None
     image_grids: tuple[tuple[int, int, int], ...] = field(default=())
     stop_name: str | None = None
     exact_ids: bool = True
     num_completion_tokens: int | None = None
+    entropies: tuple[float | None, ...] | None = None
 
 
 BackendOutput: TypeAlias = "Completion | tuple[int, GenerationFailure]"
@@ -195,4 +209,19 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the model's memory and end all child processes; may be called twice."""
+        ...
+
+
+@runtime_checkable
+class TensorBackend(Protocol):
+    """What a backend has beside `Backend` where `capabilities.supports_logits`: given responses through the model in this process."""
+
+    vocab_size: int
+
+    def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
+        """Return torch tensors; `RequestError` for a prompt that cannot run, `BackendError` where memory is not enough."""
+        ...
+
+    def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:
+        """Return torch tensors; raises as `response_logprobs`."""
         ...

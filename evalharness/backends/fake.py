@@ -5,8 +5,9 @@
     --backend fake --model answers.jsonl                               # rows {"contains": "BBU", "text": "…"}
     --backend fake --model echo                                        # repeats the prompt's last user turn
 
-A script row may also carry `"error": "…"` (an infrastructure failure), `"invalid": "…"` and `"delay_s": 0.1`. The first
-row whose `contains` stands in the prompt answers; a row without `contains` answers everything. Everything behind the
+A script row may also carry `"error": "…"` (an infrastructure failure), `"invalid": "…"` and `"delay_s": 0.1`, and, for given
+responses, `"logprobs"`: one number for each token, or a list with one for each. The first row whose `contains` stands in the prompt
+(with a given response: in prompt and response) answers; a row without `contains` answers everything. Everything behind the
 answer is real: rendering, token counting, images, stop policy, sampling seeds, records.
 """
 
@@ -36,19 +37,26 @@ _TEMPLATE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 
 @dataclass(frozen=True)
 class FakeAnswer:
-    """One scripted answer: a text, or a failure, after `delay_s` seconds. `ends` False leaves out the end token."""
+    """One scripted answer: a text, or a failure, after `delay_s` seconds. `ends` False leaves out the end token.
+
+    `logprobs` answers for a given response: the log-probability of each of its tokens.
+    """
 
     text: str = ""
     error: str | None = None
     invalid: str | None = None
     delay_s: float = 0.0
     ends: bool = True
+    logprobs: float | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         _check("text", self.text, str)
         _check("error", self.error, (str, type(None)))
         _check("invalid", self.invalid, (str, type(None)))
         _check("ends", self.ends, bool)
+        values = self.logprobs if isinstance(self.logprobs, (list, tuple)) else [] if self.logprobs is None else [self.logprobs]
+        if any(isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 0 for value in values):
+            raise ContractValueError(f"answer.logprobs must be a number of at most 0, or a list of them, got {self.logprobs!r}")
         if isinstance(self.delay_s, bool) or not isinstance(self.delay_s, (int, float)) or not 0 <= self.delay_s < math.inf:
             raise ContractValueError(f"answer.delay_s must be a number of seconds of at least 0, got {self.delay_s!r}")
         if self.error is not None and self.invalid is not None:
@@ -130,6 +138,7 @@ class FakeBackend:
         supports_token_watchers=True,
         supports_no_repeat_ngram=True,
         supports_use_cache_off=True,
+        supports_scoring=True,
         extra_options=frozenset({"top_k", "min_p", "min_new_tokens"}),
     )
 
@@ -182,6 +191,8 @@ class FakeBackend:
                 return prompt.index, GenerationFailure("invalid", str(error), error)
             except Exception as error:  # one prompt must not take the others along
                 return prompt.index, GenerationFailure("error", f"preparing the prompt failed: {type(error).__name__}: {error}", error)
+        if prompt.response_ids is not None:
+            return _scored(prompt, prompt.response_ids, answer)
         ids = self.tokenizer.encode(answer.text)
         watchers = RowWatchers(plugins, self.tokenizer, prompt.plan.stop_token_ids)
         return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids, watchers)
@@ -226,6 +237,17 @@ class FakeBackend:
         """Nothing to free."""
 
 
+def _scored(prompt: Prompt, response_ids: tuple[int, ...], answer: FakeAnswer) -> BackendOutput:
+    if answer.logprobs is None:
+        return prompt.index, GenerationFailure("error", "the script has no logprobs for this response; add them to its answer")
+    values = [float(answer.logprobs)] * len(response_ids) if isinstance(answer.logprobs, (int, float)) else list(answer.logprobs)
+    if len(values) != len(response_ids):
+        problem = f"the script has {len(values)} logprobs for a response of {len(response_ids)} tokens (characters)"
+        return prompt.index, GenerationFailure("error", problem)
+    first = () if prompt.token_ids or not values else (None,)  # before a first token of all there is nothing
+    return Completion(prompt.index, response_ids, len(prompt.token_ids), "given", (*first, *values[len(first) :]))
+
+
 def read_script(source: str) -> Answers:
     """Return the answers that a model argument names: `echo`, or a JSONL file of script rows."""
     if source == "echo":
@@ -242,8 +264,9 @@ def read_script(source: str) -> Answers:
         raise CheckpointError(f"{path.name} has no answers; give {_SCRIPT}")
 
     def answer(prompt: Prompt) -> FakeAnswer:
+        given = FakeTokenizer().decode(prompt.response_ids) if prompt.response_ids is not None else ""
         for contains, scripted in rows:
-            if contains is None or contains in prompt.text:
+            if contains is None or contains in prompt.text + given:
                 return scripted
         return FakeAnswer(error=f"no row of {path.name} answers this prompt; add a row without 'contains'")
 
@@ -258,7 +281,7 @@ def _script_row(path: Path, number: int, line: str) -> tuple[str | None, FakeAns
             raise ContractTypeError(f"contains must be a text, got {contains!r}")
         return contains, FakeAnswer(**row)
     except (ValueError, TypeError, AttributeError) as error:
-        known = "contains, text, error, invalid, delay_s, ends"
+        known = "contains, text, error, invalid, delay_s, ends, logprobs"
         raise CheckpointError(f"{path.name}:{number} is no script row ({error}); known keys: {known}") from None
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -33,6 +33,7 @@ from evalharness.backends.hf_memory import (
 )
 from evalharness.backends.hf_row_ends import StopRequested
 from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
+from evalharness.backends.hf_scoring import ScoringRunner, logit_bytes, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf_swapping import HfAdapter, load_in_place, why_not_in_place
 from evalharness.backends.hf_transformers import transformers
 from evalharness.backends.stop_ids import check_stop_ids
@@ -41,6 +42,7 @@ from evalharness.checkpoint_architecture import architecture_difference
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin
+from evalharness.scoring import ResponseLogits, ResponseScores
 
 __all__ = ["HfBackend"]
 
@@ -48,6 +50,9 @@ logger = logging.getLogger(__name__)
 
 WINDOW_SIZE = 1024
 """How many prompts are pulled, without their pictures, to be sorted by length."""
+
+
+Runner: TypeAlias = "BatchRunner | ScoringRunner"
 
 
 class HfBackend:
@@ -77,6 +82,10 @@ class HfBackend:
             supports_token_bans=True,
             supports_no_repeat_ngram=True,
             supports_use_cache_off=True,
+            supports_processed_logprobs=True,
+            supports_entropies=True,
+            supports_scoring=True,
+            supports_logits=True,
             extra_options=EXTRA_OPTIONS,
             vocab_size=self._vocab_size,
         )
@@ -93,6 +102,17 @@ class HfBackend:
     def supports_vlm(self) -> bool:
         """Whether prompts with images can run."""
         return self.capabilities.supports_vlm
+
+    @property
+    def model(self) -> Any:
+        """The loaded torch module, for whoever trains it or takes gradients."""
+        self._require_usable()
+        return self._model
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the model knows."""
+        return self._vocab_size
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts for run.json."""
@@ -153,12 +173,31 @@ class HfBackend:
         for window in windows(prompts, WINDOW_SIZE):
             for group in groups_of_equal_plan(window):
                 self.check_plan(group[0].plan)
+                is_given = group[0].response_ids is not None
+                runs: Runner = ScoringRunner(self._model, runner.should_stop) if is_given else runner
                 if group[0].has_images:
-                    yield from self._run_image_prompts(group, runner)
+                    yield from self._run_image_prompts(group, runs)
                 else:
-                    rows, refused = _sort_out(group, self._text_row, runner)
+                    rows, refused = _sort_out(group, self._text_row, runs)
                     yield from refused
-                    yield from self._run_rows(rows, runner)
+                    yield from self._run_rows(rows, runs)
+
+    def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
+        """Return the scores of the prompts' responses as tensors; see `TensorBackend`."""
+        return padded_logprobs(self._through_model(prompts, grad), len(prompts))
+
+    def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:
+        """Return the logits of the prompts' responses; see `TensorBackend`."""
+        return padded_logits(self._through_model(prompts, grad), len(prompts))
+
+    def _through_model(self, prompts: Sequence[Prompt], grad: bool) -> list[tuple[list[Row], list[torch.Tensor]]]:
+        self._require_usable()
+        batches = []
+        for group in groups_of_equal_plan(prompts):
+            rows = sorted((self._image_row(one) if one.has_images else self._text_row(one) for one in group), key=_length)
+            while rows:
+                batches.append(take_batch(rows, _length, self._fits(group), self._max_padding))
+        return through_model(self._model, batches, grad=grad)
 
     def _require_usable(self) -> None:
         if self._model is None:
@@ -183,6 +222,8 @@ class HfBackend:
 
     def _checked(self, row: Row) -> Row:
         """Return the row, or raise a `RequestError` for one that must not run (an unknown id would take a GPU down)."""
+        if row.prompt.response_ids is not None:
+            return row_to_score(row, self._vocab_size, self.max_model_len)
         num_tokens, num_new = len(row.token_ids), row.prompt.plan.max_new_tokens
         if not num_tokens:
             raise RequestError("the prompt has no tokens")
@@ -196,37 +237,42 @@ class HfBackend:
             )
         return row
 
-    def _run_image_prompts(self, prompts: list[Prompt], runner: BatchRunner) -> Iterator[BackendOutput]:
+    def _run_image_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
         """Open the pictures of one batch at a time; lengths are estimates until then."""
         per_image = largest_image_tokens(self.processor) if self.processor is not None else 0
         placeholder = getattr(self.processor, "image_token_id", None)
 
         def estimate(prompt: Prompt) -> int:
-            return prompt.num_tokens or len(prompt.token_ids) + prompt.token_ids.count(placeholder) * per_image
+            num_tokens = prompt.num_tokens or len(prompt.token_ids) + prompt.token_ids.count(placeholder) * per_image
+            return num_tokens + len(prompt.response_ids or ())
 
         prompts.sort(key=estimate)
         while prompts:
-            batch = take_batch(prompts, estimate, self._fits(prompts[0].plan), self._max_padding)
+            batch = take_batch(prompts, estimate, self._fits(prompts), self._max_padding)
             rows, refused = _sort_out(batch, self._image_row, runner)
             yield from refused
             yield from self._run_rows(rows, runner)
 
-    def _run_rows(self, rows: list[Row], runner: BatchRunner) -> Iterator[BackendOutput]:
+    def _run_rows(self, rows: list[Row], runner: Runner) -> Iterator[BackendOutput]:
         rows.sort(key=_length)
         while rows:
-            yield from self._run_batch(take_batch(rows, _length, self._fits(rows[0].prompt.plan), self._max_padding), runner)
+            yield from self._run_batch(take_batch(rows, _length, self._fits([row.prompt for row in rows]), self._max_padding), runner)
 
-    def _fits(self, plan: SamplingPlan) -> Callable[[int, int], bool]:
+    def _fits(self, prompts: Sequence[Prompt]) -> Callable[[int, int], bool]:
+        is_given, num_new = prompts[0].response_ids is not None, prompts[0].plan.max_new_tokens
         budget = available_bytes(self._model.device)
         if self._known_limit is not None:
             budget = min(budget, self._known_limit)
 
         def fits(num_rows: int, width: int) -> bool:
-            return num_rows <= self._row_cap and self._cost.bytes_for(num_rows, width, plan.max_new_tokens) <= budget
+            needed = self._cost.bytes_for(num_rows, width, 0 if is_given else num_new)
+            if is_given:
+                needed += num_rows * logit_bytes(prompts, width, self._vocab_size)
+            return num_rows <= self._row_cap and needed <= budget
 
         return fits
 
-    def _run_batch(self, batch: list[Row], runner: BatchRunner) -> Iterator[BackendOutput]:
+    def _run_batch(self, batch: list[Row], runner: Runner) -> Iterator[BackendOutput]:
         """Run a batch: in halves when memory is not enough, row by row after any other error."""
         waiting = [batch]
         while waiting:
@@ -244,7 +290,7 @@ class HfBackend:
                 logger.warning("a batch of %d failed (%s); running its rows one by one", len(rows), problem.text)
                 waiting += [[row] for row in reversed(rows)]
 
-    def _attempt(self, rows: list[Row], runner: BatchRunner) -> Generator[BackendOutput, None, tuple[list[Row], _Problem | None]]:
+    def _attempt(self, rows: list[Row], runner: Runner) -> Generator[BackendOutput, None, tuple[list[Row], _Problem | None]]:
         """Yield outputs; return the rows that have none, and what went wrong as plain text, as the exception would keep tensors alive."""
         left = {row.prompt.index: row for row in rows}
         try:
@@ -287,7 +333,7 @@ def _length(row: Row) -> int:
     return len(row.token_ids)
 
 
-def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row], runner: BatchRunner) -> tuple[list[Row], list[BackendOutput]]:
+def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row], runner: Runner) -> tuple[list[Row], list[BackendOutput]]:
     """Return the rows that can run, and the failures of the prompts that cannot."""
     rows: list[Row] = []
     refused: list[BackendOutput] = []

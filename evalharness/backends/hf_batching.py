@@ -22,13 +22,13 @@ def windows(prompts: Iterable[Prompt], size: int) -> Iterator[list[Prompt]]:
 
 
 def groups_of_equal_plan(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
-    """Return the prompts that may share a batch: equal plans apart from the seed, with or without images.
+    """Return the prompts that may share a batch: equal plans apart from the seed, with or without images, scored or generated.
 
     Plans are compared, not hashed: their extras may hold lists.
     """
-    groups: list[tuple[tuple[SamplingPlan, bool], list[Prompt]]] = []
+    groups: list[tuple[tuple[SamplingPlan, bool, bool], list[Prompt]]] = []
     for prompt in prompts:
-        key = (replace(prompt.plan, seed=None), prompt.has_images)
+        key = (replace(prompt.plan, seed=None), prompt.has_images, prompt.response_ids is not None)
         for known, members in groups:
             if known == key:
                 members.append(prompt)

@@ -22,7 +22,7 @@ from evalharness.errors import BackendError
 from evalharness.generation_plugins import GenerationPlugin
 from evalharness.stop_policy import trim_at_stop_id
 
-__all__ = ["BatchRunner", "Row"]
+__all__ = ["BatchRunner", "Row", "collate"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Batch:
         self._model = model
         self._plan = plan = rows[0].prompt.plan
         self._pad_id = _pad_id(plan, tokenizer)
-        self._inputs = _collate(rows, self._pad_id, model.device, model.dtype)
+        self._inputs = collate(rows, self._pad_id, model.device, model.dtype)
         self._width = self._inputs["input_ids"].shape[1]
         prompt_lengths = [self._width] * len(rows)
         own = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
@@ -119,10 +119,19 @@ class _Batch:
 
     def _outputs(self, sequences: torch.Tensor, ended: Sequence[int]) -> list[BackendOutput]:
         new_ids = sequences[ended, self._width :].tolist()
-        logprobs = torch.stack(self._raw.logprobs, dim=1)[ended].tolist() if self._raw.logprobs else [None] * len(ended)
+        logprobs, entropies = (
+            torch.stack(steps, dim=1)[ended].tolist() if steps else [None] * len(ended)
+            for steps in (self._raw.logprobs, self._raw.entropies)
+        )
         broken_at = self._raw.broken_at[ended].tolist()
         return [
-            _output(self.rows[row], new_ids[i], (self._ends.by_string.get(row), self._ends.by_plugin.get(row)), logprobs[i], broken_at[i])
+            _output(
+                self.rows[row],
+                new_ids[i],
+                (self._ends.by_string.get(row), self._ends.by_plugin.get(row)),
+                (logprobs[i], entropies[i]),
+                broken_at[i],
+            )
             for i, row in enumerate(ended)
         ]
 
@@ -146,13 +155,14 @@ def _pad_id(plan: SamplingPlan, tokenizer: Any) -> int:
     return next(int(token_id) for token_id in candidates if token_id is not None)
 
 
-def _collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the model's inputs: ids, mask and per-token values `(rows, width)`, left-padded; image tensors one after another."""
+def collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torch.dtype, *, left: bool = True) -> dict[str, torch.Tensor]:
+    """Return the model's inputs: ids, mask and per-token values `(rows, width)`, padded; image tensors one after another."""
     width = max(len(row.token_ids) for row in rows)
     padding = [width - len(row.token_ids) for row in rows]
 
     def padded(values: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
-        return torch.tensor([[fill] * gap + list(row) for gap, row in zip(padding, values, strict=True)], dtype=torch.long, device=device)
+        filled = [[fill] * gap + list(row) if left else list(row) + [fill] * gap for gap, row in zip(padding, values, strict=True)]
+        return torch.tensor(filled, dtype=torch.long, device=device)
 
     inputs = {
         "input_ids": padded([row.token_ids for row in rows], pad_id),
@@ -183,7 +193,7 @@ def _output(
     row: Row,
     new_ids: Sequence[int],
     ends: tuple[int | None, tuple[int, str] | None],
-    logprobs: Sequence[float] | None,
+    numbers: tuple[Sequence[float] | None, Sequence[float] | None],
     broken_at: int,
 ) -> BackendOutput:
     by_string, (by_plugin, name) = ends[0], ends[1] or (None, None)
@@ -205,7 +215,8 @@ def _output(
         token_ids=token_ids,
         num_prompt_tokens=len(row.token_ids),
         stopped_by=stopped_by,
-        logprobs=tuple(logprobs[:num_tokens]) if logprobs is not None else None,
+        logprobs=tuple(numbers[0][:num_tokens]) if numbers[0] is not None else None,
+        entropies=tuple(numbers[1][:num_tokens]) if numbers[1] is not None else None,
         image_grids=row.image_grids,
         stop_name=name if stopped_by == "plugin" else None,
     )

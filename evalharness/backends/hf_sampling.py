@@ -27,7 +27,9 @@ __all__ = [
     "TokenBans",
     "TokenPicker",
     "check_extras",
+    "entropies_of",
     "processors_for",
+    "warpers_for",
 ]
 
 
@@ -84,24 +86,38 @@ class RawScores(transformers.LogitsProcessor):
     """Keeps what the model itself said, before anything changes it.
 
     `broken_at` (rows,): the first step (from 0) without a usable number to choose by, `NEVER` if there was none; a row
-    that has ended is still computed, so only a step before its end counts. `logprobs`: per step (rows,) float32,
-    natural log.
+    that has ended is still computed, so only a step before its end counts. `logprobs`, raw or processed, and `entropies`: per
+    step (rows,) float32, natural log.
     """
 
     NEVER = 2**31 - 1
 
-    def __init__(self, num_rows: int, device: torch.device, keep_logprobs: bool) -> None:
+    def __init__(
+        self, num_rows: int, device: torch.device, keep_logprobs: bool, *, are_processed: bool = False, keep_entropies: bool = False
+    ) -> None:
         self.broken_at = torch.full((num_rows,), self.NEVER, dtype=torch.int64, device=device)
         self.logprobs: list[torch.Tensor] = []
-        self._keep = keep_logprobs
+        self.entropies: list[torch.Tensor] = []
+        self._keep_raw = keep_logprobs and not are_processed
+        self._keep_processed = keep_logprobs and are_processed
+        self._keep_entropies = keep_entropies
         self._num_steps = 0
-        self._raw: torch.Tensor | None = None  # (rows, vocab)
+        self._kept: torch.Tensor | None = None  # (rows, vocab)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self.note_broken(~torch.isfinite(scores.amax(dim=-1)))  # amax passes NaN on
-        if self._keep:
-            self._raw = scores.float().log_softmax(dim=-1)
+        if self._keep_entropies or self._keep_raw:
+            logprobs = scores.float().log_softmax(dim=-1)
+            if self._keep_entropies:
+                self.entropies.append(entropies_of(logprobs))
+            if self._keep_raw:
+                self._kept = logprobs
         return scores
+
+    def note_processed(self, scores: torch.Tensor) -> None:
+        """Take down the scores (rows, vocab) that the tokens of this step are picked by."""
+        if self._keep_processed:
+            self._kept = scores.float().log_softmax(dim=-1)
 
     def note_broken(self, is_broken: torch.Tensor) -> None:
         """Take down rows (rows,) that have nothing to choose by in this step."""
@@ -111,13 +127,19 @@ class RawScores(transformers.LogitsProcessor):
         """Go on with these rows alone."""
         self.broken_at = self.broken_at[rows]
         self.logprobs = [step[rows] for step in self.logprobs]
+        self.entropies = [step[rows] for step in self.entropies]
 
     def note_tokens(self, tokens: torch.Tensor) -> None:
         """Take down the log-probabilities of this step's tokens (rows,)."""
-        if self._raw is not None:
-            self.logprobs.append(self._raw.gather(1, tokens[:, None]).squeeze(1))
-            self._raw = None
+        if self._kept is not None:
+            self.logprobs.append(self._kept.gather(1, tokens[:, None]).squeeze(1))
+            self._kept = None
         self._num_steps += 1
+
+
+def entropies_of(logprobs: torch.Tensor) -> torch.Tensor:
+    """Return the entropy, in nats, of each distribution (…, vocab) given by its log-probabilities; what is impossible adds nothing."""
+    return -(logprobs.exp() * logprobs.masked_fill(logprobs == -torch.inf, 0.0)).sum(dim=-1)
 
 
 class RepetitionPenalty(transformers.LogitsProcessor):
@@ -235,31 +257,23 @@ class TokenPicker(transformers.LogitsProcessor):
     """
 
     def __init__(self, plan: SamplingPlan, seeds: Sequence[int | None], raw: RawScores) -> None:
-        extra = dict(plan.extra)
         self._raw = raw
         self._temperature = max(plan.temperature, 1e-30)  # what is smaller would be 0 in float32
         self._generators = [random.Random(seed) for seed in seeds] if plan.temperature > 0 else []
-        self._warpers: list[transformers.LogitsProcessor] = []
-        if plan.temperature > 0:
-            if extra.get("top_k"):
-                self._warpers.append(transformers.TopKLogitsWarper(extra["top_k"]))
-            if plan.top_p < 1.0:
-                self._warpers.append(transformers.TopPLogitsWarper(plan.top_p))
-            if extra.get("min_p"):
-                self._warpers.append(transformers.MinPLogitsWarper(float(extra["min_p"])))
-            if extra.get("typical_p", 1.0) < 1.0:
-                self._warpers.append(transformers.TypicalLogitsWarper(float(extra["typical_p"])))
+        self._warpers = warpers_for(plan)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         highest = scores.amax(dim=-1, keepdim=True)
         # Everything banned, or NaN from a plugin. An infinite score is a legal choice for greedy decoding only.
         self._raw.note_broken(~torch.isfinite(highest[:, 0]) if self._generators else ~(highest[:, 0] > -torch.inf))
         if not self._generators:
+            self._raw.note_processed(scores)
             self._raw.note_tokens(scores.argmax(dim=-1))
             return scores
         scores = (scores - highest) / self._temperature  # the highest is 0: a tiny temperature cannot overflow
         for warper in self._warpers:
             scores = warper(input_ids, scores)
+        self._raw.note_processed(scores)
         tokens = self._draw(scores)
         self._raw.note_tokens(tokens)
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
@@ -277,6 +291,23 @@ class TokenPicker(transformers.LogitsProcessor):
         return torch.searchsorted(cumulated, target, right=True).squeeze(1).clamp_(max=scores.shape[-1] - 1)
 
 
+def warpers_for(plan: SamplingPlan) -> list[Any]:
+    """Return what cuts a distribution after temperature, in order; nothing where the plan is greedy."""
+    extra = dict(plan.extra)
+    if plan.temperature == 0:
+        return []
+    warpers: list[Any] = []
+    if extra.get("top_k"):
+        warpers.append(transformers.TopKLogitsWarper(extra["top_k"]))
+    if plan.top_p < 1.0:
+        warpers.append(transformers.TopPLogitsWarper(plan.top_p))
+    if extra.get("min_p"):
+        warpers.append(transformers.MinPLogitsWarper(float(extra["min_p"])))
+    if extra.get("typical_p", 1.0) < 1.0:
+        warpers.append(transformers.TypicalLogitsWarper(float(extra["typical_p"])))
+    return warpers
+
+
 def processors_for(
     plan: SamplingPlan,
     prompts: Sequence[Sequence[int]],
@@ -288,7 +319,7 @@ def processors_for(
     extra = dict(plan.extra)
     num_rows, width = attention_mask.shape
     device = attention_mask.device
-    raw = RawScores(num_rows, device, plan.logprobs)
+    raw = RawScores(num_rows, device, plan.logprobs, are_processed=plan.logprobs_kind == "processed", keep_entropies=plan.entropies)
     processors: list[Any] = [raw]
     if plan.repetition_penalty != 1.0:
         processors.append(RepetitionPenalty(plan.repetition_penalty, attention_mask))

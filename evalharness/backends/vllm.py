@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
 from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
 from evalharness.backends.vllm_rendering import PromptsAhead, pixel_bytes
 from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, WatchedTokens, completion_of, sampling_params
+from evalharness.backends.vllm_scoring import check_length, completion_of_response, nothing_to_score, scoring_params
 from evalharness.backends.vllm_settings import (
     ENVIRONMENT,
     RENDER_THREADS,
@@ -119,6 +120,7 @@ class VllmBackend:
         self.capabilities = Capabilities(
             supports_vlm=self.supports_vlm,
             supports_logprobs=True,
+            supports_scoring=True,
             supports_hf_hooks=False,
             supports_token_watchers=True,
             supports_token_bans=False,
@@ -182,6 +184,8 @@ class VllmBackend:
                     added = self._add(prompt, render, watching)
                     if isinstance(added, GenerationFailure):
                         yield prompt.index, added
+                    elif isinstance(added, Completion):
+                        yield added
                     else:
                         running[added[0]] = added[1]
                         self._num_pixel_bytes += added[1].num_bytes
@@ -208,6 +212,9 @@ class VllmBackend:
             self._num_pixel_bytes -= row.num_bytes
             if not output.finished:
                 self._engine.abort([output.request_id])
+            if row.prompt.response_ids is not None:
+                yield completion_of_response(row.prompt, output, row.grids)
+                continue
             yield completion_of(row.prompt, output, row.grids, row.watched)
 
     def _has_room(self, prompt: Prompt, num_running: int) -> bool:
@@ -215,13 +222,16 @@ class VllmBackend:
 
     def _add(
         self, prompt: Prompt, render: Callable[[], tuple[Any, tuple[ImageGrid, ...]]], watching: Sequence[GenerationPlugin]
-    ) -> tuple[str, _Running] | GenerationFailure:
+    ) -> tuple[str, _Running] | GenerationFailure | Completion:
         """Hand one prompt to the engine core; return its request id and what is kept of it, or why it cannot run.
 
         Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
         """
-        params = sampling_params(prompt.plan, vocab_size=self._vocab_size, is_watched=bool(watching))
+        given = prompt.response_ids is not None
+        params = scoring_params() if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, is_watched=bool(watching))
         request_id = f"evalharness-{next(_request_numbers)}"
+        if given and not prompt.has_images and (known := nothing_to_score(prompt, len(prompt.token_ids + (prompt.response_ids or ())))):
+            return known
         try:
             engine_input, grids = render()
         except RequestError as error:
@@ -229,6 +239,8 @@ class VllmBackend:
         except Exception as error:
             text = f"preparing the prompt failed: {type(error).__name__}: {error}"
             return GenerationFailure("error", text, BackendError(text))
+        if given and (known := nothing_to_score(prompt, len(engine_input["prompt_token_ids"]))) is not None:
+            return known
         try:
             self._engine.add(request_id, engine_input, params)
         except RequestError as error:
@@ -239,15 +251,21 @@ class VllmBackend:
     def _render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
         if prompt.load_images is None:
-            self._check_length(len(prompt.token_ids), prompt.plan)
-            return self._engine.render({"prompt_token_ids": list(prompt.token_ids)}), ()
+            token_ids = prompt.token_ids + (prompt.response_ids or ())
+            self._check_length(len(token_ids), prompt)
+            return self._engine.render({"prompt_token_ids": list(token_ids)}), ()
         if self._images is None:
             raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
         engine_input, grids = self._images.render(prompt)
-        self._check_length(len(engine_input["prompt_token_ids"]), prompt.plan)
+        self._check_length(len(engine_input["prompt_token_ids"]), prompt)
         return engine_input, grids
 
-    def _check_length(self, num_prompt_tokens: int, plan: SamplingPlan) -> None:
+    def _check_length(self, num_prompt_tokens: int, prompt: Prompt) -> None:
+        plan = prompt.plan
+        if prompt.response_ids is not None:
+            plan.check_prompt_tokens(num_prompt_tokens - len(prompt.response_ids))
+            check_length(num_prompt_tokens, len(prompt.response_ids), self.max_model_len)
+            return
         plan.check_prompt_tokens(num_prompt_tokens)
         if self.max_model_len is not None and num_prompt_tokens + plan.max_new_tokens > self.max_model_len:
             raise PromptTooLong(

@@ -52,10 +52,12 @@ class ImagePrompts:
         num_placeholders = prompt.token_ids.count(self._image_token_id) if self._image_token_id is not None else len(images)
         if num_placeholders != len(images):
             raise ImageError(f"the prompt has {num_placeholders} image placeholders and {len(images)} images; they must come out even")
-        engine_input = self._render(prompt.token_ids, images)
+        response_ids = prompt.response_ids or ()
+        engine_input = self._render(prompt.token_ids + response_ids, images)
         self._check_tokens(engine_input, sizes)
-        if prompt.num_tokens is not None and len(engine_input["prompt_token_ids"]) != prompt.num_tokens:
-            raise BackendError(f"vLLM made {len(engine_input['prompt_token_ids'])} prompt tokens where {prompt.num_tokens} are right")
+        num_tokens = len(engine_input["prompt_token_ids"]) - len(response_ids)
+        if prompt.num_tokens is not None and num_tokens != prompt.num_tokens:
+            raise BackendError(f"vLLM made {num_tokens} prompt tokens where {prompt.num_tokens} are right")
         with self._lock:
             return engine_input, self._grids(engine_input, images)
 

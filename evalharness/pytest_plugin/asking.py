@@ -28,16 +28,17 @@ from evalharness.contracts import (
     VlmGenerationRequest,
 )
 from evalharness.errors import EvalHarnessError, RequestError
+from evalharness.scoring import ScoringRequest
 
 __all__ = ["MAX_STEPS", "CaseRequest", "Next", "Outcome", "Request", "Step", "asks_in_steps", "is_async", "last_frame"]
 
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest"
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
 
 MAX_STEPS = 1000
 """A generator that has asked so many steps without coming to its question never will."""
-_REQUESTS = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest)
-_QUESTION = "a TextGenerationRequest, VlmGenerationRequest or TokenGenerationRequest"
+_REQUESTS = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)
+_QUESTION = "a TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest or ScoringRequest"
 _STEP = "a step is (list of requests, GenerationOptions) or (list of requests, list with the options of each)"
 
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evalharness.cases import Case
-from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import GenerationFailure, GenerationResult, TokenGenerationRequest
 from evalharness.errors import EvalHarnessError
 from evalharness.images import image_sha256
 from evalharness.pytest_plugin.asking import CaseRequest, Request, Step
 from evalharness.recorded import outcome_of
 from evalharness.run_records import CaseRecords, Recorded
+from evalharness.scoring import Chat, ScoringRequest, asked_chat
 
 __all__ = ["PromptChange", "case_changes", "prompt_change"]
 
@@ -69,12 +70,14 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
 
 
 def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
-    from evalharness.prompts import images_of, token_ids_sha256  # brings what engines need, and most runs compare nothing
+    from evalharness.prompts import images_of  # brings what engines need, and most runs compare nothing
 
-    if isinstance(request, TokenGenerationRequest):
-        same = token_ids_sha256(request.prompt_token_ids) == made.prompt_sha256
-        return None if same else PromptChange("the token ids of its prompt would be others now")
-    texts = [*_texts(request.messages), *_offered(request)]
+    chat = asked_chat(request)
+    if isinstance(request, ScoringRequest) and not _same_response(request, made):
+        return PromptChange("the response that is scored would be another now")
+    if chat is None:
+        return _without_chat(request, made)
+    texts = [*_texts(chat.messages), *_offered(chat)]
     if any(text.strip() not in made.prompt_text for text in texts):
         return PromptChange("the text of its prompt would be another now")
     try:
@@ -85,7 +88,28 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
     return None if now == [image.get("sha256") for image in made.images] else PromptChange("its images would be others now")
 
 
-def _offered(request: TextGenerationRequest | VlmGenerationRequest) -> list[str]:
+def _same_response(request: ScoringRequest, made: GenerationResult) -> bool:
+    if isinstance(request.response, str):
+        return request.response == made.text
+    ids = made.token_ids
+    return ids[: len(request.response)] == request.response and len(ids) == len(request.response) + request.ends
+
+
+def _without_chat(request: Request, made: GenerationResult) -> PromptChange | None:
+    from evalharness.prompts import token_ids_sha256
+
+    if isinstance(request, TokenGenerationRequest):
+        same = token_ids_sha256(request.prompt_token_ids) == made.prompt_sha256
+        return None if same else PromptChange("the token ids of its prompt would be others now")
+    assert isinstance(request, ScoringRequest)
+    if isinstance(request.prompt, str):
+        return None if request.prompt == made.prompt_text else PromptChange("the text of its prompt would be another now")
+    assert isinstance(request.prompt, tuple)
+    same = token_ids_sha256(request.prompt, made.token_ids) == made.prompt_sha256
+    return None if same else PromptChange("the token ids of its prompt would be others now")
+
+
+def _offered(request: Chat) -> list[str]:
     """Return the names of the tools that are offered."""
     if not request.tools:
         return []

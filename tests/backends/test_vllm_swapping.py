@@ -45,7 +45,7 @@ def answers(engine: Engine) -> list[tuple[str, Sequence[float]]]:
     ]
     pictures = [stage_a.request(case) for case in stage_a.load_cases(FIXTURES / "site_photos")[::60]]
     results = [*engine.generate_text_batch(verdicts, options), *engine.generate_vlm_batch(pictures, options)]
-    return [(result.raw_text, result.logprobs or ()) for result in results]
+    return [(result.raw_text, [value for value in result.logprobs or () if value is not None]) for result in results]
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def asked_alone(engine: Engine, texts: Sequence[TextGenerationRequest], pictures
     options = GenerationOptions(max_new_tokens=64, temperature=0.0, logprobs=True)
     results = [result for request in texts for result in engine.generate_text_batch([request], options)]
     results += [result for request in pictures for result in engine.generate_vlm_batch([request], options)]
-    return [(result.raw_text, result.logprobs or ()) for result in results]
+    return [(result.raw_text, [value for value in result.logprobs or () if value is not None]) for result in results]
 
 
 def default_cases(engine: Engine) -> Answers:

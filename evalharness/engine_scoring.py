@@ -1,0 +1,102 @@
+"""Scores of given responses, asked of an engine: `Engine.get_logprobs` and `Engine.get_logits`.
+
+Without gradients they are requests like any other and go through `Engine.stream`, on every backend that can. Tensors (logits, gradients)
+come from the backend that has the model in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from evalharness.backends.base import Backend, Prompt, TensorBackend
+from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult
+from evalharness.errors import CapabilityError, ConfigError, ContractValueError, RequestsFailed
+from evalharness.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
+from evalharness.scoring_prompts import check_options
+
+if TYPE_CHECKING:
+    from evalharness.engine import Engine
+
+__all__ = ["MAX_LOGIT_BYTES", "refuse_scoring", "response_logits", "response_logprobs"]
+
+MAX_LOGIT_BYTES = 2 * 1024**3
+"""How large the answer of `get_logits` may be unless another size is allowed: 2 GiB is 3,500 tokens of a vocabulary of 150,000."""
+_FLOAT32_BYTES = 4
+
+
+def refuse_scoring(backend: Backend, asked: Sequence[tuple[Any, GenerationOptions]], plugins: Sequence[Any]) -> None:
+    """Raise `CapabilityError` or `UnsupportedOption` where given responses are to be scored and cannot be, before anything runs."""
+    options = {id(one): one for request, one in asked if isinstance(request, ScoringRequest)}
+    if not options:
+        return
+    if not backend.capabilities.supports_scoring:
+        raise CapabilityError(f"backend {backend.name!r} cannot score given responses; use --backend hf or vllm")
+    if plugins:
+        raise CapabilityError("generation plugins act on what is generated, and a given response is not; leave them out")
+    for one in options.values():
+        check_options(one)
+
+
+def response_logprobs(
+    engine: Engine,
+    prompts: Sequence[Chat | TokenIds],
+    responses: Sequence[TokenIds],
+    options: GenerationOptions,
+    *,
+    ends: bool,
+    grad: bool,
+) -> ResponseScores:
+    """See `Engine.get_logprobs`."""
+    requests = _requests(prompts, responses, ends)
+    if not grad:
+        outcomes: dict[int, Any] = dict(engine.stream(requests, options))
+        return scores_of(_results([outcomes[index] for index in range(len(requests))]))
+    backend = _tensor_backend(engine.backend, "give gradients")
+    return engine.with_prompts(
+        requests, options, lambda made: replace(backend.response_logprobs(made, grad=True), weight_version=engine.weight_version)
+    )
+
+
+def response_logits(
+    engine: Engine, prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds], *, ends: bool, grad: bool, max_bytes: int
+) -> ResponseLogits:
+    """See `Engine.get_logits`."""
+    requests = _requests(prompts, responses, ends)
+    backend = _tensor_backend(engine.backend, "give logits")
+
+    def run(made: Sequence[Prompt]) -> ResponseLogits:
+        shape = (len(made), max((len(prompt.response_ids or ()) for prompt in made), default=0), backend.vocab_size)
+        num_bytes = shape[0] * shape[1] * shape[2] * _FLOAT32_BYTES
+        if num_bytes > max_bytes:
+            raise ConfigError(
+                f"the logits {list(shape)} in float32 would take {num_bytes:,} bytes, more than max_bytes={max_bytes:,}; "
+                "ask for fewer or shorter responses at once, use get_logprobs, or allow more"
+            )
+        return replace(backend.response_logits(made, grad=grad), weight_version=engine.weight_version)
+
+    return engine.with_prompts(requests, GenerationOptions(), run)
+
+
+def _requests(prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds], ends: bool) -> list[ScoringRequest]:
+    for name, given in (("prompts", prompts), ("responses", responses)):
+        if isinstance(given, str):
+            raise ContractValueError(f"{name} must be a list, one per pair, got one text: {given[:80]!r}")
+    if len(prompts) != len(responses):
+        raise ContractValueError(f"{len(prompts)} prompts but {len(responses)} responses; give one response for each prompt")
+    return [ScoringRequest(prompt, response, ends) for prompt, response in zip(prompts, responses, strict=True)]
+
+
+def _tensor_backend(backend: Backend, what: str) -> TensorBackend:
+    if not backend.capabilities.supports_logits:
+        raise CapabilityError(f"backend {backend.name!r} cannot {what}: its model is not a torch module of this process; use --backend hf")
+    assert isinstance(backend, TensorBackend)
+    return backend
+
+
+def _results(outcomes: Sequence[GenerationResult | GenerationFailure]) -> list[GenerationResult]:
+    failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
+    if failures:
+        raise RequestsFailed(outcomes, [failure.problem for failure in failures]) from failures[0].error
+    return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
