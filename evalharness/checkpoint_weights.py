@@ -25,6 +25,7 @@ __all__ = [
     "base_shapes",
     "find_weights",
     "fingerprint_checkpoint",
+    "fingerprint_weights",
     "read_head",
     "tensors_of",
 ]
@@ -174,6 +175,18 @@ def fingerprint_checkpoint(folder: Path, weights: Weights) -> str:
         content = (folder / name).read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
         digest.update(content)
+    _digest_weights(digest, folder, weights)
+    return digest.hexdigest()
+
+
+def fingerprint_weights(folder: Path, weights: Weights) -> str:
+    """Return the SHA-256 (hex) of the weight files alone, as far as they go into the fingerprint of a checkpoint."""
+    digest = hashlib.sha256()
+    _digest_weights(digest, folder, weights)
+    return digest.hexdigest()
+
+
+def _digest_weights(digest: Any, folder: Path, weights: Weights) -> None:
     for name in weights.files:
         size = (folder / name).stat().st_size
         digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
@@ -182,7 +195,6 @@ def fingerprint_checkpoint(folder: Path, weights: Weights) -> str:
                 digest.update(file.read())
             else:
                 _digest_blocks(digest, file, size, weights.heads.get(name))
-    return digest.hexdigest()
 
 
 def _digest_blocks(digest: Any, file: BinaryIO, size: int, head: Mapping[str, Any] | None) -> None:

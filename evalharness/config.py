@@ -238,6 +238,14 @@ OPTIONS: tuple[Option, ...] = (
         only_for=("openai",),
     ),
     Option(
+        "adapter_dir",
+        Folder(),
+        "Folder that a server on another machine sees under the same path, for copies of adapters while it has them (default: this "
+        "machine's temporary files)",
+        metavar="FOLDER",
+        only_for=("openai",),
+    ),
+    Option(
         "hang_timeout",
         Number(integer=False, minimum=0),
         "Seconds without a sign of life after which a worker (-n) is killed and its work goes on elsewhere; six times as many where it "

@@ -200,7 +200,8 @@ class VllmEngineOptions:
 class ServerOptions:
     """Which server answers (backend `openai`), and how patiently it is asked. Keys come from the environment, never from here.
 
-    `server` is its kind: vllm, sglang, trtllm, mlx, max or openai. `base_url` None: this machine, at that kind's port.
+    `server` is its kind: vllm, sglang, trtllm, mlx, max or openai. `base_url` None: this machine, at that kind's port. `adapter_dir`:
+    where copies of adapters are put for it to read, a folder that it sees under the same path; None: this machine's temporary files.
     """
 
     server: str = "vllm"
@@ -209,9 +210,11 @@ class ServerOptions:
     concurrency: int = 64
     request_timeout_s: float = 120.0
     max_attempts: int = 3
+    adapter_dir: str | None = None
 
     def __post_init__(self) -> None:
         check_text("server.server", self.server)
+        check_text("server.adapter_dir", self.adapter_dir, optional=True)
         check_text("server.base_url", self.base_url, optional=True)
         check_text("server.served_model", self.served_model, optional=True)
         check_integer("server.concurrency", self.concurrency, minimum=1)

@@ -13,18 +13,23 @@ import os
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
 from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.openai_adapters import ServerAdapters
 from evalharness.backends.openai_client import HttpClient, RefusedRequest
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
+from evalharness.backends.openai_models import check_weights, find_model, listed_models
 from evalharness.backends.openai_payload import chat_body, check_plan, completion_body, completion_of
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.config_sources import API_KEY
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, ServerOptions, VlmPreprocessOptions
-from evalharness.errors import BackendError, ConfigError, RequestError
+from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError
 from evalharness.generation_plugins import GenerationPlugin, preflight
+from evalharness.live_weights import WeightReport
 
 __all__ = ["OpenAIBackend"]
 
@@ -42,14 +47,14 @@ class OpenAIBackend:
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: ServerOptions) -> None:
         url = base_url(options.server, options.base_url)
         self._flavour_name, self._flavour = options.server, FLAVOURS[options.server]
-        if config.adapter_path is not None:
-            raise ConfigError("backend 'openai' loads no adapters; serve it, name it with --served-model and give its base with --model")
         if config.torch_dtype is not None:
             raise ConfigError(f"backend 'openai' cannot choose a dtype ({config.torch_dtype}): it is the server's; leave --dtype out")
         if (preprocess.max_pixels, preprocess.min_pixels) != (None, None):
             raise ConfigError("backend 'openai' cannot set a pixel budget: it is the server's; start it with one, or leave the option out")
         self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
         self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
+        self._config = config
+        self._adapters: ServerAdapters | None = None
         self._concurrency = options.concurrency
         self._ids_refused = False
         self._client = HttpClient(
@@ -60,7 +65,7 @@ class OpenAIBackend:
             max_attempts=options.max_attempts,
         )
         try:
-            self._model, self.max_model_len = self._find_model(options.served_model)
+            self._start(config, options)
         except BaseException:
             self.close()
             raise
@@ -68,23 +73,30 @@ class OpenAIBackend:
             supports_vlm=self.supports_vlm,
             supports_logprobs=self._flavour.token_ids,
             extra_options=frozenset(self._flavour.extras),
+            live=frozenset({"adapter"}) if self._adapters is not None else frozenset(),
             vocab_size=declared_vocab_size(config.model_name_or_path, self.tokenizer),
         )
 
-    def _find_model(self, wanted: str | None) -> tuple[str, int | None]:
-        """Return the served model's name and context, from the server's list."""
-        listed = self._client.ask("/v1/models")
-        models = listed.get("data") if isinstance(listed, Mapping) else None
-        if not isinstance(models, list) or not all(isinstance(model, Mapping) and isinstance(model.get("id"), str) for model in models):
-            raise BackendError(f"{self._client.url}/v1/models lists no models; is this a server of OpenAI's form?")
-        names = [model["id"] for model in models]
-        if wanted is None and len(names) != 1:
-            raise ConfigError(f"the server has {len(names)} models; name one with --served-model: {', '.join(names[:20])}")
-        if wanted is not None and wanted not in names:
-            raise ConfigError(f"the server has no model {wanted!r}; it has: {', '.join(names[:20]) or 'none'}")
-        model = models[names.index(wanted) if wanted is not None else 0]
-        length = model.get("max_model_len")
-        return model["id"], length if isinstance(length, int) and length > 0 else None
+    def _start(self, config: ModelLoadConfig, options: ServerOptions) -> None:
+        """Find the model, and bring the adapter if there is one to bring."""
+        served = find_model(self._client, options.served_model)
+        check_weights(served, config, self._client.url)
+        self.max_model_len: int | None = served.max_model_len
+        way = self._flavour.adapters if not served.is_adapter else None
+        self._model = served.name
+        folder = Path(options.adapter_dir) if options.adapter_dir is not None else None
+        if way is not None:
+            self._adapters = ServerAdapters(self._client, way, served.name, folder, self._listed)
+            if config.adapter_path is not None:
+                self._adapters.load(Path(config.adapter_path), Path(config.model_name_or_path))
+        elif config.adapter_path is not None and options.served_model is None:
+            raise ConfigError(
+                f"server {options.server!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and name it "
+                "with --served-model"
+            )
+
+    def _listed(self) -> frozenset[str]:
+        return frozenset(model.name for model in listed_models(self._client))
 
     @property
     def supports_vlm(self) -> bool:
@@ -102,6 +114,8 @@ class OpenAIBackend:
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`. One failure takes no other along."""
         preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
+        if self._adapters is not None and self._adapters.problem is not None:
+            raise BackendError(f"the server cannot be asked: {self._adapters.problem}")
         return self._generate(iter(prompts), should_stop)
 
     def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
@@ -137,13 +151,14 @@ class OpenAIBackend:
     def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done) -> None:
         as_text = self._ids_refused or not self._flavour.token_ids
         common: dict[str, Any] = {"tokenizer": self.tokenizer, "eos_token_ids": self.eos_token_ids}
+        model, fields = (self._adapters.model, self._adapters.fields) if self._adapters is not None else (self._model, {})
         if prompt.load_images is not None and prompt.chat is not None:
             path = "/v1/chat/completions"
-            body = chat_body(prompt, prompt.chat, prompt.load_images(), self._flavour, self._model, **common)
+            body = chat_body(prompt, prompt.chat, prompt.load_images(), self._flavour, model, **common)
         else:
             path = "/v1/completions"
-            body = completion_body(prompt, self._flavour, self._model, as_text=as_text, **common)
-        future = self._client.submit(path, body)
+            body = completion_body(prompt, self._flavour, model, as_text=as_text, **common)
+        future = self._client.submit(path, {**body, **fields})
         running[prompt.index] = future
         future.add_done_callback(lambda ended: done.put((prompt, as_text, ended)))
 
@@ -160,17 +175,67 @@ class OpenAIBackend:
     def _read(self, prompt: Prompt, as_text: bool, future: Future[Any]) -> BackendOutput:
         exact = prompt.has_images or not as_text
         try:
-            return completion_of(future.result(), prompt, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids, exact_prompt=exact)
+            answer = future.result()
+            self._check_who_answered(answer)
+            return completion_of(answer, prompt, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids, exact_prompt=exact)
         except Exception as error:  # whatever a server says concerns the request that it says it to
             return prompt.index, _failure(error)
 
+    def _check_who_answered(self, answer: Any) -> None:
+        told = answer.get("model") if isinstance(answer, Mapping) else None
+        if self._adapters is not None and told == self._model != self._adapters.model:
+            raise BackendError(f"the server answered with {told!r}, the base, instead of the adapter {self._adapters.model!r}")
+
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return that a server keeps the weights it has."""
-        return "a server keeps the weights it has"
+        """Return why a checkpoint cannot take the place of the one in force: of the weights a server has, only adapters change."""
+        if config.model_name_or_path != self._config.model_name_or_path:
+            return "a server keeps the weights it has"
+        if config.adapter_path != self._config.adapter_path and self._adapters is None:
+            return f"server {self._flavour_name!r} cannot be told to load adapters"
+        return None
 
     def swap(self, config: ModelLoadConfig) -> None:
-        """Raise `BackendError`: see `why_not_swap`."""
-        raise BackendError(f"{config.model_name_or_path} cannot be put into a server from here: it keeps the weights it has")
+        """Put another adapter of the same base in force, or none; `BackendError`: see `why_not_swap`."""
+        problem = self.why_not_swap(config)
+        if problem is not None:
+            raise BackendError(f"{config.model_name_or_path} cannot be put into a server from here: {problem}")
+        if self._adapters is not None and config.adapter_path is not None:
+            self.load_adapter(config.adapter_path)
+        elif self._adapters is not None:
+            self._adapters.unload()
+        self._config = config
+
+    def load_adapter(self, path: str) -> WeightReport:
+        """Bring an adapter to the server and have it answer from now on; see `ServerAdapters.load`."""
+        assert self._adapters is not None  # else `Capabilities.live` is empty
+        adapter = self._adapters.load(Path(path), Path(self._config.model_name_or_path))
+        self._config = replace(self._config, adapter_path=path)
+        return WeightReport(path, 2 * len(adapter.weights), adapter=adapter.to_json())
+
+    def unload_adapter(self) -> WeightReport:
+        """Have the base answer again; `CapabilityError` where no adapter was brought."""
+        assert self._adapters is not None
+        if self._adapters.adapter is None and self._adapters.problem is None:
+            raise CapabilityError("there is no adapter to take off: the server's base answers")
+        self._adapters.unload()
+        self._config = replace(self._config, adapter_path=None)
+        return WeightReport(self._config.model_name_or_path, 0)
+
+    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
+        """Refuse: see `Capabilities.live`."""
+        raise CapabilityError("a server keeps the checkpoint that it was started with")
+
+    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
+        """Refuse: see `Capabilities.live`."""
+        raise CapabilityError("tensors cannot be sent to a server; save them as an adapter (peft's save_pretrained) and load that")
+
+    def sleep(self) -> None:
+        """Refuse: see `Capabilities.live`."""
+        raise CapabilityError("a server is not put to sleep from here")
+
+    def wake(self, tags: Sequence[str] | None) -> None:
+        """Refuse: see `Capabilities.live`."""
+        raise CapabilityError("a server is not woken from here")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts: server, model, and how often requests were sent again or refused. No key is among them."""
@@ -181,10 +246,14 @@ class OpenAIBackend:
             "concurrency": self._concurrency,
             "prompts_as_text": self._ids_refused or not self._flavour.token_ids,
             **vars(self._client.counts),
+            **(self._adapters.describe() if self._adapters is not None else {}),
         }
 
     def close(self) -> None:
         """Give up what still waits and close the connections; may be called twice."""
+        if self._adapters is not None:
+            self._adapters.close()
+            self._adapters = None
         self._client.close()
 
 

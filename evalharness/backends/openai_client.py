@@ -80,12 +80,28 @@ class HttpClient:
         """
         return asyncio.run_coroutine_threadsafe(self._ask(path, body), self._loop)
 
+    def tell(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> tuple[int, str]:
+        """Return status and text of the answer to a POST that changes the server; `BackendError` where none comes.
+
+        It is sent once: what a server may have begun to load it must not be told to load again.
+        """
+        return asyncio.run_coroutine_threadsafe(self._tell(path, body, timeout_s or self._timeout_s), self._loop).result()
+
+    async def _tell(self, path: str, body: Mapping[str, Any], timeout_s: float) -> tuple[int, str]:
+        self.counts.num_requests += 1
+        try:
+            answer = await asyncio.wait_for(self._send(path, _json(body)), timeout_s)
+        except (httpx.RequestError, asyncio.TimeoutError) as error:
+            raise BackendError(f"{self.url}{path} gave no answer ({_what(error)})") from error
+        self.counts.num_refused += answer.status_code != 200
+        return answer.status_code, redactor().text(answer.text)
+
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the server's answer; see `submit`."""
         return self.submit(path, body).result()
 
     async def _ask(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        content = None if body is None else json.dumps(body, allow_nan=False).encode("ascii")
+        content = None if body is None else _json(body)
         wait_s = _BACKOFF_S
         for attempt in range(1, self._max_attempts + 1):
             self.counts.num_requests += 1
@@ -114,6 +130,13 @@ class HttpClient:
         return await self._http.request(method, self.url + path, content=content, headers={"Content-Type": "application/json"})
 
     def _read(self, answer: httpx.Response, attempts: int) -> Any:
+        self._check_status(answer, attempts)
+        try:
+            return json.loads(answer.content, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise BackendError(f"{self.url} answered with something that is no JSON ({error}): {_body(answer)}") from error
+
+    def _check_status(self, answer: httpx.Response, attempts: int) -> None:
         if answer.status_code in _SAMPLES_FAULT:
             self.counts.num_refused += 1
             raise RefusedRequest(f"the server refuses this request ({answer.status_code}): {_body(answer)}", answer.status_code)
@@ -121,10 +144,6 @@ class HttpClient:
             hint = "; is its key in EVALHARNESS_API_KEY?" if answer.status_code in (401, 403) else ""
             times = f" after {attempts} attempts" if attempts > 1 else ""
             raise BackendError(f"{self.url} answered with status {answer.status_code}{times}: {_body(answer)}{hint}")
-        try:
-            return json.loads(answer.content, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
-            raise BackendError(f"{self.url} answered with something that is no JSON ({error}): {_body(answer)}") from error
 
     def close(self) -> None:
         """Give up what still waits, and end the thread; may be called twice."""
@@ -141,6 +160,10 @@ class HttpClient:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)  # else the loop would stop before their futures hear of it
         await self._http.aclose()
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, allow_nan=False).encode("ascii")
 
 
 def _refuse(name: str) -> Any:

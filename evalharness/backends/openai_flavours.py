@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from evalharness.errors import ConfigError
 from evalharness.suggestions import did_you_mean
 
-__all__ = ["FLAVOURS", "Flavour", "base_url"]
+__all__ = ["FLAVOURS", "AdapterWay", "Flavour", "base_url"]
+
+
+@dataclass(frozen=True)
+class AdapterWay:
+    """How a kind of server takes LoRA adapters.
+
+    `load` and `unload` are its routes; without them the adapter goes with each request, in `field`. `model` is what a request names then,
+    of `{base}` and `{name}`. `unload_first`: it has room for one. `is_listed`: its list of models tells whether it has the adapter.
+    """
+
+    load: str | None = None
+    unload: str | None = None
+    model: str = "{base}"
+    field: Literal["lora_request", "adapters"] | None = None
+    unload_first: bool = False
+    is_listed: bool = False
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -24,6 +42,7 @@ class Flavour:
     repetition_penalty: bool = False
     extras: Mapping[str, str] = ()  # type: ignore[assignment]
     defaults: Mapping[str, float] = ()  # type: ignore[assignment]
+    adapters: AdapterWay | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extras", dict(self.extras))
@@ -33,13 +52,37 @@ class Flavour:
 _OPENAI = {"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "logit_bias": "logit_bias"}
 _SAMPLING = {**_OPENAI, "top_k": "top_k", "min_p": "min_p", "min_new_tokens": "min_tokens"}
 
+_VLLM_ADAPTERS = AdapterWay(
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    model="{name}",
+    is_listed=True,
+    hint="is it started with --enable-lora and a --max-lora-rank as large, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment?",
+)
+_SGLANG_ADAPTERS = AdapterWay(
+    "/load_lora_adapter",
+    "/unload_lora_adapter",
+    model="{base}:{name}",
+    unload_first=True,
+    hint="is it started with --enable-lora and a --max-lora-rank as large?",
+)
+_MAX_ADAPTERS = AdapterWay(
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    model="{name}",
+    is_listed=True,
+    hint="is it started with --enable-lora and a --max-lora-rank as large?",
+)
+
 # Servers fill in what is not sent from the checkpoint's generation_config, so what they know of is sent although it is off.
 FLAVOURS: Mapping[str, Flavour] = {
-    "vllm": Flavour(8000, True, True, True, {**_SAMPLING, "structured_outputs": "structured_outputs"}, {"top_k": 0, "min_p": 0.0}),
-    "sglang": Flavour(30000, True, True, True, _SAMPLING, {"top_k": -1, "min_p": 0.0}),
-    "trtllm": Flavour(31000, False, False, True, _SAMPLING, {}),
-    "mlx": Flavour(8080, False, False, True, {"top_k": "top_k", "min_p": "min_p"}, {}),
-    "max": Flavour(8000, False, False, False, _SAMPLING, {}),
+    "vllm": Flavour(
+        8000, True, True, True, {**_SAMPLING, "structured_outputs": "structured_outputs"}, {"top_k": 0, "min_p": 0.0}, _VLLM_ADAPTERS
+    ),
+    "sglang": Flavour(30000, True, True, True, _SAMPLING, {"top_k": -1, "min_p": 0.0}, _SGLANG_ADAPTERS),
+    "trtllm": Flavour(31000, False, False, True, _SAMPLING, {}, AdapterWay(field="lora_request")),
+    "mlx": Flavour(8080, False, False, True, {"top_k": "top_k", "min_p": "min_p"}, {}, AdapterWay(field="adapters")),
+    "max": Flavour(8000, False, False, False, _SAMPLING, {}, _MAX_ADAPTERS),
     "openai": Flavour(None, False, False, False, _OPENAI, {}),
 }
 

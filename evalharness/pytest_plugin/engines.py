@@ -227,6 +227,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             served_model=mine["served_model"],
             concurrency=mine["concurrency"],
             request_timeout_s=mine["request_timeout"],
+            adapter_dir=str(mine["adapter_dir"]) if mine["adapter_dir"] is not None else None,
         ),
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,

@@ -43,6 +43,7 @@ _MAY_DIFFER = (
     "hang_timeout",
     "concurrency",
     "request_timeout",
+    "adapter_dir",
     "gpu_memory_utilization",
     "tensor_parallel_size",
     "pipeline_parallel_size",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.backends.http_server import Reply, Server, serving
+from tests.backends.lora_server import BASE, HELPS, HURTS, LoraServer, who
 from tests.pytest_plugin.project import MARK, Project
 
 TEST = "def test_s(case, generation, score): score(n=len(generation.text))\n"
@@ -47,6 +48,19 @@ def test_workers_ask_the_server_side_by_side(project: Project, server: Server, t
     run = project.write(test_a=MARK + TEST).run(*options_of(server, tiny_vlm_checkpoint), mode="n2", backend="openai")
     assert run.exit_code == pytest.ExitCode.OK, run.output
     assert run.counts == {"pass": 4}
+
+
+def test_adapters_are_brought_to_the_server_one_after_the_other(project: Project) -> None:
+    server = LoraServer("max")
+    try:
+        models = (f"--model={HELPS}", f"--model={HURTS}", f"--model={BASE}")
+        run = project.write(test_a=MARK + TEST).run_inline(*models, f"--base-url={server.url}", "--server=max", backend="openai")
+    finally:
+        server.close()
+    assert run.exit_code == pytest.ExitCode.OK, run.output
+    said = {(row["engine"], row["generation"]["text"]) for row in run.rows}
+    assert said == {("openai:middle+lora-helps", who(HELPS)), ("openai:middle+lora-hurts", who(HURTS)), ("openai:middle", "base")}
+    assert server.loaded == {}
 
 
 def test_no_server_is_an_error_of_the_run_and_not_a_score(project: Project, server: Server, tiny_vlm_checkpoint: Path) -> None:
