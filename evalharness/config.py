@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.backends import SERVERS, known_backends, unknown_backend
+from evalharness.backends import AUTO, SERVERS, known_backends, unknown_backend
 from evalharness.config_aliases import ADDRESS, ALIASES, DeviceList, apply_aliases
 from evalharness.config_kinds import Arguments, Choice, Flag, Folder, NameList, Number, PathList, PerCheckpoint, Text
 from evalharness.config_option import Option, Setting
@@ -40,8 +40,9 @@ _EVALS_OWN = "default: what the eval says"
 OPTIONS: tuple[Option, ...] = (
     Option(
         "backend",
-        NameList(known_backends, unknown_backend),
-        f"Backends to run on, comma-separated: {', '.join(known_backends())}; each is one engine per checkpoint (default: hf)",
+        NameList(lambda: (AUTO, *known_backends()), lambda name: unknown_backend(name, AUTO)),
+        f"Backends to run on, comma-separated: {', '.join(known_backends())}; each is one engine per checkpoint; or auto, for what works "
+        "best here for each checkpoint (default: hf)",
         default=("hf",),
         metavar="NAME[,NAME…]",
     ),

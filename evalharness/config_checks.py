@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from evalharness.backend_wishes import CANDIDATES, possible_backends, wishes_of
+from evalharness.backends import AUTO
 from evalharness.backends.vllm_arguments import check_engine_options
 from evalharness.config import OPTIONS, RunConfig
 from evalharness.errors import ConfigError
@@ -13,6 +15,7 @@ __all__ = ["check_combinations"]
 
 def check_combinations(config: RunConfig) -> None:
     """Raise `ConfigError` for options that contradict each other, for a missing model and for a data folder that is none."""
+    _check_auto(config)
     _check_backend_options(config)
     _check_fallback(config)
     _check_devices(config)
@@ -33,8 +36,21 @@ def _named(config: RunConfig, name: str) -> str:
     return text if config.origin(name) == "command line" else f"{text} ({config.origin(name)})"
 
 
+def _check_auto(config: RunConfig) -> None:
+    if AUTO not in config.backend:
+        return
+    if len(config.backend) > 1:
+        raise ConfigError(f"{_named(config, 'backend')}: auto chooses one backend for each checkpoint; give it alone, or name them all")
+    wishes = wishes_of(config)
+    if not wishes.candidates:
+        raise ConfigError(
+            f"{_named(config, 'backend')} chooses between {' and '.join(CANDIDATES)}, and neither honours "
+            f"{' with '.join(wishes.narrowed_by)}; leave that out, or name the backend"
+        )
+
+
 def _check_backend_options(config: RunConfig) -> None:
-    running = {*config.backend, config.fallback_backend}
+    running = set(possible_backends(config))
     for option in OPTIONS:
         # What a settings file says is a standing wish for when that backend runs; what was asked for this run must take effect.
         asked_now = config.origin(option.name).startswith(("command line", "environment"))

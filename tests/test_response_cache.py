@@ -89,6 +89,16 @@ def test_the_file_is_bounded_as_well(tmp_path):
     assert ResponseCache(tmp_path).get("9", 0) == ANSWER
 
 
+def test_a_cleared_cache_has_nothing_on_disk_either(tmp_path):
+    cache = ResponseCache(tmp_path)
+    cache.put("k", ANSWER)
+    cache.clear()
+    cache.close()
+    later = ResponseCache(tmp_path)
+    assert later.get("k", 0) is None
+    later.close()
+
+
 def test_answers_outlive_their_process(tmp_path):
     first = ResponseCache(tmp_path)
     first.put("k", ANSWER)

@@ -34,9 +34,10 @@ def known_backends() -> tuple[str, ...]:
     return tuple(sorted(BACKENDS))
 
 
-def unknown_backend(name: str) -> str:
-    """Return the end of a message about a name that is no backend: what may have been meant, and what is known."""
-    return f"{name!r} is unknown{did_you_mean(name, BACKENDS) or '.'} Known: {', '.join(known_backends())}."
+def unknown_backend(name: str, *also: str) -> str:
+    """Return the end of a message about a name that is no backend: what may have been meant, and what is known, `also` with it."""
+    known = sorted((*BACKENDS, *also))
+    return f"{name!r} is unknown{did_you_mean(name, known) or '.'} Known: {', '.join(known)}."
 
 
 def load_backend_class(name: str) -> Callable[..., Backend]:

@@ -31,16 +31,17 @@ __all__ = ["doctor"]
     "backends",
     multiple=True,
     metavar="NAME",
-    help="A backend that must work; may be given several times (default: any real one)",
+    help="A backend that must work, or auto; may be given several times (default: any real one)",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (default: for people)")
 def doctor(checkpoints: Sequence[str], backends: Sequence[str], as_json: bool) -> int:
     """Look at machine, project, checkpoints and backends: what works, what does not and why.
 
-    CHECKPOINT is a checkpoint, a LoRA adapter, the folder of a training run, or a pattern: says what it is and whether each backend can
-    take it. Backends are really imported, each in a process of its own, which takes some seconds; no weights are loaded.
+    CHECKPOINT is a checkpoint, a LoRA adapter, the folder of a training run, or a pattern: says what it is, whether each backend can
+    take it, and which one --backend auto takes. Backends are really imported, each in a process of its own, which takes some seconds; no
+    weights are loaded.
     """
-    from evalharness.backends import known_backends, unknown_backend
+    from evalharness.backends import AUTO, known_backends, unknown_backend
     from evalharness.diagnosis import diagnose
     from evalharness.redaction import redactor
     from evalharness.report.console import open_console
@@ -48,8 +49,8 @@ def doctor(checkpoints: Sequence[str], backends: Sequence[str], as_json: bool) -
     from evalharness.report.wording import plural
 
     for name in backends:
-        if name not in known_backends():
-            raise ConfigError(f"--backend {unknown_backend(name)}")
+        if name not in (*known_backends(), AUTO):
+            raise ConfigError(f"--backend {unknown_backend(name, AUTO)}")
     console, found, section = open_console(), [], ""
     for check in diagnose(checkpoints, project_root(Path.cwd()), backends=backends):
         found.append(check)

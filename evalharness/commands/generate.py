@@ -94,13 +94,15 @@ def generate(
     checkpoints or backends are asked one after the other.
     """
     from evalharness.config_checks import check_combinations
-    from evalharness.pytest_plugin.engines import engine_specs
+    from evalharness.pytest_plugin.engines import choices_of_auto, engine_specs
 
     run = resolve_options(options)
     check_combinations(run)
     questions = _questions(prompt, images, system, path)
     _check_overlay(overlay, questions, run)
     specs = engine_specs(run, project_root(Path.cwd()), _notice)
+    for choice in choices_of_auto(specs):
+        _notice(choice)
     if overlay is not None and len(specs) > 1:
         raise ConfigError(f"--overlay is for one engine, got {len(specs)}: {', '.join(spec.id for spec in specs)}")
     outcomes: set[str] = set()

@@ -12,16 +12,20 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evalharness.auto_backend import Chosen, choose_backends
+from evalharness.backend_wishes import wishes_of
+from evalharness.backends import AUTO
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.checkpoint_discovery import find_models, training_facts
 from evalharness.config import OPTIONS, Option, RunConfig
 from evalharness.contracts import ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.devices import installed_cards, uses_cards, visible_cards
 from evalharness.errors import CheckpointError
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["EngineSpec", "engine_specs", "engines_by_checkpoint", "load_config", "open_engine"]
+__all__ = ["EngineSpec", "choices_of_auto", "engine_specs", "engines_by_checkpoint", "load_config", "open_engine"]
 
 _ECHO = "echo"
 _GIVE = "give 'echo' or a JSONL file of answers"
@@ -46,6 +50,8 @@ class EngineSpec:
     base_fingerprint: str | None = None
     adapter_fingerprint: str | None = None
     """Of an adapter, `fingerprint` is made of both."""
+    chosen: str | None = None
+    """Why `--backend auto` took this backend, None where it was named."""
     training: Mapping[str, Any] | None = None
     """Step, epoch and time of saving, where trainer_state.json tells."""
 
@@ -59,26 +65,22 @@ class EngineSpec:
         return cls(**{**values, "options_not_taken": tuple(values["options_not_taken"])})
 
 
-def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = warnings.warn) -> list[EngineSpec]:
+def engine_specs(
+    run: RunConfig, root: Path, on_notice: Callable[[str], None] = warnings.warn, *, chosen: Mapping[str, Chosen] | None = None
+) -> list[EngineSpec]:
     """Return one spec per checkpoint × backend × dtype; checkpoints of one kind of engine follow each other, to be swapped.
 
     `CheckpointError` or `ConfigError` before anything is loaded. `on_notice` is told of checkpoints that are skipped, and of
-    what is odd about an adapter.
+    what is odd about an adapter. `chosen`: by path what `--backend auto` stands for, where that is known already.
     """
     specs: list[EngineSpec] = []
     dtypes = run.dtype or (None,)
     real = [name for name in run.backend if name != "fake"]
     if real:
         paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice)
-        for path, own_name in zip(paths, name_checkpoints(paths), strict=True):
-            info = inspect_checkpoint(
-                path,
-                trust_remote_code=run.trust_remote_code,
-                allow_pickle=run.allow_pickle,
-                base_model=run.base_model,
-                root=root,
-            )
-            _check_chat_template(info)
+        infos = [_inspected(path, run, root) for path in paths]
+        backends = _backends(run, infos, chosen or {})
+        for path, own_name, info in zip(paths, name_checkpoints(paths), infos, strict=True):
             name = own_name if info.base is None else f"{name_checkpoints([info.base.path])[0]}+{own_name}"
             for notice in info.adapter.notices if info.adapter is not None else ():
                 on_notice(notice)
@@ -93,12 +95,14 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
                     _not_taken(backend, run),
                     dtype,
                     **_base_and_adapter(info),
+                    chosen=why,
                     training=training_facts(path),
                 )
-                for backend in real
+                for backend, why in backends[path]
                 for dtype in dtypes
             ]
-        specs.sort(key=lambda spec: (real.index(spec.backend), dtypes.index(spec.dtype)))
+        order = list(dict.fromkeys(backend for each in backends.values() for backend, _ in each))
+        specs.sort(key=lambda spec: (order.index(spec.backend), dtypes.index(spec.dtype)))
     if "fake" in run.backend:
         scripts = _scripts(run)
         names = _script_names(scripts)
@@ -110,6 +114,39 @@ def engine_specs(run: RunConfig, root: Path, on_notice: Callable[[str], None] = 
     for notice in _idle_options(run, specs):
         on_notice(notice)
     return specs
+
+
+def _inspected(path: Path, run: RunConfig, root: Path) -> CheckpointInfo:
+    info = inspect_checkpoint(
+        path,
+        trust_remote_code=run.trust_remote_code,
+        allow_pickle=run.allow_pickle,
+        base_model=run.base_model,
+        root=root,
+    )
+    _check_chat_template(info)
+    return info
+
+
+def _backends(run: RunConfig, infos: Sequence[CheckpointInfo], chosen: Mapping[str, Chosen]) -> dict[Path, list[tuple[str, str | None]]]:
+    """Return the backends of each checkpoint by its path, and why, where `auto` chose."""
+    if AUTO not in run.backend:
+        return {info.path: [(name, None) for name in run.backend if name != "fake"] for info in infos}
+    left = [info for info in infos if str(info.path) not in chosen]
+    has_cards = uses_cards(run) and bool(visible_cards(os.environ, installed_cards()))
+    found = dict(chosen)
+    found.update(zip(map(str, (info.path for info in left)), choose_backends(wishes_of(run), left, has_cards=has_cards), strict=True))
+    return {info.path: [(found[str(info.path)].backend, found[str(info.path)].why)] for info in infos}
+
+
+def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:
+    """Yield what `--backend auto` chose and why, equal choices together."""
+    by_choice: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        if spec.chosen is not None:
+            by_choice.setdefault((spec.backend, spec.chosen), []).append(spec.checkpoint)
+    for (backend, why), names in by_choice.items():
+        yield f"auto takes {backend} for {', '.join(dict.fromkeys(names))}: {why}"
 
 
 def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:

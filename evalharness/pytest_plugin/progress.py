@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.pytest_plugin.engines import choices_of_auto
+
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.session import EvalSession
 
@@ -24,6 +26,7 @@ def announce(state: EvalSession, num_tests: int) -> str:
     engines = ", ".join(spec.id for spec in state.known_engines)
     workers = f", {state.num_workers} workers" if state.num_workers > 1 else ""
     line = f"evalharness: {num_tests} eval tests on {engines}{workers}; run {run.run_id} -> {state.run_dir}"
+    line = "\n".join([line, *(f"evalharness: {choice}" for choice in choices_of_auto(state.known_engines))])
     more = state.notices if state.resumed is None else [state.resumed.announcement, *state.notices]
     line = "\n".join([line, *(f"evalharness: {notice}" for notice in more)])
     baseline = state.asked.get("baseline")

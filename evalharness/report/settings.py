@@ -66,6 +66,9 @@ def _engines(run: dict[str, Any]) -> Iterator[str]:
         facts = [_short_hash(text_of(entry.get(name))) for name in ("id", *_ENGINE_FACTS)]
         lines.append([markdown_cell(fact, 1000) for fact in (*facts, settings, number_text(entry.get("load_s")))])
     yield markdown_table(["engine", *_ENGINE_FACTS.values(), "settings", "load (s)"], lines, 6)
+    for entry in entries:
+        if entry.get("chosen"):
+            yield f"`--backend auto` took {markdown_cell(text_of(entry.get('id')))}: {markdown_cell(text_of(entry['chosen']), 1000)}."
 
 
 def _options(run: dict[str, Any]) -> Iterator[str]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from evalharness.cli import main
-from evalharness.diagnosis import _PROBE_MARK, diagnose
+from evalharness.diagnosis import diagnose
 from evalharness.exit_codes import NOT_PASSED, REFUSED
+from evalharness.probing import _MARK
 from tests.test_checkpoint import GOOD, write
 
 
@@ -99,6 +100,13 @@ def test_transformers_is_really_imported_and_asked_about_a_checkpoint(tiny_vlm_c
     assert "no_such_model" in found[f"hf on {foreign}"].text
 
 
+def test_it_says_what_auto_takes_and_why(tiny_vlm_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALHARNESS_DEVICE", "cpu")  # leaves no choice, so nothing needs to be imported
+    found = {check.name: check for check in diagnose([str(tiny_vlm_checkpoint)], tmp_path, backends=["auto"])}
+    said = found[f"auto on {tiny_vlm_checkpoint}"]
+    assert (said.status, said.text) == ("ok", "takes hf: --device is honoured by it alone")
+
+
 def test_an_import_that_fails_is_shown_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "broken" / "transformers"
     package.mkdir(parents=True)
@@ -117,4 +125,4 @@ def test_an_unknown_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_mark_of_a_probe_is_the_one_that_is_looked_for() -> None:
     from evalharness.backends.probe import MARK
 
-    assert MARK == _PROBE_MARK
+    assert MARK == _MARK

@@ -138,6 +138,7 @@ def _engine(entry: dict[str, Any]) -> dict[str, Any]:
     path = text_of(entry.get("checkpoint_path"))
     facts = [("checkpoint", path), ("backend", text_of(entry.get("backend"))), ("fingerprint", text_of(entry.get("fingerprint"))[:16])]
     facts += [("chat template", text_of(entry.get("template_sha256"))[:16]), ("base", text_of(entry.get("base_path")))]
+    facts.append(("chosen by auto", text_of(entry.get("chosen"))))
     if isinstance(entry.get("load_s"), (int, float)):
         facts.append(("loading", f"{entry['load_s']:.1f} s"))
     training = mapping(entry.get("training"))
