@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from evalharness.comparison.asked import Coverage, Difference, coverage_of, differences, paired_cases
-from evalharness.comparison.sheets import CaseLine, Sheet, Side
+from evalharness.comparison.sheets import CaseLine, Sheet, Side, domains_apart
 from evalharness.errors import ComparisonError
 from evalharness.statistics.correction import LEVEL, holm
 from evalharness.statistics.intervals import DEFAULT_SEED
@@ -194,6 +194,10 @@ def _of_columns(
 def _slices(asked: _Asked, lines: Sequence[Pair]) -> Iterator[MetricChange]:
     by_tag: dict[str, dict[str, list[Pair]]] = {}
     categories: dict[str, list[Pair]] = {}
+    # The tags of a case are the candidate's; a base may be from before there were any.
+    lines = [(base._replace(tags=candidate.tags), candidate) for base, candidate in lines]
+    apart = domains_apart(line for pair in lines for line in pair)
+    lines = [(apart(base), apart(candidate)) for base, candidate in lines]
     for pair in lines:
         for name, value in pair[1].tags.items():
             by_tag.setdefault(name, {}).setdefault(value, []).append(pair)

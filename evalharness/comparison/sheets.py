@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.gates import BUILT_IN_METRICS
 
-__all__ = ["RATES", "CaseLine", "Sheet", "Side", "sheets_by_engine", "sheets_of", "was_judged"]
+__all__ = ["RATES", "CaseLine", "Sheet", "Side", "domains_apart", "sheets_by_engine", "sheets_of", "was_judged"]
 
 Row: TypeAlias = "Mapping[str, Any]"
 
@@ -23,6 +23,7 @@ _DIGITS = 6  # scores are compared to so many decimals, as baselines keep them
 _SHORT_HASH = 8
 _NUM_COUNTS = 3
 _JUDGED = ("pass", "miss", "fail")
+_DOMAIN = "domain"
 
 
 class CaseLine(NamedTuple):
@@ -74,6 +75,26 @@ class Side:
     """By eval, test and metric: "lower" or "none" (neither way is better), as the eval or a gate with `<` says."""
     notes: tuple[str, ...] = ()
     source: str = ""
+
+
+def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
+    """Return what gives a case with its categories as they are called among these: one name in two domains is two categories.
+
+    The tag `domain` says where a case is from; "标签" then is "标签 (bbu)" and "标签 (rru)".
+    """
+    domains: dict[str, set[str]] = {}
+    for line in lines:
+        for category in line.marks:
+            domains.setdefault(category, set()).add(line.tags.get(_DOMAIN, ""))
+    shared = {category for category, own in domains.items() if len(own) > 1}
+
+    def apart(line: CaseLine) -> CaseLine:
+        if not shared.intersection(line.marks):
+            return line
+        domain = line.tags.get(_DOMAIN) or f"no {_DOMAIN}"
+        return line._replace(marks={f"{name} ({domain})" if name in shared else name: mark for name, mark in line.marks.items()})
+
+    return apart
 
 
 def was_judged(line: CaseLine) -> bool:

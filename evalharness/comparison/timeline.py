@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from evalharness.comparison.changes import CATEGORY, CATEGORY_METRIC, LOWER_IS_BETTER, MOST_VALUES
-from evalharness.comparison.sheets import CaseLine, was_judged
+from evalharness.comparison.sheets import CaseLine, domains_apart, was_judged
 from evalharness.comparison.tracks import Point, Track
 from evalharness.statistics.correction import LEVEL, holm
 from evalharness.statistics.intervals import DEFAULT_SEED
@@ -92,7 +92,9 @@ class _Columns:
     def __init__(self, track: Track, test: Test) -> None:
         self.test = test
         self.points = track.points
-        self.lines: list[Lines] = [_judged(point, test) for point in track.points]
+        judged = [_judged(point, test) for point in track.points]
+        apart = domains_apart(line for lines in judged for line in lines.values())
+        self.lines: list[Lines] = [{case_id: apart(line) for case_id, line in lines.items()} for lines in judged]
         directions: dict[str, str] = {}
         for point in track.points:
             directions |= {metric: way for (*where, metric), way in point.side.directions.items() if tuple(where) == test}

@@ -124,6 +124,23 @@ class TestSlices:
         invented = [{**one, "details": {"categories": {"a": [1, 1, 1], "b": [0, 1, 0]}}} for one in cases([1.0] * 60)]
         assert [change.verdict for change in compared(tmp_path, plain, invented).slices] == [SAME, REGRESSED]
 
+    def test_one_name_in_two_domains_is_two_categories(self, tmp_path: Path) -> None:
+        def rows(said: int) -> list[dict[str, Any]]:
+            marks = {"bbu": {"label": [said, said, 1], "screw": [1, 1, 1]}, "rru": {"label": [1, 1, 1]}}
+            found = []
+            for number, one in enumerate(cases([1.0] * 60)):
+                domain = "bbu" if number < 30 else "rru"
+                found.append({**one, "tags": {"domain": domain}, "details": {"categories": marks[domain]}})
+            return found
+
+        found = compared(tmp_path, rows(1), rows(0))
+        categories = [change for change in found.slices if change.slice_key == "category"]
+        assert [(change.slice_value, change.verdict, change.change.num_pairs) for change in categories] == [
+            ("label (bbu)", REGRESSED, 30),
+            ("screw", SAME, 30),
+            ("label (rru)", SAME, 30),
+        ]
+
     def test_a_base_without_marks_says_nothing_about_categories(self, tmp_path: Path) -> None:
         marked = [{**one, "details": {"categories": {"a": [0, 1, 1]}}} for one in cases([1.0] * 60)]
         assert compared(tmp_path, cases([1.0] * 60), marked).slices == []

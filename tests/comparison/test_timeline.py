@@ -89,6 +89,18 @@ def test_categories_and_tags_have_curves_of_their_own(tmp_path: Path) -> None:
     assert {one.slice_value for one in found.curves if one.slice_key == "site"} == {"a", "b"}
 
 
+def test_one_name_in_two_domains_has_two_curves(tmp_path: Path) -> None:
+    rows = [
+        row(f"c{n}", engine=f"hf:{point}", tags={"domain": domain}, scores={"f1": 1.0}, details={"categories": {"label": marks}})
+        for point, marks in (("checkpoint-1", [1, 1, 1]), ("checkpoint-2", [0, 0, 1]))
+        for n, domain in enumerate(["bbu", "bbu", "rru", "rru"])
+        if (point, domain) != ("checkpoint-2", "rru")
+    ]
+    found = timeline(run_dir(tmp_path / "run", rows, engines=[engine("checkpoint-1"), engine("checkpoint-2")]))
+    assert [value.mean for value in curve(found, "f1 of category", "label (bbu)").values] == [1.0, 0.0]
+    assert [value.mean for value in curve(found, "f1 of category", "label (rru)").values] == [1.0]
+
+
 def test_flips_say_between_which_checkpoints_a_case_changed(tmp_path: Path) -> None:
     scores = {"checkpoint-1": [0.0, 1.0], "checkpoint-2": [1.0, 1.0], "checkpoint-3": [1.0, 0.5]}
     found = timeline(measured(tmp_path / "run", scores)).flips["stage_a", "test_summary"]
