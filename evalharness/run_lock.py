@@ -13,10 +13,11 @@ from pathlib import Path
 
 from evalharness.errors import RecordError
 
-__all__ = ["RunLock", "wait_for_writers"]
+__all__ = ["RunLock", "is_written_now", "wait_for_writers"]
 
 _FILE = "run.lock"
 _POLL_S = 0.2
+_LOOK_S = 0.1
 
 
 class RunLock:
@@ -42,7 +43,7 @@ class RunLock:
 
     def _lock(self, run_dir: Path) -> bool:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._try_for_a_moment()
         except BlockingIOError:
             os.close(self._file)
             self._file = -1
@@ -50,6 +51,18 @@ class RunLock:
         except OSError:
             self.is_certain = False
         return self.is_certain
+
+    def _try_for_a_moment(self) -> None:
+        until = time.monotonic() + _LOOK_S  # `is_written_now` holds a lock while it looks
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_LOOK_S / 10)
+            else:
+                return
 
     def _is_in_place(self) -> bool:
         try:
@@ -66,6 +79,25 @@ class RunLock:
                 self._path.unlink()
         os.close(self._file)
         self._file = -1
+
+
+def is_written_now(run_dir: Path) -> bool | None:
+    """Return whether a process holds the run: it still goes on, or is resumed. None where nobody can tell."""
+    try:
+        file = os.open(run_dir / "journal" / _FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return None
+    finally:
+        os.close(file)
+    return False
 
 
 def wait_for_writers(run_dir: Path, timeout_s: float) -> None:

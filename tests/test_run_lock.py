@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from evalharness.errors import RecordError
 from evalharness.journal import Journal
-from evalharness.run_lock import RunLock, wait_for_writers
+from evalharness.run_lock import RunLock, is_written_now, wait_for_writers
 
 
 @pytest.fixture
@@ -46,6 +48,23 @@ def test_a_killed_process_holds_nothing(run_dir: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     RunLock(run_dir).close()
+
+
+def test_who_only_looks_is_told_and_takes_nothing(run_dir: Path) -> None:
+    assert is_written_now(run_dir) is False
+    lock = RunLock(run_dir)
+    assert is_written_now(run_dir) is True
+    lock.close()
+    assert is_written_now(run_dir) is False
+    assert list((run_dir / "journal").iterdir()) == []
+
+
+def test_a_look_at_the_same_moment_refuses_nobody(run_dir: Path) -> None:
+    path = run_dir / "journal" / "run.lock"
+    with path.open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.03, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        RunLock(run_dir).close()
 
 
 def test_a_lock_on_a_file_that_was_taken_away_is_worth_nothing(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from evalharness.errors import RecordError
 from evalharness.report.collecting import mapping, text_of
 from evalharness.report.reading import read_run
+from evalharness.run_lock import is_written_now
 
 __all__ = ["Entry", "run_entries"]
 
@@ -22,6 +23,8 @@ CACHE = ".index.json"
 _CACHE_VERSION = 1
 MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
 _NAME_CHARS = 200
+_UNFINISHED = {True: "running", False: "killed", None: "unfinished"}
+"""What a run without an end is, by whether a process holds it."""
 
 
 def run_entries(report_dir: Path) -> list[Entry]:
@@ -44,6 +47,8 @@ def run_entries(report_dir: Path) -> list[Entry]:
             entry = _entry(folder)
         if entry["state"] != "running":  # its run.json may be replaced within the clock's resolution
             kept[folder.name] = [about.st_mtime_ns, about.st_size, entry]
+        else:
+            entry = {**entry, "state": _UNFINISHED[is_written_now(folder)]}
         entries.append(entry)
     if kept != cache:
         _write_cache(report_dir / CACHE, kept)

@@ -34,7 +34,8 @@ _PAGES = (
     ("report.html", "report"), ("report.md", "report.md"), ("compare.html", "compare"), ("compare.md", "compare.md"),
     ("timeline.html", "timeline"), ("status.html", "status"),
 )  # fmt: skip
-_STATES = {"finished": "", "running": "running, or killed", "interrupted": "interrupted", "killed": "killed", "broken": "cannot be read"}
+_STATES = {"finished": "", "unfinished": "running, or killed", "broken": "cannot be read"}
+"""What other states are called than by their own names."""
 
 
 def write_index(report_dir: Path) -> Path | None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.report import index_page
+from evalharness.report import index_entries, index_page
 from evalharness.report.index_entries import CACHE, run_entries
 from evalharness.report.index_page import write_index
+from evalharness.run_lock import RunLock
 from tests.comparison.runs import ENGINE
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, row, write_run
@@ -65,12 +66,12 @@ def test_a_score_of_several_runs_has_a_small_curve_oldest_first(tmp_path: Path) 
     [
         ("{", "cannot be read"),
         ('{"schema_version": 99}', "cannot be read"),
-        ("{}", "running, or killed"),
-        ('{"started_at": 3, "engines": 5, "gates": ["x", {}], "evals": {}, "counts": [], "duration_s": "x"}', "running, or killed"),
+        ("{}", "killed"),
+        ('{"started_at": 3, "engines": 5, "gates": ["x", {}], "evals": {}, "counts": [], "duration_s": "x"}', "killed"),
         ('{"finished_at": "x", "interrupted": "Ctrl-C"}', "interrupted"),
         ('{"finished_at": "x", "rebuilt": true}', "killed"),
     ],
-    ids=["torn", "newer", "just started", "wrong types", "interrupted", "rebuilt"],
+    ids=["torn", "newer", "no end", "wrong types", "interrupted", "rebuilt"],
 )
 def test_runs_that_are_not_whole_are_listed_as_what_they_are(tmp_path: Path, content: str, words: str) -> None:
     run(tmp_path / "whole")
@@ -79,6 +80,17 @@ def test_runs_that_are_not_whole_are_listed_as_what_they_are(tmp_path: Path, con
     page = text(tmp_path)
     assert ">whole<" in page
     assert words in page
+
+
+def test_a_run_without_an_end_is_running_as_long_as_a_process_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one/journal").mkdir(parents=True)
+    (tmp_path / "one/run.json").write_text("{}")
+    lock = RunLock(tmp_path / "one")
+    assert [entry["state"] for entry in run_entries(tmp_path)] == ["running"]
+    lock.close()
+    assert [entry["state"] for entry in run_entries(tmp_path)] == ["killed"]
+    monkeypatch.setattr(index_entries, "is_written_now", lambda folder: None)
+    assert "running, or killed" in text(tmp_path)
 
 
 def test_foreign_files_and_folders_are_no_runs(tmp_path: Path) -> None:
@@ -105,8 +117,6 @@ def test_what_was_read_once_is_not_read_again_unless_it_changed(tmp_path: Path, 
     first = run_entries(tmp_path)
     (tmp_path / "two/run.json").write_text("{")
     read: list[str] = []
-    from evalharness.report import index_entries
-
     monkeypatch.setattr(index_entries, "read_run", lambda folder: read.append(folder.name) or {})
     again = {entry["name"]: entry for entry in run_entries(tmp_path)}
     assert read == ["two"]
