@@ -105,12 +105,13 @@ class ResponseCache:
             self.counts.misses += answer is None
         return None if answer is None else replace(answer, index=index)
 
-    def put(self, key: str, completion: Completion) -> None:
-        """Keep an answer."""
+    def put(self, key: str, completion: Completion, *, on_disk: bool = True) -> None:
+        """Keep an answer; `on_disk` False: in memory only."""
         value = json.dumps(asdict(completion))
         with self._lock:
             self._remember(key, value)
-            self._write(key, value)
+            if on_disk:
+                self._write(key, value)
 
     def clear(self) -> None:
         """Forget all answers, those on disk too; counts go on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,6 +95,17 @@ def test_a_picture_that_cannot_be_read_is_invalid_with_a_cache_too(tmp_path: Any
     [(_, failure)] = Asked().engine.stream([look(str(tmp_path / "no.png"))], GREEDY)
     assert isinstance(failure, GenerationFailure)
     assert failure.kind == "invalid"
+
+
+def test_an_answer_with_a_secret_stays_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "answer 1")  # what the model says first
+    cache = ResponseCache(tmp_path)
+    asked = Asked(cache)
+    assert [asked(text(content)).text for content in ("a", "a", "b")] == ["answer 1", "answer 1", "answer 2"]
+    cache.close()
+    later = Asked(ResponseCache(tmp_path))
+    assert [asked_again.cached for asked_again in (later(text("a")), later(text("b")))] == [False, True]
+    later.cache.close()
 
 
 def test_failures_are_not_kept() -> None:

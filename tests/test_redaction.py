@@ -64,8 +64,22 @@ def test_skipped(case, generation):
 )
 
 
+ORDINARY = """
+import os, pytest
+
+@pytest.mark.parametrize("given", [os.environ["OPENAI_API_KEY"]])
+def test_of_somebody_else(given, record_property):
+    print(given)
+    record_property("url", "https://me:url-pass-5@host")
+    assert not given, f"{given} Bearer bearer-secret-7"
+
+def test_skipped_by_somebody_else():
+    pytest.skip(os.environ["HF_TOKEN"])
+"""
+
+
 def planted(project: Project) -> Project:
-    project.write(conftest=CONFTEST, test_a=EVAL)
+    project.write(conftest=CONFTEST, test_a=EVAL, test_b=ORDINARY)
     (project.root / "pytest.ini").write_text("[pytest]\naddopts = --x-secret=ini-secret-3\n")
     for command in (["init", "-q"], ["remote", "add", "origin", "https://me:remote-pass-4@host/x.git"]):
         subprocess.run(["git", *command], cwd=project.root, check=True, capture_output=True, timeout=60)
@@ -98,7 +112,9 @@ def test_no_secret_is_written_anywhere(project: Project, mode: str) -> None:
     done = subprocess.run(command, cwd=project.root, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert (project.root / "reports/a/samples.jsonl").is_file(), done.stdout + done.stderr
     assert "hidden]" in (project.root / "reports/a/samples.jsonl").read_text()
-    assert "[HF_TOKEN hidden]" in (project.root / "reports/junit.xml").read_text()
+    junit = (project.root / "reports/junit.xml").read_text()
+    assert "[HF_TOKEN hidden]" in junit
+    assert "test_of_somebody_else[[OPENAI_API_KEY hidden]]" in junit
     assert main(["export", str(project.root / "reports/a"), "--format", "jsonl"]) == main(["report", str(project.root / "reports/a")]) == 0
     assert leaks(project.root / "reports") == []
     rows = [json.loads(line) for line in (project.root / "reports/a/samples.jsonl").read_text().splitlines()]

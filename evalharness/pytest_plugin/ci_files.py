@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evalharness.errors import RecordError
+from evalharness.redaction import redactor
 
 if TYPE_CHECKING:
     from evalharness.report.tables import RunTables
@@ -24,7 +25,7 @@ _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def add_to_junit_file(config: pytest.Config, run: Mapping[str, Any]) -> None:
-    """Add a test case per gate and per problem of the run to the file of --junitxml, if one was written.
+    """Add a test case per gate and per problem of the run to the file of --junitxml, if one was written, and hide secrets in all of it.
 
     Pytest has written it by now: gates are judged when every test is over. Raises `RecordError` where it cannot be changed.
     """
@@ -37,6 +38,7 @@ def add_to_junit_file(config: pytest.Config, run: Mapping[str, Any]) -> None:
         suite = next(tree.getroot().iter("testsuite"), None)
         if suite is None:
             raise RecordError(f"{path} holds no testsuite; gates cannot be added to it")
+        _hide_secrets(suite)
         for case in _gate_cases(run):
             suite.append(case)
             _count(suite, "tests")
@@ -48,6 +50,16 @@ def add_to_junit_file(config: pytest.Config, run: Mapping[str, Any]) -> None:
         partial.replace(path)
     except (OSError, ET.ParseError) as error:
         raise RecordError(f"gates cannot be added to {path}: {error}; run.json has them") from error
+
+
+def _hide_secrets(suite: ET.Element) -> None:
+    """Take secrets out of what other tests of the session have written; those of evals have none by now."""
+    hide = redactor()
+    for element in suite.iter():
+        for name, value in element.attrib.items():
+            element.set(name, hide.known(value) if element.tag == "testcase" else hide.text(value))
+        if element.text:
+            element.text = hide.text(element.text)
 
 
 def _gate_cases(run: Mapping[str, Any]) -> Iterator[ET.Element]:
