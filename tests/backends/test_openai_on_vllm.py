@@ -1,9 +1,10 @@
-"""The openai backend on a real vLLM server says what vLLM says in this process: text and pictures, ids, log-probabilities, stops."""
+"""The openai backend on a real vLLM server with a trained checkpoint and its adapters says what transformers says in this process."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,48 +13,61 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from PIL import Image
 
 from evalharness.contracts import (
     GenerationOptions,
+    GenerationResult,
     ModelLoadConfig,
     ServerOptions,
     StopOptions,
     TextGenerationRequest,
+    TokenGenerationRequest,
     VlmGenerationRequest,
+    VlmPreprocessOptions,
 )
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.errors import CheckpointError
+from tests.backends.hf_models import one_thread
+from tests.backends.lora_server import BASE, CHECKPOINTS, HELPS, HURTS, copied
+
+if TYPE_CHECKING:
+    from evalharness.backends.base import Backend
 
 pytestmark = pytest.mark.vllm
 
 START_S = 300.0
 TEXTS = [TextGenerationRequest([{"role": "user", "content": content}]) for content in ("hi", "What is this?", "中文")]
+_SITE = sorted((CHECKPOINTS.parent / "site_photos").rglob("*.jp*g"))[:2]
 PHOTOS = [
-    VlmGenerationRequest(
-        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}], [Image.new("RGB", size, colour)]
-    )
-    for size, colour in (((96, 64), "red"), ((64, 128), "blue"))
+    VlmGenerationRequest([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}], [str(photo)])
+    for photo in _SITE
 ]
+LONG = TokenGenerationRequest([position % 600 for position in range(5, 405)])
+"""A prompt whose blocks a server remembers."""
+GREEDY = GenerationOptions(max_new_tokens=12, logprobs=True)
 
 
 @pytest.fixture(scope="module")
-def server(tiny_vlm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A running `vllm serve` on the tiny Qwen3-VL; gives its address."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A running `vllm serve` on the trained Qwen3-VL, ready for adapters; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "log"
-    arguments = ["--model", str(tiny_vlm_checkpoint), "--port", str(port), "--dtype", "float32", "--enforce-eager"]
+    arguments = ["--model", str(BASE), "--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
+    arguments += ["--served-model-name", "middle", "--enable-lora", "--max-lora-rank", "16"]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.backends.vllm_server", *arguments, "--max-model-len", "512", "--served-model-name", "tiny"],
+            [sys.executable, "-m", "tests.backends.vllm_server", *arguments],
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"},
             start_new_session=True,
         )
     try:
@@ -81,37 +95,58 @@ def _wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def served(server: str, tiny_vlm_checkpoint: Path) -> Iterator[Engine]:
-    config = ModelLoadConfig(str(tiny_vlm_checkpoint))
-    with build_engine("openai", config, server_options=ServerOptions(base_url=server)) as engine:
+def served(server: str) -> Iterator[Engine]:
+    with build_engine("openai", ModelLoadConfig(str(BASE)), server_options=ServerOptions(base_url=server)) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def in_process(vllm_vlm_backend: object) -> Engine:
-    return Engine(vllm_vlm_backend)
+def transformers() -> Iterator[Engine]:
+    """The same checkpoint in this process."""
+    from evalharness.backends.hf import HfBackend
+
+    with one_thread():
+        backend: Backend = HfBackend(weights(None), VlmPreprocessOptions())
+        with Engine(backend) as engine:
+            yield engine
 
 
-OPTIONS = {
-    "greedy": GenerationOptions(max_new_tokens=12, logprobs=True),
-    "penalty": GenerationOptions(max_new_tokens=12, repetition_penalty=1.3),
-    "seeded": GenerationOptions(max_new_tokens=12, temperature=0.8, top_p=0.9, seed=7),
-}
+def weights(adapter: Path | None) -> ModelLoadConfig:
+    return ModelLoadConfig(str(BASE), torch_dtype="float32", device="cpu", adapter_path=str(adapter) if adapter is not None else None)
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
-def test_texts_and_pictures_get_the_tokens_that_vllm_gives_in_this_process(
-    served: Engine, in_process: Engine, options: GenerationOptions
+def answers(
+    engine: Engine, requests: list[TextGenerationRequest] | list[VlmGenerationRequest], options: GenerationOptions
+) -> list[GenerationResult]:
+    found = dict(engine.stream(requests, options))
+    results = [found[index] for index in range(len(requests))]
+    assert all(isinstance(result, GenerationResult) for result in results), results
+    return results  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("options", [GREEDY, replace(GREEDY, repetition_penalty=1.3)], ids=["greedy", "penalty"])
+def test_texts_and_pictures_get_the_tokens_that_transformers_gives_in_this_process(
+    served: Engine, transformers: Engine, options: GenerationOptions
 ) -> None:
     for requests in (TEXTS, PHOTOS):
-        here, there = (dict(engine.stream(requests, options)) for engine in (in_process, served))
-        for index in range(len(requests)):
-            mine, theirs = here[index], there[index]
+        for mine, theirs in zip(answers(transformers, requests, options), answers(served, requests, options), strict=True):
             assert theirs.token_ids == mine.token_ids, (theirs, mine)
             assert (theirs.text, theirs.raw_text, theirs.finish_reason) == (mine.text, mine.raw_text, mine.finish_reason)
             assert (theirs.num_prompt_tokens, theirs.prompt_sha256) == (mine.num_prompt_tokens, mine.prompt_sha256)
-            if options.logprobs:
-                assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-4)
+            assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
+
+
+def test_2_ids_are_taken_as_they_are(served: Engine, transformers: Engine) -> None:
+    [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
+    assert (theirs.token_ids, theirs.num_prompt_tokens, theirs.exact_ids) == (mine.token_ids, 400, True)
+
+
+def test_19_samples_are_drawn_by_their_seeds(served: Engine) -> None:
+    options = GenerationOptions(max_new_tokens=12, temperature=1.0, top_p=0.9, seed=7)
+    alone, three, again = (served.generate_samples(TEXTS, options, num_samples) for num_samples in (1, 3, 3))
+    assert three == again
+    assert [group[0] for group in three] == [group[0] for group in alone]
+    assert len({result.token_ids for group in three for result in group}) > len(TEXTS)
 
 
 def test_a_stop_string_ends_the_text_on_the_server_too(served: Engine) -> None:
@@ -125,3 +160,43 @@ def test_a_stop_string_ends_the_text_on_the_server_too(served: Engine) -> None:
 def test_a_prompt_beyond_the_servers_context_is_invalid(served: Engine) -> None:
     [(_, failure)] = served.stream([TextGenerationRequest([{"role": "user", "content": "x " * 600}])], GenerationOptions(max_new_tokens=4))
     assert failure.kind == "invalid"
+
+
+def test_10_an_adapter_written_over_in_its_folder_answers_as_in_this_process(
+    served: Engine, transformers: Engine, server: str, tmp_path: Path
+) -> None:
+    folder, seen = tmp_path / "live", []
+    for adapter in (HELPS, HURTS, HELPS):
+        served.load_adapter(str(copied(adapter, folder)))
+        shutil.rmtree(folder)  # behaviour 11: gone as soon as it is loaded
+        transformers.swap(weights(adapter))
+        for requests in (TEXTS, PHOTOS):
+            for mine, theirs in zip(answers(transformers, requests, GREEDY), answers(served, requests, GREEDY), strict=True):
+                assert theirs.token_ids == mine.token_ids, (adapter, theirs, mine)
+        [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
+        assert theirs.token_ids == mine.token_ids
+        assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
+        seen.append(theirs)
+    assert seen[0].token_ids == seen[2].token_ids != seen[1].token_ids
+    served.unload_adapter()
+    transformers.swap(weights(None))
+    assert served.generate_token_batch([LONG], GREEDY)[0].token_ids == transformers.generate_token_batch([LONG], GREEDY)[0].token_ids
+    urllib.request.urlopen(f"{server}/health", timeout=10).close()
+
+
+def test_8_an_adapter_that_the_server_refuses_leaves_the_one_before(served: Engine, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    served.load_adapter(str(HELPS))
+    before = served.generate_token_batch([LONG], GREEDY)
+    wide = copied(HELPS, tmp_path / "wide")
+    tensors = load_file(wide / "adapter_model.safetensors")
+    doubled = {name: torch.cat([tensor, tensor], dim=0 if "lora_A" in name else 1) for name, tensor in tensors.items()}
+    save_file(doubled, wide / "adapter_model.safetensors")
+    settings = (wide / "adapter_config.json").read_text()
+    (wide / "adapter_config.json").write_text(settings.replace('"r": 16', '"r": 32'))
+    with pytest.raises(CheckpointError, match="did not take adapter .*status 500: .*32.*--max-lora-rank"):
+        served.load_adapter(str(wide))
+    assert [result.token_ids for result in served.generate_token_batch([LONG], GREEDY)] == [result.token_ids for result in before]
+    served.unload_adapter()
