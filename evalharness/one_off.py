@@ -6,8 +6,7 @@ before the prompt, or take the chat's `{"type": "image"}` parts in turn) and `op
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,7 +15,8 @@ from evalharness.config import RunConfig
 from evalharness.contracts import GenerationOptions, TextGenerationRequest, VlmGenerationRequest
 from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
 from evalharness.images import image_size
-from evalharness.suggestions import did_you_mean, nearest_folder
+from evalharness.suggestions import nearest_folder
+from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn
 
 __all__ = ["OneOff", "one_off", "options_of", "read_one_offs"]
 
@@ -40,8 +40,7 @@ def one_off(prompt: str, *, system: str | None = None, images: Sequence[Path] = 
     """Return the question of one user turn, pictures first. Raises `ConfigError` or `ImageError` for what cannot be asked."""
     if not prompt.strip():
         raise ConfigError("the prompt is empty; give --prompt TEXT, or --prompt - for standard input")
-    content: Any = prompt if not images else [*[{"type": "image"}] * len(images), {"type": "text", "text": prompt}]
-    turns = [{"role": "user", "content": content}]
+    turns = [user_turn(prompt, len(images))]
     if system is not None:
         turns.insert(0, {"role": "system", "content": system})
     return OneOff(name, _request(turns, images), tuple(images))
@@ -51,52 +50,27 @@ def read_one_offs(path: Path) -> list[OneOff]:
     """Return the questions of a JSONL file; `ConfigError` names the line of whatever is wrong."""
     if not path.is_file():
         raise ConfigError(f"{path} is no file; the nearest folder that exists is {nearest_folder(path)}")
-    try:
-        lines = path.read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    found = list(_rows(lines, path))
+    found = [_question(row, number) for number, row in rows_of_file(path, _KEYS)]
     if not found:
         raise ConfigError(f"{path} holds no request; write one JSON object a line, with {', '.join(_KEYS)}")
     return found
 
 
-def _rows(lines: Sequence[str], path: Path) -> Iterator[OneOff]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path.name}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{where} is not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise ConfigError(f"{where} must be a JSON object, got {line[:60]}")
-        for key in row:
-            if key not in _KEYS:
-                raise ConfigError(f"{where} has {key!r}{did_you_mean(key, _KEYS) or '.'} Known: {', '.join(_KEYS)}")
-        try:
-            yield _row(row, path.parent, where, number)
-        except (ContractTypeError, ContractValueError) as error:
-            raise ConfigError(f"{where}: {error}") from error
-
-
-def _row(row: Mapping[str, Any], folder: Path, where: str, number: int) -> OneOff:
-    if ("prompt" in row) == ("messages" in row):
-        raise ConfigError(f"{where} needs either prompt or messages")
-    if "messages" in row and "system" in row:
+def _question(row: PromptRow, number: int) -> OneOff:
+    values, where, paths = row.values, row.where, row.image_paths()
+    if "messages" in values and "system" in values:
         raise ConfigError(f"{where} has messages and system; put the system turn into messages")
-    images, options = row.get("images", []), row.get("options", {})
-    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        raise ConfigError(f"{where}: images must be a list of paths, got {images!r}")
     for key in ("id", "prompt", "system"):
-        if key in row and not isinstance(row[key], str):
-            raise ConfigError(f"{where}: {key} must be a text, got {row[key]!r}")
-    GenerationOptions.from_mapping(options)  # refuses what is none
-    name, paths = row.get("id", f"line {number}"), tuple(folder / image for image in images)
-    if "messages" in row:
-        return OneOff(name, _request(row["messages"], paths), paths, options)
-    return replace(one_off(row["prompt"], system=row.get("system"), images=paths, name=name), options=options)
+        if key in values and not isinstance(values[key], str):
+            raise ConfigError(f"{where}: {key} must be a text, got {values[key]!r}")
+    name, options = values.get("id", f"line {number}"), values.get("options", {})
+    try:
+        GenerationOptions.from_mapping(options)  # refuses what is none
+        if "messages" in values:
+            return OneOff(name, _request(values["messages"], paths), paths, options)
+        return replace(one_off(values["prompt"], system=values.get("system"), images=paths, name=name), options=options)
+    except (ContractTypeError, ContractValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _request(messages: Sequence[Mapping[str, Any]], images: Sequence[Path]) -> Request:

@@ -74,10 +74,13 @@ def _unfinished(tables: RunTables) -> bool:
 
 def findings(tables: RunTables) -> list[str]:
     """Return what a reader must know before believing a number; empty if nothing is wrong."""
-    parts: tuple[Callable[[RunTables], Iterator[str]], ...] = (
+    of_rows: tuple[Callable[[RunTables], Iterator[str]], ...] = (
         _coverage, _data, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
     )  # fmt: skip
-    found = [sentence for part in parts for sentence in part(tables)]
+    # Three reports show them. Problems of the run may come while those are written; rows are what they are.
+    if "findings" not in tables.derived:
+        tables.derived["findings"] = [sentence for part in of_rows for sentence in part(tables)]
+    found = [*_problems(tables), *tables.derived["findings"]]
     if len(found) > MAX_FINDINGS:
         left_out = len(found) - MAX_FINDINGS
         found = [*found[:MAX_FINDINGS], f"{left_out} more remarks like these are left out; report.csv has the counts of every line"]
@@ -97,7 +100,7 @@ def _groups(tables: RunTables) -> Iterator[tuple[str, dict[Any, int]]]:
         yield f"{eval_name}::{test} on {engine}", counts
 
 
-def _coverage(tables: RunTables) -> Iterator[str]:
+def _problems(tables: RunTables) -> Iterator[str]:
     yield from tables.collected.notes
     yield from rescored_remarks(tables.run)
     problems = tables.run.get("problems")
@@ -107,6 +110,9 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         yield f"the run did not come to its end: this report was made from its journal, no gate passes, and {missing}"
     elif _unfinished(tables):
         yield "the run did not finish: gates, counts and whatever else run.json gets at the end are missing"
+
+
+def _coverage(tables: RunTables) -> Iterator[str]:
     evals = records(tables.run, "evals")
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
         yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"

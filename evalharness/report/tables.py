@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class RunTables:
     """row, metric, score: one line per row and score."""
     row_tags: pd.DataFrame
     """row, key, value: one line per row and tag."""
+    derived: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
+    """What others have worked out of the rows, by name, so that it is done once."""
 
     @property
     def run_dir(self) -> Path:

@@ -18,7 +18,7 @@ from evalharness.images import why_unusable
 from evalharness.suggestions import did_you_mean
 from evalharness.tasks.json_text import loads
 
-__all__ = ["Judgement", "PromptCase", "PromptRow", "read_rows", "request_of"]
+__all__ = ["Judgement", "PromptCase", "PromptRow", "read_rows", "request_of", "rows_of_file", "user_turn"]
 
 _KEYS = ("id", "prompt", "messages", "images", "group", "tags")
 
@@ -40,14 +40,18 @@ class PromptRow:
     folder: Path
     where: str
 
-    def asked(self, tools: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """Return the fields of a `PromptCase` but for its reference; `ConfigError` where it could not be asked."""
+    def image_paths(self) -> tuple[Path, ...]:
+        """Return the row's pictures; `ConfigError` where they are none, or where the row has not one question."""
         images = self.values.get("images", [])
         if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
             raise ConfigError(f"{self.where}: images must be a list of paths, got {images!r}")
         if ("prompt" in self.values) == ("messages" in self.values):
             raise ConfigError(f"{self.where} needs either prompt or messages")
-        paths = tuple(str(self.folder / image) for image in images)
+        return tuple(self.folder / image for image in images)
+
+    def asked(self, tools: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """Return the fields of a `PromptCase` but for its reference; `ConfigError` where it could not be asked."""
+        paths = tuple(map(str, self.image_paths()))
         fields = {
             "id": self.values["id"],
             "group": self.values.get("group"),
@@ -67,9 +71,14 @@ class PromptRow:
         prompt = self.values["prompt"]
         if not isinstance(prompt, str) or not prompt.strip():
             raise ConfigError(f"{self.where}: prompt must be a text, got {prompt!r}")
-        if not num_images:
-            return [{"role": "user", "content": prompt}]
-        return [{"role": "user", "content": [*[{"type": "image"}] * num_images, {"type": "text", "text": prompt}]}]
+        return [user_turn(prompt, num_images)]
+
+
+def user_turn(prompt: str, num_images: int) -> dict[str, Any]:
+    """Return one user turn, its pictures first."""
+    if not num_images:
+        return {"role": "user", "content": prompt}
+    return {"role": "user", "content": [*[{"type": "image"}] * num_images, {"type": "text", "text": prompt}]}
 
 
 def read_rows(data_dir: Path | str | None, name: str, own_keys: Sequence[str]) -> Iterator[PromptRow]:
@@ -82,22 +91,28 @@ def read_rows(data_dir: Path | str | None, name: str, own_keys: Sequence[str]) -
     path = Path(data_dir) / name
     if not path.is_file():
         raise MissingData(f"{path} does not exist; write one JSON object a line, with {', '.join(keys)}")
+    seen: dict[str, int] = {}
+    for number, row in rows_of_file(path, keys):
+        _check_names(row.values, row.where)
+        name = row.values["id"]
+        if name in seen:
+            raise ConfigError(f"{row.where}: id {name!r} is that of line {seen[name]}; give each row its own")
+        seen[name] = number
+        yield row
+    if not seen:
+        raise ConfigError(f"{path} holds no rows; write one JSON object a line, with {', '.join(keys)}")
+
+
+def rows_of_file(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, PromptRow]]:
+    """Yield the rows of a JSONL file by the numbers of their lines; `ConfigError` for lines that are no object of these keys."""
     try:
         lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    seen: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         where = f"{path.name}:{number}"
         if line.strip():
-            row = _object(line, where, keys)
-            _check_names(row, where)
-            if row["id"] in seen:
-                raise ConfigError(f"{where}: id {row['id']!r} is that of line {seen[row['id']]}; give each row its own")
-            seen[row["id"]] = number
-            yield PromptRow(row, path.parent, where)
-    if not seen:
-        raise ConfigError(f"{path} holds no rows; write one JSON object a line, with {', '.join(keys)}")
+            yield number, PromptRow(_object(line, where, keys), path.parent, where)
 
 
 def _object(line: str, where: str, keys: Sequence[str]) -> dict[str, Any]:

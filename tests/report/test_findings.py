@@ -117,6 +117,15 @@ def test_problems_of_the_run_are_repeated(tmp_path: Path) -> None:
     ]
 
 
+def test_what_rows_say_is_worked_out_once_and_new_problems_are_shown_all_the_same(tmp_path: Path) -> None:
+    tables = load_tables(write_run(tmp_path, rows(2)))
+    few = "stage_a has 2 cases only: its scores can differ by chance alone"
+    assert findings(tables) == [few]
+    tables.run["problems"] = ["report.html could not be made"]
+    object.__setattr__(tables, "rows", None)  # whoever read the rows again would break
+    assert findings(tables) == ["report.html could not be made", few]
+
+
 def test_a_run_that_did_not_finish_is_named(tmp_path: Path) -> None:
     tables = load_tables(write_run(tmp_path, rows(12), finished_at=None))
     assert findings(tables) == ["the run did not finish: gates, counts and whatever else run.json gets at the end are missing"]
