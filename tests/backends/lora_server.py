@@ -71,7 +71,9 @@ class LoraServer(Server):
         folder = self.loaded.get(name, folder)
         text = who(Path(folder)) if folder is not None else "base"
         ids = [ord(letter) for letter in text] if self.kind in ("vllm", "sglang") else None
-        choice = {"text": text, "finish_reason": "length", "token_ids": ids}
+        choice: dict[str, Any] = {"text": text, "finish_reason": "length", "token_ids": ids}
+        if "logprobs" in body:
+            choice["logprobs"] = {"token_logprobs": [-0.5] * len(text)}
         return Reply({"model": self.answers_as or body["model"], "choices": [choice]})
 
 
