@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from evalharness.engine_building import build_engine
     from evalharness.errors import EvalHarnessError
     from evalharness.scoring import ResponseLogits, ResponseScores, ScoringRequest
+    from evalharness.structured_output import StructuredOutput
 
 __all__ = [
     "Case",
@@ -48,6 +49,7 @@ __all__ = [
     "ScoringRequest",
     "ServerOptions",
     "StopOptions",
+    "StructuredOutput",
     "TextGenerationRequest",
     "TokenGenerationRequest",
     "VllmEngineOptions",
@@ -65,6 +67,7 @@ _HOMES = {
     "ResponseLogits": "evalharness.scoring",
     "ResponseScores": "evalharness.scoring",
     "ScoringRequest": "evalharness.scoring",
+    "StructuredOutput": "evalharness.structured_output",
     "build_engine": "evalharness.engine_building",
 }
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     _Tools: TypeAlias = Sequence[Tool | Mapping[str, Any]]
 
-__all__ = ["check_template_owner", "render_prompt", "template_sha256"]
+__all__ = ["check_template_owner", "knows_enable_thinking", "render_prompt", "template_sha256"]
 
 
 def check_template_owner(owner: Any, options: ChatTemplateOptions) -> None:
@@ -56,9 +56,18 @@ def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: Ch
 
 def _knows_tools(owner: Any) -> bool:
     """Return whether the template, or one of several, has the variable `tools`; one that does not ignores them silently."""
+    return _names(owner, "tools")
+
+
+def knows_enable_thinking(owner: Any) -> bool:
+    """Return whether the template, or one of several, can be told not to think; one that cannot ignores it silently."""
+    return _names(owner, "enable_thinking")
+
+
+def _names(owner: Any, variable: str) -> bool:
     template = getattr(owner, "chat_template", None) or ""
     sources = template.values() if isinstance(template, Mapping) else [template]
-    return any(re.search(r"\btools\b", source) for source in sources)
+    return any(re.search(rf"\b{variable}\b", source) for source in sources)
 
 
 def _with_system_part(messages: Sequence[Mapping[str, Any]], part: str) -> list[Mapping[str, Any]]:

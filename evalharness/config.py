@@ -104,6 +104,25 @@ OPTIONS: tuple[Option, ...] = (
         metavar="F",
     ),
     Option(
+        "thinking",
+        Flag(),
+        "Let models think before they answer, where the chat template has a switch for it; rows then tell thought and answer apart "
+        "(default: off)",
+        default=False,
+    ),
+    Option(
+        "max_thinking_tokens",
+        Number(minimum=0),
+        f"Tokens that a model may think, then the mark that ends its thought is written for it ({_EVALS_OWN}, otherwise no limit)",
+        metavar="N",
+    ),
+    Option(
+        "thinking_marks",
+        Text(r"[^,\s]+,[^,\s]+", legal="two marks with a comma between them"),
+        "What a model opens and closes a thought with (default: <think>,</think>)",
+        metavar="OPEN,CLOSE",
+    ),
+    Option(
         "seed",
         Number(minimum=0, maximum=2**32 - 1),
         "Seed of sampling, from which each case and sample gets its own (default: 0)",

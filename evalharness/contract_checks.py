@@ -20,6 +20,7 @@ __all__ = [
     "check_json",
     "check_number",
     "check_sequence",
+    "check_temperature",
     "check_text",
     "known_keys",
 ]
@@ -51,6 +52,17 @@ def _is_finite(value: float) -> bool:
 def check_integer(path: str, value: object, *, minimum: int | None = None, maximum: int | None = None, optional: bool = False) -> None:
     if not (optional and value is None):
         check_number(path, value, integer=True, minimum=minimum, maximum=maximum)
+
+
+_TEMPERATURES = (0.01, 2.0)  # vLLM raises what is lower without a word, and refuses, as servers do, what is higher
+
+
+def check_temperature(path: str, value: object) -> None:
+    """Raise unless it is 0 (greedy) or in the range that every backend can honour: one rule, so that an eval runs on all."""
+    check_number(path, value, integer=False, minimum=0.0)
+    low, high = _TEMPERATURES
+    if value and not low <= value <= high:  # type: ignore[operator]
+        raise ContractValueError(f"{path} must be 0 (greedy) or from {low} to {high:g}, which every backend can honour, got {value!r}")
 
 
 def check_boolean(path: str, value: object, *, optional: bool = False) -> None:

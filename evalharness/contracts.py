@@ -20,10 +20,13 @@ from evalharness.contract_checks import (
     check_json,
     check_number,
     check_sequence,
+    check_temperature,
     check_text,
     known_keys,
 )
 from evalharness.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError, TemplateError
+from evalharness.structured_output import StructuredOutput
+from evalharness.thinking import DEFAULT_MARKS, Thinking
 
 if TYPE_CHECKING:
     from evalharness.tool_calls import Tool
@@ -56,10 +59,14 @@ _MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; what is larger does no
 
 @dataclass(frozen=True)
 class StopOptions:
-    """Where generation ends besides the end-of-sequence token: strings and token ids."""
+    """Where generation ends besides the end-of-sequence token: strings and token ids.
+
+    `include_in_text`: the string that ended a text stays at its end, else the text stops before it.
+    """
 
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    include_in_text: bool = False
 
     def __post_init__(self) -> None:
         check_sequence("stop.stop", self.stop, "strings")
@@ -70,6 +77,7 @@ class StopOptions:
         check_sequence("stop.stop_token_ids", self.stop_token_ids, "ints")
         for position, token_id in enumerate(self.stop_token_ids):
             check_integer(f"stop.stop_token_ids[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
+        check_boolean("stop.include_in_text", self.include_in_text)
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
@@ -97,16 +105,21 @@ class DecodeOptions:
 
 @dataclass(frozen=True)
 class ChatTemplateOptions:
-    """How messages become the prompt; thinking is off unless asked for."""
+    """How messages become the prompt; thinking is off unless asked for. `thinking_marks`: what a model opens and closes a thought with."""
 
     add_generation_prompt: bool = True
     tokenize: bool = False
     enable_thinking: bool = False
     continue_final_message: bool = False
+    thinking_marks: tuple[str, str] = DEFAULT_MARKS
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            check_boolean(f"chat_template.{f.name}", getattr(self, f.name))
+        for name in ("add_generation_prompt", "tokenize", "enable_thinking", "continue_final_message"):
+            check_boolean(f"chat_template.{name}", getattr(self, name))
+        check_sequence("chat_template.thinking_marks", self.thinking_marks, "texts")
+        if len(self.thinking_marks) != 2 or not all(isinstance(mark, str) and mark.strip() for mark in self.thinking_marks):
+            raise ContractValueError(f"chat_template.thinking_marks must be two texts such as {DEFAULT_MARKS}, got {self.thinking_marks!r}")
+        object.__setattr__(self, "thinking_marks", tuple(self.thinking_marks))
         if self.add_generation_prompt and self.continue_final_message:
             raise ContractValueError(
                 "chat_template.continue_final_message and chat_template.add_generation_prompt exclude each other; set one to False"
@@ -231,7 +244,8 @@ class GenerationOptions:
     penalties, or "processed", after everything that the token was drawn by (greedy: after penalties and bans). `entropies` asks for
     the entropy, in nats, of the whole raw distribution before each token.
     A prompt of more than `max_prompt_tokens` tokens, images expanded, is refused (`PromptTooLong`), never cut; None: only
-    the context is the limit.
+    the context is the limit. `temperature` is 0 or from 0.01 to 2, what every backend can honour. `structured`: what the answer
+    must be. After `max_thinking_tokens` tokens of thought the mark that ends it is written for the model; None: no limit.
     """
 
     max_new_tokens: int = 256
@@ -247,6 +261,8 @@ class GenerationOptions:
     pad_token_id: int | None = None
     logprobs: bool = False
     max_prompt_tokens: int | None = None
+    structured: StructuredOutput | None = None
+    max_thinking_tokens: int | None = None
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     logprobs_kind: LogprobsKind = "raw"
     entropies: bool = False
@@ -254,7 +270,7 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         check_integer("options.max_new_tokens", self.max_new_tokens, minimum=1, maximum=_MAX_COUNT)
-        check_number("options.temperature", self.temperature, integer=False, minimum=0.0)
+        check_temperature("options.temperature", self.temperature)
         check_number("options.top_p", self.top_p, integer=False, above=0.0, maximum=1.0)
         check_number("options.repetition_penalty", self.repetition_penalty, integer=False, above=0.0)
         check_boolean("options.do_sample", self.do_sample, optional=True)
@@ -272,6 +288,9 @@ class GenerationOptions:
         if self.logprobs_kind not in ("raw", "processed"):
             raise ContractValueError(f"options.logprobs_kind must be 'raw' or 'processed', got {self.logprobs_kind!r}")
         check_integer("options.max_prompt_tokens", self.max_prompt_tokens, minimum=1, maximum=_MAX_COUNT, optional=True)
+        if self.structured is not None:
+            check_instance("options.structured", self.structured, StructuredOutput)
+        check_integer("options.max_thinking_tokens", self.max_thinking_tokens, minimum=0, maximum=_MAX_COUNT, optional=True)
         self._check_eos()
         check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
         check_instance("options.decode", self.decode, DecodeOptions)
@@ -325,6 +344,8 @@ class GenerationOptions:
             values["stop"] = StopOptions.from_mapping(values["stop"])
         if isinstance(values.get("decode"), Mapping):
             values["decode"] = DecodeOptions(**known_keys("decode", values["decode"], DecodeOptions))
+        if isinstance(values.get("structured"), Mapping):
+            values["structured"] = StructuredOutput.from_mapping(values["structured"])
         extras = values.pop("extra_generation_kwargs", {})
         check_instance("options.extra_generation_kwargs", extras, Mapping)
         more = {key: value for key, value in mapping.items() if key not in known}
@@ -337,6 +358,10 @@ class GenerationOptions:
         """Return every option as plain JSON data."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         values["stop"] = {"stop": list(self.stop.stop), "stop_token_ids": list(self.stop.stop_token_ids)}
+        if self.stop.include_in_text:
+            values["stop"]["include_in_text"] = True
+        if self.structured is not None:
+            values["structured"] = self.structured.to_json()
         values["decode"] = {f.name: getattr(self.decode, f.name) for f in fields(self.decode)}
         values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
         if isinstance(self.eos_token_id, tuple):
@@ -354,6 +379,7 @@ _NUMBERS: Mapping[str, type[int] | type[float]] = {
     "seed": int,
     "pad_token_id": int,
     "max_prompt_tokens": int,
+    "max_thinking_tokens": int,
 }
 
 
@@ -459,7 +485,7 @@ class GenerationResult:
     one float per id (natural log, `logprobs_kind` tells raw or processed), None where there is none; `entropies` likewise, in nats.
     finish_reason "scored": nothing was generated, texts and ids are those of a given response (`ScoringRequest`). `cached`: nothing
     was generated for it, see `response_cache`. `exact_ids` False: a server gave text only, and `token_ids` are that text's, not
-    those it generated.
+    those it generated. `thinking`: of a model that was to think, what it thought and answered; `answer` is the text without the thought.
     """
 
     text: str
@@ -482,6 +508,12 @@ class GenerationResult:
     cached: bool = False
     exact_ids: bool = True
     entropies: tuple[float | None, ...] | None = None
+    thinking: Thinking | None = None
+
+    @property
+    def answer(self) -> str:
+        """What the model says behind its thought; the whole text where it did not think."""
+        return self.text if self.thinking is None else self.thinking.answer
 
     @property
     def num_total_tokens(self) -> int | None:
@@ -498,6 +530,7 @@ class GenerationResult:
         values["entropies"] = _written(self.entropies)
         values["ignored_options"] = list(self.ignored_options)
         values["images"] = [dict(image) for image in self.images]
+        values["thinking"] = None if self.thinking is None else self.thinking.to_json()
         return values
 
     @classmethod
@@ -510,6 +543,8 @@ class GenerationResult:
         for name in ("logprobs", "entropies"):
             if given.get(name) is not None:
                 given[name] = tuple(None if value is None else float(value) for value in given[name])
+        if given.get("thinking") is not None:
+            given["thinking"] = Thinking.from_json(given["thinking"])
         return cls(**given)
 
 

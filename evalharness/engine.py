@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from evalharness.backends.base import Backend, Completion, Prompt
-from evalharness.chat_template import check_template_owner, template_sha256
+from evalharness.chat_template import check_template_owner, knows_enable_thinking, template_sha256
 from evalharness.contracts import (
     ChatTemplateOptions,
     GenerationFailure,
@@ -133,6 +133,8 @@ class Engine(LiveWeights):
             **self._backend.describe(),
             **({"chosen": self.chosen} if self.chosen is not None else {}),
             "template_sha256": template_sha256(self.processor) or template_sha256(self.tokenizer),
+            "enable_thinking": self._chat_template.enable_thinking,
+            "template_knows_enable_thinking": knows_enable_thinking(self.tokenizer),
             "max_model_len": self._backend.max_model_len,
             "eos_token_ids": list(self._backend.eos_token_ids),
         }
@@ -306,7 +308,10 @@ class Engine(LiveWeights):
         preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
         builder = PromptBuilder(backend, self._chat_template)
         for request_type in types if is_chat else ():
-            check_template_owner(builder.template_owner(request_type), self._chat_template)
+            owner = builder.template_owner(request_type)
+            check_template_owner(owner, self._chat_template)
+            if self._chat_template.enable_thinking and not knows_enable_thinking(owner):
+                self._notice("thinking was asked for, but the chat template does not know enable_thinking: the prompts are as without it")
         distinct = {id(options[i]): options[i] for i in positions}
         honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
         for value, _ in honoured.values():

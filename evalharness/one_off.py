@@ -23,7 +23,7 @@ __all__ = ["OneOff", "one_off", "options_of", "read_one_offs"]
 Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 
 _KEYS = ("id", "prompt", "messages", "system", "images", "options")
-_DECODING = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
+_DECODING = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "max_thinking_tokens")
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,12 @@ def split_options(options: GenerationOptions, can: Capabilities) -> tuple[Genera
     if options.entropies and not can.supports_entropies:
         ignored.append("entropies=True")
         changes["entropies"] = False
+    if options.structured is not None and options.structured.kind not in can.structures:
+        ignored.append(f"structured.{options.structured.kind}")
+        changes["structured"] = None
+    if options.max_thinking_tokens is not None and not can.supports_thinking_budget:
+        ignored.append(f"max_thinking_tokens={options.max_thinking_tokens}")
+        changes["max_thinking_tokens"] = None
     extras = options.extra_generation_kwargs
     unknown = [key for key in extras if key not in can.extra_options]
     if unknown:

@@ -22,11 +22,12 @@ from evalharness.contracts import (
     TokenGenerationRequest,
     VlmGenerationRequest,
 )
-from evalharness.errors import ImageError, PromptTooLong, RequestError
+from evalharness.errors import ConfigError, ImageError, PromptTooLong, RequestError
 from evalharness.generation_plugins import RequestType
 from evalharness.scoring import Chat, ScoringRequest, asked_chat
 from evalharness.scoring_prompts import bare_prompt, check_room, response_ids, text_ids
 from evalharness.stop_policy import StopPlan, resolve_stops
+from evalharness.thinking import ThinkingBudget
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,6 +48,7 @@ class PreparedRequest:
     options: GenerationOptions
     images: RequestImages | None
     response_text: str | None = None
+    thinking_marks: tuple[str, str] | None = None
 
 
 @dataclass
@@ -105,7 +107,8 @@ class PromptBuilder:
         call = self._chat(chat) if chat is not None and request_images is not None else None
         prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, given)
         response = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
-        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response)
+        marks = None if isinstance(request, ScoringRequest) else self._marks_of(text)
+        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response, marks)
 
     def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...]]:
         owner = self.template_owner("text" if request_images is None else "vlm")
@@ -122,6 +125,11 @@ class PromptBuilder:
     def _response_ids(self, request: ScoringRequest, options: GenerationOptions) -> tuple[int, ...]:
         placeholder = getattr(self._backend.processor, "image_token_id", None)
         return response_ids(request, self._backend.tokenizer, self._eos_token_ids(options), placeholder)
+
+    def _marks_of(self, prompt_text: str) -> tuple[str, str] | None:
+        """Return the marks of the thought that is expected: asked for, or begun by a template that always begins one."""
+        marks = self._chat_template.thinking_marks
+        return marks if self._chat_template.enable_thinking or prompt_text.rstrip().endswith(marks[0]) else None
 
     def _decode(self, request: TokenGenerationRequest) -> str:
         """Return the text of a prompt of ids; `RequestError` for ids that cannot be asked."""
@@ -155,8 +163,28 @@ class PromptBuilder:
         return self._backend.tokenizer
 
     def sampling_plan(self, options: GenerationOptions) -> SamplingPlan:
-        """Return the resolved options; raises `ConfigError` for stops that could never be found."""
-        return _sampling_plan(options, self._stop_plan(options))
+        """Return the resolved options; raises `ConfigError` for stops that could never be found, and for what cannot go together."""
+        stops = self._stop_plan(options)
+        if options.structured is not None:
+            self._check_structured(options, stops)
+        return _sampling_plan(options, stops, self._thinking_budget(options.max_thinking_tokens))
+
+    def _check_structured(self, options: GenerationOptions, stops: StopPlan) -> None:
+        if not stops.token_ids:
+            raise ConfigError("options.structured needs a token that ends the answer; leave options.eos_token_id unset")
+        if options.extra_generation_kwargs.get("min_new_tokens"):
+            raise ConfigError("options.min_new_tokens would forbid a structured answer to end where it is complete; leave one of them out")
+        if self._chat_template.enable_thinking:
+            raise ConfigError("options.structured holds from the first token on, so that nothing could be thought; turn thinking off")
+
+    def _thinking_budget(self, max_tokens: int | None) -> ThinkingBudget | None:
+        if max_tokens is None:
+            return None
+        start, end = (
+            tuple(int(i) for i in self._backend.tokenizer.encode(mark, add_special_tokens=False))
+            for mark in self._chat_template.thinking_marks
+        )
+        return ThinkingBudget(start, end, max_tokens)
 
     def _stop_plan(self, options: GenerationOptions) -> StopPlan:
         known = self._stops.get(id(options))  # holding the options keeps their id from being given to others
@@ -213,7 +241,7 @@ def check_length(num_tokens: int | None, max_new_tokens: int, max_model_len: int
         )
 
 
-def _sampling_plan(options: GenerationOptions, stops: StopPlan) -> SamplingPlan:
+def _sampling_plan(options: GenerationOptions, stops: StopPlan, thinking: ThinkingBudget | None) -> SamplingPlan:
     seed = options.seed
     if options.samples and seed is None:
         seed = secrets.randbelow(_SEED_LIMIT)
@@ -234,6 +262,8 @@ def _sampling_plan(options: GenerationOptions, stops: StopPlan) -> SamplingPlan:
         max_prompt_tokens=options.max_prompt_tokens,
         logprobs_kind=options.logprobs_kind,
         entropies=options.entropies,
+        structured=options.structured,
+        thinking=thinking,
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evalharness.backends.base import Backend, Completion
 from evalharness.contracts import GenerationResult
 from evalharness.generation_plugins import GenerationPlugin, postprocess_text
 from evalharness.prompts import PreparedRequest, prompt_sha256
-from evalharness.stop_policy import finish
+from evalharness.stop_policy import Ending, finish
+from evalharness.thinking import Thinking, num_thought
 
 __all__ = ["result_of"]
 
@@ -50,7 +52,29 @@ def result_of(
         weight_version=weight_version,
         images=_image_facts(prepared, completion),
         exact_ids=completion.exact_ids,
+        thinking=_thinking(prepared, completion, ending, backend.tokenizer, plugins),
     )
+
+
+def _thinking(
+    prepared: PreparedRequest, completion: Completion, ending: Ending, tokenizer: Any, plugins: Sequence[GenerationPlugin]
+) -> Thinking | None:
+    """Return thought and answer where a thought was to be expected and there is one, else None."""
+    if prepared.thinking_marks is None:
+        return None
+    start, end = prepared.thinking_marks
+    num_tokens = num_thought(ending.token_ids, end, lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False)))
+    is_closed = num_tokens is not None
+    if not is_closed and start not in ending.raw_text and not prepared.prompt.text.rstrip().endswith(start):
+        return None
+    num_tokens = len(ending.token_ids) if num_tokens is None else num_tokens
+    thought = tokenizer.decode(list(ending.token_ids[:num_tokens]), skip_special_tokens=True)
+    answer = ""
+    if is_closed:
+        rest = replace(completion, token_ids=ending.token_ids[num_tokens:])
+        answer = postprocess_text(plugins, finish(rest, prepared.stops, tokenizer, prepared.options.decode).text)
+    text = str(thought).removesuffix(end).partition(start)[2] if start in thought else str(thought).removesuffix(end)
+    return Thinking(text.strip(), answer, is_closed, num_tokens)
 
 
 def _image_facts(prepared: PreparedRequest, completion: Completion) -> tuple[Mapping[str, Any], ...]:

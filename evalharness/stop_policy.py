@@ -26,7 +26,7 @@ class StopPlan:
     """Resolved stops: `token_ids` end generation at once, `strings` cut the text, `watched` need a look at the text.
 
     `eos_token_ids` are those of `token_ids` that mean end-of-sequence; `id_strings` maps an id to the stop string that
-    it spells.
+    it spells. `include_in_text`: the string that ends a text stays at its end.
     """
 
     token_ids: tuple[int, ...]
@@ -34,6 +34,7 @@ class StopPlan:
     watched: tuple[str, ...]
     eos_token_ids: frozenset[int]
     id_strings: tuple[tuple[int, str], ...]
+    include_in_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,9 @@ def resolve_stops(stop: StopOptions, eos_token_ids: Sequence[int], tokenizer: An
         if not (is_token and skipped):
             watched.append(string)
     every = [*eos_token_ids, *stop.stop_token_ids, *(token_id for token_id, _ in id_strings)]
-    return StopPlan(tuple(dict.fromkeys(every)), stop.stop, tuple(watched), frozenset(eos_token_ids), tuple(id_strings))
+    return StopPlan(
+        tuple(dict.fromkeys(every)), stop.stop, tuple(watched), frozenset(eos_token_ids), tuple(id_strings), stop.include_in_text
+    )
 
 
 def _encode(string: str, tokenizer: Any) -> list[int]:
@@ -111,9 +114,11 @@ def finish(completion: Completion, stops: StopPlan, tokenizer: Any, decode: Deco
         text = text[:position]
         token_ids = body[: _num_tokens_with(string, body, tokenizer, decode)]
     raw_text = _decode(tokenizer, token_ids, decode, skip_special_tokens=False)
+    reason, stop_reason = _reason(completion, stops, token_ids[-1] if ended_by_id and string is None else None, string)
+    if stops.include_in_text and isinstance(stop_reason, str) and stop_reason in stops.strings:
+        text += stop_reason
     if decode.strip_whitespace:
         text, raw_text = text.strip(), raw_text.strip()
-    reason, stop_reason = _reason(completion, stops, token_ids[-1] if ended_by_id else None, string)
     return Ending(text, raw_text, reason, stop_reason, token_ids)
 
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.eval(
 
 @pytest.mark.gate("right_tool >= 0.90", "right_arguments >= 0.80", "no_call >= 0.90", "executable >= 0.95")
 def test_calls(case, generation, score, details):
-    answer = parse_tool_calls(generation.text, case.tools, finish_reason=generation.finish_reason)
+    answer = parse_tool_calls(generation.answer, case.tools, finish_reason=generation.finish_reason)
     judged = tools.judge(answer, case.reference)
     score(**judged.scores)
     details(**judged.details)

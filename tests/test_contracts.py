@@ -32,6 +32,7 @@ from evalharness.contracts import (
     VlmPreprocessOptions,
 )
 from evalharness.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError
+from evalharness.structured_output import StructuredOutput
 
 USER = {"role": "user", "content": "hi"}
 
@@ -116,6 +117,7 @@ FIELDS: dict[str, tuple[type, dict[str, Any], dict[str, str]]] = {
             "logprobs_kind": "str",
             "entropies": "bool",
             "max_prompt_tokens": "int?",
+            "max_thinking_tokens": "int?",
         },
     ),
 }
@@ -140,7 +142,7 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_path(path: str, name: str
 def test_every_field_is_in_the_table_of_wrong_types(path: str) -> None:
     cls, _, kinds = FIELDS[path]
     # These take contracts or mappings and have tests of their own; device_map is passed on as it is.
-    nested = {"stop", "decode", "extra", "extra_generation_kwargs", "device_map"}
+    nested = {"stop", "decode", "extra", "extra_generation_kwargs", "device_map", "thinking_marks", "structured"}
     assert {f.name for f in fields(cls)} - nested == set(kinds)
 
 
@@ -161,6 +163,8 @@ RANGES: list[tuple[str, str, Any, str]] = [
     ("options", "temperature", -0.1, "at least 0"),
     ("options", "temperature", math.inf, "finite"),
     ("options", "temperature", 10**400, "finite"),
+    ("options", "temperature", 1e-7, r"0 \(greedy\) or from 0.01 to 2, which every backend can honour, got 1e-07"),
+    ("options", "temperature", 3, r"0 \(greedy\) or from 0.01 to 2, which every backend can honour, got 3"),
     ("options", "top_p", 0, "greater than 0"),
     ("options", "top_p", 1.5, "at most 1"),
     ("options", "top_p", math.nan, "finite"),
@@ -174,6 +178,7 @@ RANGES: list[tuple[str, str, Any, str]] = [
     ("options", "pad_token_id", -2, "at least 0"),
     ("options", "max_prompt_tokens", 0, "at least 1"),
     ("options", "max_prompt_tokens", 2**31, "at most 2147483647"),
+    ("options", "max_thinking_tokens", -1, "at least 0"),
 ]
 
 
@@ -188,6 +193,9 @@ LEGAL_EDGES: list[tuple[str, str, Any]] = [
     ("vllm", "gpu_memory_utilization", 1),
     ("vllm", "gpu_memory_utilization", 0.01),
     ("options", "temperature", 0),
+    ("options", "temperature", 0.01),
+    ("options", "temperature", 2),
+    ("options", "max_thinking_tokens", 0),
     ("options", "top_p", 1),
     ("options", "seed", 0),
     ("options", "seed", 2**63 - 1),
@@ -497,6 +505,8 @@ def generation_options(draw: st.DrawFn) -> GenerationOptions:
         pad_token_id=draw(st.one_of(st.none(), ids)),
         logprobs=draw(st.booleans()),
         max_prompt_tokens=draw(st.one_of(st.none(), st.integers(1, 10**6))),
+        structured=draw(st.sampled_from([None, StructuredOutput(choice=("a", "b")), StructuredOutput(json_schema={"type": "object"})])),
+        max_thinking_tokens=draw(st.one_of(st.none(), st.integers(0, 99))),
         decode=DecodeOptions(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
         extra_generation_kwargs=draw(extras),
     )

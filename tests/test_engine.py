@@ -590,7 +590,14 @@ def test_a_fallback_that_was_never_made_is_not_made_to_be_closed() -> None:
 
 def test_its_description_is_plain_json_with_template_and_context() -> None:
     facts = json.loads(json.dumps(Engine(FakeBackend.from_answers(["x"], max_model_len=99)).describe()))
-    assert facts == {"backend": "fake", "template_sha256": facts["template_sha256"], "max_model_len": 99, "eos_token_ids": [2, 0]}
+    assert facts == {
+        "backend": "fake",
+        "template_sha256": facts["template_sha256"],
+        "enable_thinking": False,
+        "template_knows_enable_thinking": False,
+        "max_model_len": 99,
+        "eos_token_ids": [2, 0],
+    }
     assert len(facts["template_sha256"]) == 64
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from evalharness.generation_plugins import GenerationPlugin
     from evalharness.live_weights import LiveChange
     from evalharness.scoring import ResponseLogits, ResponseScores
+    from evalharness.structured_output import StructuredOutput
+    from evalharness.thinking import ThinkingBudget
 
 __all__ = ["Backend", "Capabilities", "ChatCall", "Completion", "Prompt", "SamplingPlan", "TensorBackend"]
 
@@ -43,6 +45,9 @@ class Capabilities:
     """Whether plugins may `ban` tokens while a row is written."""
     supports_no_repeat_ngram: bool = False
     supports_use_cache_off: bool = False
+    structures: frozenset[str] = frozenset()
+    """Which kinds of `StructuredOutput` answers can be held to."""
+    supports_thinking_budget: bool = False
     extra_options: frozenset[str] = frozenset()
     """Names that `GenerationOptions.extra_generation_kwargs` may carry."""
     live: frozenset[LiveChange] = frozenset()
@@ -56,7 +61,8 @@ class SamplingPlan:
     """The resolved decoding of one prompt; equal plans (seed apart) may share a batch.
 
     `temperature` 0.0 is greedy. `stop_token_ids` holds every id that ends generation: end-of-sequence first, then
-    explicit ids, then single-token stop strings. `stop_strings` are those that only a look at the text can find.
+    explicit ids, then single-token stop strings. `stop_strings` are those that only a look at the text can find. `structured`:
+    what the text must be; it may end, by one of `stop_token_ids`, only where that is complete.
     """
 
     max_new_tokens: int
@@ -75,6 +81,8 @@ class SamplingPlan:
     max_prompt_tokens: int | None = None
     logprobs_kind: Literal["raw", "processed"] = "raw"
     entropies: bool = False
+    structured: StructuredOutput | None = None
+    thinking: ThinkingBudget | None = None
 
     def check_prompt_tokens(self, num_tokens: int) -> None:
         """Raise `PromptTooLong` for a prompt, images expanded, of more tokens than were allowed."""

@@ -27,6 +27,8 @@ from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreproc
 from evalharness.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
 from evalharness.generation_plugins import GenerationPlugin, RowWatchers
 from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
+from evalharness.structured_output import fits
+from evalharness.thinking import within_budget
 
 __all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
 
@@ -139,6 +141,8 @@ class FakeBackend:
         supports_no_repeat_ngram=True,
         supports_use_cache_off=True,
         supports_scoring=True,
+        structures=frozenset({"json_schema", "regex", "choice"}),
+        supports_thinking_budget=True,
         extra_options=frozenset({"top_k", "min_p", "min_new_tokens"}),
     )
 
@@ -193,7 +197,11 @@ class FakeBackend:
                 return prompt.index, GenerationFailure("error", f"preparing the prompt failed: {type(error).__name__}: {error}", error)
         if prompt.response_ids is not None:
             return _scored(prompt, prompt.response_ids, answer)
+        if prompt.plan.structured is not None and not fits(answer.text, prompt.plan.structured):
+            return prompt.index, GenerationFailure("error", f"the scripted answer is not what structured asks for: {answer.text[:80]!r}")
         ids = self.tokenizer.encode(answer.text)
+        if prompt.plan.thinking is not None:
+            ids = within_budget(ids, prompt.plan.thinking, prompt.token_ids)
         watchers = RowWatchers(plugins, self.tokenizer, prompt.plan.stop_token_ids)
         return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids, watchers)
 

@@ -34,6 +34,7 @@ from evalharness.backends.hf_memory import (
 from evalharness.backends.hf_row_ends import StopRequested
 from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
 from evalharness.backends.hf_scoring import ScoringRunner, logit_bytes, padded_logits, padded_logprobs, row_to_score, through_model
+from evalharness.backends.hf_structured import Grammars
 from evalharness.backends.hf_swapping import HfAdapter, load_in_place, why_not_in_place
 from evalharness.backends.hf_transformers import transformers
 from evalharness.backends.stop_ids import check_stop_ids
@@ -43,6 +44,7 @@ from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreproc
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin
 from evalharness.scoring import ResponseLogits, ResponseScores
+from evalharness.structured_output import STRUCTURES
 
 __all__ = ["HfBackend"]
 
@@ -86,10 +88,13 @@ class HfBackend:
             supports_entropies=True,
             supports_scoring=True,
             supports_logits=True,
+            structures=frozenset(STRUCTURES),
+            supports_thinking_budget=True,
             extra_options=EXTRA_OPTIONS,
             vocab_size=self._vocab_size,
         )
         text_config = loaded.model.config.get_text_config()
+        self._grammars = Grammars(self.tokenizer, self._vocab_size)
         self._cost = BatchCost.of(text_config, loaded.model.dtype)
         self._row_cap = row_cap(loaded.model.device)
         weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
@@ -149,6 +154,7 @@ class HfBackend:
         if config.model_name_or_path != self._config.model_name_or_path:
             load_in_place(self._model, Path(config.model_name_or_path))
             self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, self._preprocess)
+            self._grammars = Grammars(self.tokenizer, self._vocab_size)
             budget = pixel_budget(self.processor.image_processor) if self.processor is not None else None
             self._settings = {**self._settings, "pixel_budget": budget}
         self._config = config
@@ -160,7 +166,7 @@ class HfBackend:
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, soon after it has ended; the longest prompts of each window run first."""
         self._require_usable()
-        runner = BatchRunner(self._model, self.tokenizer, plugins, should_stop)
+        runner = BatchRunner(self._model, self.tokenizer, plugins, should_stop, self._grammars)
         try:
             for output in self._outputs(prompts, runner):
                 if should_stop():
@@ -208,6 +214,7 @@ class HfBackend:
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` for a plan that cannot be honoured."""
         check_extras(plan, self._vocab_size)
+        self._grammars.check(plan)
         check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
         if plan.pad_token_id is not None and plan.pad_token_id >= self._vocab_size:
             raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self._vocab_size - 1}")

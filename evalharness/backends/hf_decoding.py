@@ -16,6 +16,7 @@ from evalharness.backends.base import BackendOutput, Completion, Prompt, Samplin
 from evalharness.backends.hf_cache import select_rows, selectable_cache
 from evalharness.backends.hf_row_ends import RowEnds
 from evalharness.backends.hf_sampling import TokenBans, processors_for
+from evalharness.backends.hf_structured import Grammars
 from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError
@@ -48,13 +49,14 @@ class BatchRunner:
     tokenizer: Any
     plugins: Sequence[GenerationPlugin]
     should_stop: Callable[[], bool]
+    grammars: Grammars
 
     def run(self, rows: Sequence[Row]) -> Iterator[BackendOutput]:
         """Yield one completion per row as rows end; a row for which the model gave no usable numbers is an `error`.
 
         The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
         """
-        batch = _Batch(rows, self.model, self.tokenizer, self.plugins, self.should_stop)
+        batch = _Batch(rows, self.model, self.tokenizer, self.plugins, self.should_stop, self.grammars)
         while batch.rows:
             yield from batch.go_on()
 
@@ -67,7 +69,13 @@ class _Batch:
     """
 
     def __init__(
-        self, rows: Sequence[Row], model: Any, tokenizer: Any, plugins: Sequence[GenerationPlugin], should_stop: Callable[[], bool]
+        self,
+        rows: Sequence[Row],
+        model: Any,
+        tokenizer: Any,
+        plugins: Sequence[GenerationPlugin],
+        should_stop: Callable[[], bool],
+        grammars: Grammars,
     ) -> None:
         self.rows = list(rows)
         self._model = model
@@ -78,12 +86,14 @@ class _Batch:
         prompt_lengths = [self._width] * len(rows)
         own = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
+        bans = [TokenBans(banning, tokenizer, len(rows))] if banning else []
+        prompts = [row.token_ids for row in rows]
         self._processors, self._raw = processors_for(
             plan,
-            [row.token_ids for row in rows],
+            prompts,
             [row.prompt.plan.seed for row in rows],
             self._inputs["attention_mask"],
-            [*own, TokenBans(banning, tokenizer, len(rows))] if banning else own,
+            [*own, *bans, *grammars.processors(plan, prompts)],
         )
         # Vision models keep positions of their own beside the cache: batches with pictures stay whole.
         stays_whole = bool(own) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)

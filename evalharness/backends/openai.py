@@ -72,6 +72,7 @@ class OpenAIBackend:
         self.capabilities = Capabilities(
             supports_vlm=self.supports_vlm,
             supports_logprobs=self._flavour.token_ids,
+            structures=frozenset(self._flavour.structures),
             extra_options=frozenset(self._flavour.extras),
             live=frozenset({"adapter"}) if self._adapters is not None else frozenset(),
             vocab_size=declared_vocab_size(config.model_name_or_path, self.tokenizer),

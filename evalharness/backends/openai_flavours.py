@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evalharness.errors import ConfigError
+from evalharness.structured_output import STRUCTURES
 from evalharness.suggestions import did_you_mean
 
 __all__ = ["FLAVOURS", "AdapterWay", "Flavour", "base_url"]
@@ -33,7 +34,8 @@ class AdapterWay:
 class Flavour:
     """One kind of server. `token_ids`: it takes prompts as ids and gives ids back, so nothing is tokenised twice.
 
-    `extras`: extra options that it knows, by our name. `stop_ids`: it ends texts at token ids, and ignores its own idea of EOS.
+    `structures`: kinds of `StructuredOutput` that it holds answers to. `extras`: extra options that it knows, by our name. `stop_ids`: it
+    ends texts at token ids, and ignores its own idea of EOS.
     """
 
     port: int | None
@@ -43,6 +45,7 @@ class Flavour:
     extras: Mapping[str, str] = ()  # type: ignore[assignment]
     defaults: Mapping[str, float] = ()  # type: ignore[assignment]
     adapters: AdapterWay | None = None
+    structures: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extras", dict(self.extras))
@@ -74,12 +77,14 @@ _MAX_ADAPTERS = AdapterWay(
     hint="is it started with --enable-lora and a --max-lora-rank as large?",
 )
 
+_SGLANG_STRUCTURES = ("json_schema", "regex", "grammar")
+
 # Servers fill in what is not sent from the checkpoint's generation_config, so what they know of is sent although it is off.
 FLAVOURS: Mapping[str, Flavour] = {
-    "vllm": Flavour(
-        8000, True, True, True, {**_SAMPLING, "structured_outputs": "structured_outputs"}, {"top_k": 0, "min_p": 0.0}, _VLLM_ADAPTERS
+    "vllm": Flavour(8000, True, True, True, _SAMPLING, {"top_k": 0, "min_p": 0.0}, _VLLM_ADAPTERS, STRUCTURES),
+    "sglang": Flavour(
+        30000, True, True, True, _SAMPLING, {"top_k": -1, "min_p": 0.0}, _SGLANG_ADAPTERS, ("json_schema", "regex", "grammar")
     ),
-    "sglang": Flavour(30000, True, True, True, _SAMPLING, {"top_k": -1, "min_p": 0.0}, _SGLANG_ADAPTERS),
     "trtllm": Flavour(31000, False, False, True, _SAMPLING, {}, AdapterWay(field="lora_request")),
     "mlx": Flavour(8080, False, False, True, {"top_k": "top_k", "min_p": "min_p"}, {}, AdapterWay(field="adapters")),
     "max": Flavour(8000, False, False, False, _SAMPLING, {}, _MAX_ADAPTERS),

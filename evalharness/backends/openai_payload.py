@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from evalharness.errors import BackendError, RequestError, UnsupportedOption
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from evalharness.structured_output import StructuredOutput
 
 __all__ = ["chat_body", "check_plan", "completion_body", "completion_of"]
 
@@ -120,9 +123,19 @@ def _sampling(plan: SamplingPlan, flavour: Flavour, tokenizer: Any, eos_token_id
         values["stop"] = strings
     if flavour.token_ids:
         values["return_token_ids"] = True
+    if plan.structured is not None:
+        values.update(_structure(plan.structured, flavour))
     for name, value in plan.extra:
         values[flavour.extras[name]] = value
     return values
+
+
+def _structure(structured: StructuredOutput, flavour: Flavour) -> dict[str, Any]:
+    """Return the fields that hold an answer to a structure: vLLM takes all kinds in one of its own, SGLang in one each."""
+    ((kind, value),) = structured.to_json().items()
+    if "choice" in flavour.structures:
+        return {"structured_outputs": {"json" if kind == "json_schema" else kind: value}}
+    return {"ebnf" if kind == "grammar" else kind: json.dumps(value) if kind == "json_schema" else value}
 
 
 def _with_pictures(messages: Sequence[Mapping[str, Any]], pictures: Sequence[Image.Image]) -> list[dict[str, Any]]:

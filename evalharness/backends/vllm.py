@@ -32,14 +32,17 @@ from evalharness.backends.vllm_settings import (
     ENVIRONMENT,
     RENDER_THREADS,
     engine_arguments,
+    known_engine_arguments,
     pixel_budget_arguments,
     set_environment_defaults,
 )
+from evalharness.backends.vllm_structured import check_thinking, thinking_arguments
 from evalharness.checkpoint_adapter import Adapter, adapter_of
 from evalharness.checkpoint_architecture import architecture_difference, companion_difference
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, MissingDependency, PromptTooLong, RequestError
 from evalharness.generation_plugins import RowWatchers, preflight
+from evalharness.structured_output import STRUCTURES
 
 if TYPE_CHECKING:
     from evalharness.generation_plugins import GenerationPlugin
@@ -83,6 +86,7 @@ class VllmBackend:
             self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
             image_arguments = self._image_arguments(preprocess)
             self._arguments = engine_arguments(config, options, image_arguments=image_arguments, device_type=self._device_type)
+            self._arguments = {**known_engine_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
             self._engine = VllmEngine(self._arguments)
             try:
                 self._read_engine()
@@ -126,6 +130,8 @@ class VllmBackend:
             supports_token_bans=False,
             supports_no_repeat_ngram=False,
             supports_use_cache_off=False,
+            structures=frozenset(STRUCTURES),
+            supports_thinking_budget=True,
             extra_options=frozenset(EXTRA_OPTIONS),
             vocab_size=self._vocab_size,
         )
@@ -153,7 +159,10 @@ class VllmBackend:
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
         check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
-        sampling_params(plan, vocab_size=self._vocab_size)
+        params = sampling_params(plan, vocab_size=self._vocab_size)
+        check_thinking(plan, self._engine.config)
+        if plan.structured is not None:
+            self._engine.check_structure(params, plan.structured.kind)
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False

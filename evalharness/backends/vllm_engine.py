@@ -11,7 +11,8 @@ from typing import Any
 from evalharness.backends.vllm_log import EngineLog
 from evalharness.backends.vllm_processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm_sampling import validation_errors
-from evalharness.errors import BackendError, CheckpointError, RequestError
+from evalharness.backends.vllm_structured import check_structure
+from evalharness.errors import BackendError, CheckpointError, ConfigError, RequestError
 
 __all__ = ["VllmEngine"]
 
@@ -79,6 +80,13 @@ class VllmEngine:
             raise _refusal(error) from error
         except Exception as error:
             raise self.failure(error) from error
+
+    def check_structure(self, params: Any, kind: str) -> None:
+        """Raise `ConfigError` where vLLM makes no grammar of the structure in these parameters, which are used up by it."""
+        try:
+            check_structure(params, self._llm)
+        except validation_errors() as error:
+            raise ConfigError(f"structured.{kind} cannot be made a grammar: {error}") from error
 
     def results_wait(self) -> bool:
         """Return whether `step` would return at once; False where this vLLM cannot tell."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
+from evalharness.backends.vllm_structured import structured_params
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import UnsupportedOption
 from evalharness.generation_plugins import RowWatchers
@@ -31,12 +32,6 @@ def _repetition_detection(value: Mapping[str, int]) -> Any:
     return _made_of(RepetitionDetectionParams, value)
 
 
-def _structured_outputs(value: Mapping[str, Any]) -> Any:
-    from vllm.sampling_params import StructuredOutputsParams
-
-    return _made_of(StructuredOutputsParams, value)
-
-
 def _made_of(kind: type[Any], value: Mapping[str, Any]) -> Any:
     """Return vLLM's object of these fields; vLLM itself passes over what it does not know."""
     known = [name for name in inspect.signature(kind).parameters if not name.startswith("_")]
@@ -56,13 +51,11 @@ EXTRA_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "logit_bias": ("logit_bias", _token_bias),
     "allowed_token_ids": ("allowed_token_ids", list),
     "repetition_detection": ("repetition_detection", _repetition_detection),
-    "structured_outputs": ("structured_outputs", _structured_outputs),
 }
 """Extra option → vLLM's name for it, and how its value is passed on.
 
 `repetition_detection`, `{"max_pattern_size": 64, "min_count": 4}` in tokens, ends a row that repeats itself, with
-stop_reason `repetition_detected`. `structured_outputs`, `{"json": SCHEMA}` or `{"json_object": True}` or `{"regex": …}`,
-lets through only what fits.
+stop_reason `repetition_detected`.
 """
 
 
@@ -98,6 +91,8 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
         "output_kind": RequestOutputKind.DELTA if is_watched else RequestOutputKind.FINAL_ONLY,
     }
     refusals: tuple[type[Exception], ...] = (TypeError, AttributeError, ImportError, *validation_errors())
+    if plan.thinking is not None:
+        values["thinking_token_budget"] = plan.thinking.max_tokens
     for name, value in plan.extra:
         if name not in EXTRA_OPTIONS:
             raise UnsupportedOption(f"option {name!r} cannot be honoured by the vllm backend; it knows: {', '.join(sorted(EXTRA_OPTIONS))}")
@@ -106,6 +101,11 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
             values[vllm_name] = convert(value)
         except refusals as error:
             raise UnsupportedOption(f"option {name}={value!r} cannot be passed to vLLM: {error}") from error
+    if plan.structured is not None:
+        try:
+            values["structured_outputs"] = structured_params(plan.structured)
+        except refusals as error:
+            raise UnsupportedOption(f"structured.{plan.structured.kind} cannot be passed to vLLM: {error}") from error
     if "skip_clone" in inspect.signature(SamplingParams).parameters:
         values["skip_clone"] = True  # made for one request, so vLLM need not copy it
     try:

@@ -54,7 +54,7 @@ _NOTHING_TO_COMPARE = (
     "give it several with --backend hf,vllm or --dtype float32,bfloat16"
 )
 _EMPTY_PART = "the eval has fewer cases than there are parts (--shard): none is in this one"
-_OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty")
+_OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "max_thinking_tokens")
 
 
 @dataclass(frozen=True)

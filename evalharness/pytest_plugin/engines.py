@@ -18,9 +18,10 @@ from evalharness.backends import AUTO
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.checkpoint_discovery import find_models, training_facts
 from evalharness.config import OPTIONS, Option, RunConfig
-from evalharness.contracts import ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.devices import installed_cards, uses_cards, visible_cards
 from evalharness.errors import CheckpointError
+from evalharness.thinking import DEFAULT_MARKS
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
@@ -265,6 +266,10 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             concurrency=mine["concurrency"],
             request_timeout_s=mine["request_timeout"],
             adapter_dir=str(mine["adapter_dir"]) if mine["adapter_dir"] is not None else None,
+        ),
+        chat_template=ChatTemplateOptions(
+            enable_thinking=run.thinking,
+            thinking_marks=tuple(run.thinking_marks.split(",")) if run.thinking_marks else DEFAULT_MARKS,
         ),
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,

@@ -77,6 +77,7 @@ class Facts(NamedTuple):
     length_cap: int = 0
     empty: int = 0
     fallback: int = 0
+    unclosed: int = 0
     text_hash: int = 0
 
 
@@ -186,13 +187,14 @@ def _outcome(collected: Collected, outcome: object) -> str:
 def _facts(collected: Collected, engine: int, generations: list[Mapping[str, Any]]) -> Facts:
     if not generations:
         return _NO_FACTS
-    length_cap = empty = fallback = 0
+    length_cap = empty = fallback = unclosed = 0
     texts = []
     for generation in generations:
         text = text_of(generation.get("text"))
         texts.append(text)
         length_cap |= generation.get("finish_reason") == "length"
         empty |= not text or text.isspace()
+        unclosed |= mapping(generation.get("thinking")).get("is_closed") is False
         if generation.get("fallback"):
             fallback = 1
             collected.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
@@ -201,7 +203,7 @@ def _facts(collected: Collected, engine: int, generations: list[Mapping[str, Any
         ignored = generation.get("ignored_options")
         for name in ignored if isinstance(ignored, list) else ():
             collected.ignored_options[engine, printable(text_of(name))] += 1
-    return Facts(1, int(length_cap), int(empty), fallback, hash(tuple(texts)))
+    return Facts(1, int(length_cap), int(empty), fallback, int(unclosed), hash(tuple(texts)))
 
 
 def _add_scores(collected: Collected, number: int, outcome: str, scores: object) -> None:

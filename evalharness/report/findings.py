@@ -190,6 +190,9 @@ def _cut_answers(tables: RunTables) -> Iterator[str]:
             yield f"{share_text(counts['length_cap'], answered)} answers of {where} hit the length cap: they may be unfinished"
         if counts["empty"]:
             yield f"{share_text(counts['empty'], answered)} answers of {where} are empty"
+        if counts["unclosed"]:
+            share = share_text(counts["unclosed"], answered)
+            yield f"{share} answers of {where} are thoughts without an end, with no answer behind them (--max-thinking-tokens ends them)"
 
 
 def _deviations(tables: RunTables) -> Iterator[str]:

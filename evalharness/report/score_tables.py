@@ -24,6 +24,7 @@ _VALIDITY = {
     "malformed": "malformed",
     "length_cap": "hit length cap",
     "empty": "empty",
+    "unclosed": "unclosed thoughts",
     "invalid": "invalid",
     "error": "errors",
     "skip": "skipped",
@@ -38,7 +39,7 @@ _SCORE_NOTE = (
     " (seed 0) otherwise, none where no case differs from another. Cases of one group are taken together. Invalid, skipped and"
     " broken cases are in no mean."
     " Malformed: the score `valid` is 0; whether that means unreadable, or not exactly in the form asked for, is the eval's to say."
-    " Hit length cap, empty: cases with at least one such answer."
+    " Hit length cap, empty, unclosed thoughts: cases with at least one such answer."
 )
 
 

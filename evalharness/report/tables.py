@@ -18,11 +18,11 @@ __all__ = ["COUNTS", "GROUP", "RunTables", "load_tables", "records"]
 GROUP = ["eval", "test", "engine"]
 """What a line of the score table stands for."""
 
-COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "length_cap", "empty", "fallback"]
+COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "length_cap", "empty", "fallback", "unclosed"]
 """Countable facts of rows: outcomes, and the validity of what was answered.
 
 `form_judged` rows have a score `valid`, `malformed` have it at 0; `length_cap` and `empty` rows have at least one
-generation that hit the cap, or whose text is empty or white space.
+generation that hit the cap, or whose text is empty or white space, `unclosed` ones a thought without an end.
 """
 
 _TAGGED = [*GROUP, "key", "value"]
@@ -106,7 +106,7 @@ def _rows(collected: Collected) -> pd.DataFrame:
     keys = pd.DataFrame(collected.row_keys, columns=GROUP)
     for name, codes in zip(GROUP, (collected.evals, collected.tests, collected.engines), strict=True):
         keys[name] = _categories(keys[name], codes)
-    facts = pd.DataFrame(collected.facts, columns=["answered", "length_cap", "empty", "fallback", "text_hash"]).astype("int64")
+    facts = pd.DataFrame(collected.facts, columns=["answered", "length_cap", "empty", "fallback", "unclosed", "text_hash"]).astype("int64")
     outcomes = pd.Series(collected.outcomes, dtype=object)
     shares = {outcome: (outcomes == outcome).astype("int64") for outcome in (*OUTCOMES, "other")}
     return pd.concat([keys, facts], axis=1).assign(case_id=pd.Series(collected.case_ids, dtype=object), cases=1, **shares)

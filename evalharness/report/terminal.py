@@ -25,6 +25,7 @@ _VALIDITY = {
     "malformed": "malformed",
     "length_cap": "cut",
     "empty": "empty",
+    "unclosed": "unclosed thoughts",
     "invalid": "invalid",
     "error": "errors",
     "skip": "skipped",

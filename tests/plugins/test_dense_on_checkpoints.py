@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evalharness import GenerationOptions, GenerationResult, ModelLoadConfig, build_engine
+from evalharness import GenerationOptions, GenerationResult, ModelLoadConfig, StructuredOutput, build_engine
 from evalharness.engine import Engine
 from evalharness.plugins import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
 from evalharness.plugins.dense import _Objects
@@ -106,8 +106,7 @@ def vllm_endless() -> Iterator[Engine]:
 
 @pytest.mark.vllm
 def test_vllms_structured_outputs_let_through_only_what_fits(vllm_endless: Engine) -> None:
-    extra = {"structured_outputs": {"regex": '\\{"类别": "(标签|尾纤)"\\}'}}
-    options = GenerationOptions(max_new_tokens=40, extra_generation_kwargs=extra)
+    options = GenerationOptions(max_new_tokens=40, structured=StructuredOutput(regex='\\{"类别": "(标签|尾纤)"\\}'))
     for result in vllm_endless.generate_vlm_batch(requests()[:2], options):
         assert json.loads(result.text)["类别"] in ("标签", "尾纤")
         assert result.finish_reason == "stop"

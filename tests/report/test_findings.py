@@ -223,3 +223,13 @@ def test_the_verdict_is_one_word_and_its_reason(
 def test_what_a_loader_warned_of_is_a_remark(tmp_path: Path) -> None:
     evals = [{"name": "stage_a", "notices": ["2 groups have no photos: g1, g2"]}, {"name": "other"}]
     assert "stage_a: 2 groups have no photos: g1, g2" in findings(load_tables(write_run(tmp_path, rows(2), evals=evals)))
+
+
+def test_thoughts_without_an_end_are_named(tmp_path: Path) -> None:
+    thoughts = [{"text": "a", "answer": "", "is_closed": closed, "num_tokens": 3} for closed in (False, True, False)]
+    samples = [
+        row(f"case-{i}", generation=generation(text=str(i), thinking=thinking)) for i, thinking in enumerate([*thoughts, *[None] * 17])
+    ]
+    assert findings_of(tmp_path, samples) == [
+        f"2 of 20 answers of {WHERE} are thoughts without an end, with no answer behind them (--max-thinking-tokens ends them)"
+    ]

@@ -27,6 +27,7 @@ _VALIDITY = (
     ("malformed", "malformed", "miss"),
     ("length_cap", "hit length cap", "miss"),
     ("empty", "empty", "miss"),
+    ("unclosed", "unclosed thoughts", "miss"),
     ("invalid", "invalid", "invalid"),
     ("error", "errors", "error"),
     ("skip", "skipped", "skip"),
