@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from evalharness.backends import AUTO
 from evalharness.config import OPTIONS, RunConfig
@@ -12,8 +12,7 @@ __all__ = ["CANDIDATES", "Wishes", "possible_backends", "wishes_of"]
 CANDIDATES: tuple[str, ...] = ("vllm", "hf")
 
 
-@dataclass(frozen=True)
-class Wishes:
+class Wishes(NamedTuple):
     """What was asked for that narrows the choice: `narrowed_by` names the options that only `candidates` honour, `cpu` what says so."""
 
     candidates: tuple[str, ...] = CANDIDATES

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evalharness.backends import AUTO
 from evalharness.config_kinds import Choice, Text
@@ -23,8 +22,7 @@ __all__ = ["ADDRESS", "ALIASES", "ENGINES", "DeviceList", "apply_aliases"]
 ADDRESS = Text(r"https?://\S+", legal="an address such as http://127.0.0.1:8000")
 
 
-@dataclass(frozen=True)
-class _Meaning:
+class _Meaning(NamedTuple):
     """What an engine's name stands for: a backend that loads the weights, where there is one, and a kind of server."""
 
     backend: str | None = None
@@ -57,8 +55,7 @@ ALIASES: tuple[Option, ...] = (
 _ENGINE, _URL = ALIASES
 
 
-@dataclass(frozen=True)
-class _Given:
+class _Given(NamedTuple):
     """The value of an option at the strongest place that has it; `rank` 0 is the strongest."""
 
     value: Any
@@ -114,12 +111,11 @@ def _take(found: dict[str, Setting], option: Option, value: Any, alias: _Given, 
     found[option.name] = Setting(value, alias.origin)
 
 
-@dataclass(frozen=True)
 class DeviceList(Text):
     """GPUs by number, or cpu; trainers' `cuda:1` is read as `gpu:1`."""
 
-    pattern: str = r"cpu|(gpu|cuda):\d+(\s*,\s*(gpu|cuda):\d+)*"
-    legal: str = "cpu or GPUs such as gpu:0 or gpu:0,gpu:2"
+    def __init__(self) -> None:
+        super().__init__(r"cpu|(gpu|cuda):\d+(\s*,\s*(gpu|cuda):\d+)*", legal="cpu or GPUs such as gpu:0 or gpu:0,gpu:2")
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> str:
         text = super().read(raw, label=label, base=base, is_text=is_text)

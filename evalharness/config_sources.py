@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalharness.errors import ConfigError
 from evalharness.suggestions import did_you_mean
@@ -23,8 +22,7 @@ _PYPROJECT = "pyproject.toml"
 _COMMAND_LINE, _ENVIRONMENT = "command line", "environment"
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One place of settings: raw values by the names of their options; `base` is what relative paths are relative to."""
 
     place: str

@@ -12,7 +12,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalharness.auto_backend import Chosen, choose_backends
 from evalharness.backend_wishes import wishes_of
 from evalharness.backends import AUTO
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint, name_checkpoints
@@ -24,6 +23,7 @@ from evalharness.errors import CheckpointError
 from evalharness.thinking import DEFAULT_MARKS
 
 if TYPE_CHECKING:
+    from evalharness.auto_backend import Chosen
     from evalharness.engine import Engine
 
 __all__ = ["EngineSpec", "choices_of_auto", "engine_specs", "engines_by_checkpoint", "load_config", "open_engine"]
@@ -133,6 +133,8 @@ def _backends(run: RunConfig, infos: Sequence[CheckpointInfo], chosen: Mapping[s
     """Return the backends of each checkpoint by its path, and why, where `auto` chose."""
     if AUTO not in run.backend:
         return {info.path: [(name, None) for name in run.backend if name != "fake"] for info in infos}
+    from evalharness.auto_backend import choose_backends  # few runs let it choose
+
     left = [info for info in infos if str(info.path) not in chosen]
     has_cards = uses_cards(run) and bool(visible_cards(os.environ, installed_cards()))
     found = dict(chosen)

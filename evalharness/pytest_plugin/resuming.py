@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalharness.auto_backend import Chosen
 from evalharness.config import OPTIONS, RunConfig, Setting
 from evalharness.errors import ConfigError, RecordError
 from evalharness.journal import encode, session_of
@@ -145,6 +144,8 @@ class Resumption:
         real = list(dict.fromkeys(spec.checkpoint_path for spec in self.engines if spec.backend != "fake"))
         if real:
             run = RunConfig({**run.settings, "model": replace(run.settings["model"], value=tuple(real))})
+        from evalharness.auto_backend import Chosen
+
         chosen = {spec.checkpoint_path: Chosen(spec.backend, spec.chosen) for spec in self.engines if spec.chosen is not None}
         now = {spec.id: spec for spec in engine_specs(run, root, on_notice, chosen=chosen)}
         for then in self.engines:
