@@ -140,7 +140,7 @@ def _line(row: Row) -> CaseLine:
         scores=scores,
         marks=_marks(_mapping(row.get("details")).get("categories")),
         prompt=prompt[:_SHORT_HASH] if prompt is not None else None,
-        answer=_hash(texts) if texts else None,
+        answer=_hash([_answer(sample) for sample in generations]) if texts else None,
         group=row.get("group") if isinstance(row.get("group"), str) else None,
         tags={_text(name): _text(value) for name, value in _mapping(row.get("tags")).items()},
         text="\n".join(texts)[:TEXT_CHARS] if texts else None,
@@ -148,6 +148,12 @@ def _line(row: Row) -> CaseLine:
         nodeid=_text(row.get("nodeid")) or None,
         num_tokens=_num_tokens(generations),
     )
+
+
+def _answer(sample: Mapping[str, Any]) -> str:
+    """Return what a checkpoint itself had to say: its text, or what it makes of a given response."""
+    text = _text(sample.get("text"))
+    return f"{text} {sample.get('logprobs')}" if sample.get("finish_reason") == "scored" else text
 
 
 def _num_tokens(generations: Sequence[Mapping[str, Any]]) -> int | None:

@@ -356,7 +356,7 @@ class UnitRunner:
         values = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
         if isinstance(outcome, GenerationResult):
             self._journal.write(kind, {**values, "generation": outcome.to_json()})
-            if "copied" not in place:
+            if "copied" not in place and outcome.finish_reason != "scored":
                 self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
         else:
             self._journal.write(failure_kind, {**values, "failure": outcome.kind, "problem": outcome.problem, "cause": outcome.cause})

@@ -188,10 +188,10 @@ def _facts(collected: Collected, engine: int, generations: list[Mapping[str, Any
     if not generations:
         return _NO_FACTS
     length_cap = empty = fallback = unclosed = 0
-    texts = []
+    texts: list[Any] = []  # of a given response, which is the same everywhere, its scores are the answer
     for generation in generations:
         text = text_of(generation.get("text"))
-        texts.append(text)
+        texts.append((text, str(generation.get("logprobs"))) if generation.get("finish_reason") == "scored" else text)
         length_cap |= generation.get("finish_reason") == "length"
         empty |= not text or text.isspace()
         unclosed |= mapping(generation.get("thinking")).get("is_closed") is False

@@ -1,0 +1,99 @@
+"""Multiple choice by likelihood: which of the given responses does a model find likeliest? Nothing is generated, so nothing is parsed.
+
+    {"id": "sky-1", "prompt": "What colour is a clear sky at noon?", "choices": ["Blue", "Green"], "answer": "Blue"}
+
+One row a line in `<data folder>/choices.jsonl`; `answer` is the choice that is right. `text` in place of `prompt`, `images`, `messages`,
+`group`, `tags`, `ends` (false unless said): as in `scored_rows.py`. A choice that goes on a text begins with its own space.
+
+Three ways to weigh choices of different lengths, all known from lm-evaluation-harness: the sum of the log-probabilities (its `acc`), the
+mean per byte (its `acc_norm`), the mean per token. Measured by our own code; ties are wrong, as a model that finds all alike knows nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.contracts import GenerationOptions, GenerationResult
+from evalharness.errors import ConfigError
+from evalharness.scoring import ScoringRequest
+from evalharness.tasks.prompt_rows import PromptRow, read_rows
+from evalharness.tasks.scored_rows import ScoredCase, known_logprobs, prompt_of, scored_fields
+
+__all__ = ["ChoiceCase", "ChoiceJudgement", "judge", "load_cases", "request"]
+
+FILE_NAME = "choices.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceCase(ScoredCase):
+    """One row; `reference` is the choice that is right, `others` those that are not."""
+
+    others: tuple[str, ...]
+
+
+def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ChoiceCase]:
+    """Return one case per row of `<data_dir>/choices.jsonl`; `ConfigError` names the line of whatever is wrong."""
+    return [_case(row) for row in read_rows(data_dir, name, ("text", "choices", "answer", "ends"))]
+
+
+def _case(row: PromptRow) -> ChoiceCase:
+    choices, answer = row.values.get("choices"), row.values.get("answer")
+    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(choice, str) and choice for choice in choices):
+        raise ConfigError(f"{row.where}: choices must be a list of at least two texts, got {choices!r}")
+    if len(set(choices)) < len(choices):
+        raise ConfigError(f"{row.where}: choices must be different texts, got {choices!r}")
+    if answer not in choices:
+        raise ConfigError(f"{row.where}: answer must be one of the choices, got {answer!r}")
+    others = tuple(choice for choice in choices if choice != answer)
+    return ChoiceCase(reference=answer, others=others, **scored_fields(row, chat_ends=False))
+
+
+def request(
+    case: ChoiceCase,
+) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
+    """Ask for the likelihood of each choice: those that are wrong in a step, the right one as the question."""
+    prompt = prompt_of(case)
+    yield [ScoringRequest(prompt, choice, case.ends) for choice in case.others], GenerationOptions()
+    return ScoringRequest(prompt, case.reference, case.ends)
+
+
+@dataclass(frozen=True, repr=False)
+class ChoiceJudgement:
+    """How a model decides: numbers, what each choice cost it, and in words what is wrong ("" if nothing)."""
+
+    scores: Mapping[str, float]
+    details: Mapping[str, Any]
+    problem: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the right choice has the highest sum."""
+        return self.scores["acc"] == 1.0
+
+
+def judge(right: GenerationResult, others: Sequence[GenerationResult]) -> ChoiceJudgement:
+    """Return how a model decides between the right choice and the others, each scored.
+
+    `acc`: the right one has the highest sum of log-probabilities; `acc_per_byte`, `acc_per_token`: the highest mean. `p_right`: its share
+    of the probability of all choices.
+    """
+    sums = [sum(known_logprobs(result)) for result in (right, *others)]
+    sizes = [(len(known_logprobs(result)), len(result.text.encode("utf-8", "surrogatepass"))) for result in (right, *others)]
+    per_token = [total / max(tokens, 1) for total, (tokens, _) in zip(sums, sizes, strict=True)]
+    per_byte = [total / max(num_bytes, 1) for total, (_, num_bytes) in zip(sums, sizes, strict=True)]
+    acc, by_byte, by_token = (float(values[0] > max(values[1:])) for values in (sums, per_byte, per_token))
+    best = max(sums)
+    share = math.exp(sums[0] - best) / sum(math.exp(total - best) for total in sums) if best > -math.inf else 0.0
+    scores = {"acc": acc, "acc_per_byte": by_byte, "acc_per_token": by_token, "p_right": share}
+    details: dict[str, Any] = {
+        "choices": [
+            {"choice": result.text, "nats": None if math.isinf(total) else -total, "tokens": size[0]}
+            for result, total, size in zip((right, *others), sums, sizes, strict=True)
+        ]
+    }
+    picked = others[max(range(len(others)), key=lambda place: sums[place + 1])].text
+    return ChoiceJudgement(scores, details, "" if acc else f"{picked[:80]!r} is at least as likely as the right {right.text[:80]!r}")

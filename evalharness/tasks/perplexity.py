@@ -1,0 +1,104 @@
+"""Perplexity of references: how surprised is a model by the answers that are right? Nothing is generated, so nothing is parsed.
+
+    {"id": "photo-7", "prompt": "What is on this photo?", "images": ["7.jpg"], "response": "Two cables and a screw."}
+
+One row a line in `<data folder>/perplexity.jsonl`. `text` in place of `prompt`, `images`, `messages`, `group`, `tags`: as in
+`scored_rows.py`. The end of an answer counts (`ends`, true unless said), that of a bare text does not. `stage_a_cases` gives the photos of
+a Stage-A folder with their reference summaries.
+
+It moves long before answers become right, and where all are right it still tells models apart: what a fine-tuner watches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.contracts import GenerationResult
+from evalharness.errors import ConfigError, MissingData
+from evalharness.scoring import ScoringRequest
+from evalharness.tasks import stage_a
+from evalharness.tasks.prompt_rows import PromptRow, read_rows
+from evalharness.tasks.scored_rows import ScoredCase, known_logprobs, prompt_of, scored_fields
+
+__all__ = ["Surprise", "aggregate", "judge", "load_cases", "request", "stage_a_cases"]
+
+FILE_NAME = "perplexity.jsonl"
+
+
+def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ScoredCase]:
+    """Return one case per row of `<data_dir>/perplexity.jsonl`; `ConfigError` names the line of whatever is wrong."""
+    return [_case(row) for row in read_rows(data_dir, name, ("text", "response", "ends"))]
+
+
+def _case(row: PromptRow) -> ScoredCase:
+    response = row.values.get("response")
+    if not isinstance(response, str) or not response:
+        raise ConfigError(f"{row.where}: response must be a text, got {response!r}")
+    return ScoredCase(reference=response, **scored_fields(row, chat_ends=True))
+
+
+def stage_a_cases(data_dir: Path | str | None) -> list[ScoredCase]:
+    """Return the photos of a Stage-A folder that have a reference summary, asked as Stage-A asks, with that summary as the response."""
+    cases = []
+    for case in stage_a.load_cases(data_dir):
+        if case.reference is not None:
+            messages = stage_a.messages(case.mission, None)
+            del messages[1]["content"][0]["image"]  # the part takes the case's image
+            text = stage_a.render_summary(None if case.reference.is_irrelevant else case.reference.data, case.domain)
+            own = {name: getattr(case, name) for name in ("id", "group", "tags", "invalid")}
+            cases.append(ScoredCase(reference=text, messages=messages, images=(str(case.image),), ends=True, **own))
+    if not cases:
+        raise MissingData(f"no photo of {data_dir} has a reference summary")
+    return cases
+
+
+def request(case: ScoredCase) -> ScoringRequest:
+    """Ask how likely the reference is."""
+    prompt = prompt_of(case)
+    return ScoringRequest(prompt, case.reference, case.ends)
+
+
+@dataclass(frozen=True)
+class Surprise:
+    """What a response cost a model: `num_nats` in all, over `num_tokens` tokens and `num_bytes` bytes of text."""
+
+    num_nats: float
+    num_tokens: int
+    num_bytes: int
+    worst: float
+    """The nats of the most surprising token."""
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """Every number of the case; those that would be infinite, as the model holds a token for impossible, are left out."""
+        is_finite = math.isfinite(self.num_nats) and self.num_tokens > 0
+        return {
+            "nats_per_token": self.num_nats / self.num_tokens if is_finite else None,
+            "worst_token": self.worst if is_finite else None,
+            "impossible": float(math.isinf(self.num_nats)),
+            "num_nats": self.num_nats if is_finite else None,
+            "num_tokens": float(self.num_tokens),
+            "num_bytes": float(self.num_bytes),
+        }
+
+
+def judge(result: GenerationResult) -> Surprise:
+    """Return what a scored response cost."""
+    costs = [-value for value in known_logprobs(result)]
+    return Surprise(sum(costs), len(costs), len(result.text.encode("utf-8", "surrogatepass")), max(costs, default=0.0))
+
+
+def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return `perplexity`, of all tokens together, and `bits_per_byte`, which models with other tokenizers can be compared by."""
+    scores = [row["scores"] for row in rows if row["scores"].get("num_nats") is not None]
+    nats, tokens, num_bytes = (sum(one[name] for one in scores) for name in ("num_nats", "num_tokens", "num_bytes"))
+    found = {}
+    if tokens:
+        found["perplexity"] = math.exp(min(nats / tokens, 700.0))  # beyond that a float has no number
+    if num_bytes:
+        found["bits_per_byte"] = nats / math.log(2) / num_bytes
+    return found

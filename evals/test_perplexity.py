@@ -1,0 +1,37 @@
+"""Perplexity of references: how likely are the answers that are right, token by token? Nothing is generated.
+
+One row a line in `<data folder>/perplexity.jsonl`:
+
+    {"id": "photo-7", "prompt": "What is on this photo?", "images": ["7.jpg"], "response": "Two cables and a screw."}
+
+    pytest evals/test_perplexity.py --model CHECKPOINT --data FOLDER
+
+Rows are described in `evalharness/tasks/perplexity.py`; for base models a bare `text` stands in place of the chat. `fixtures/given_text`
+has reference summaries of photos and reference verdicts of work orders. For all photos of a Stage-A folder write
+`cases=perplexity.stage_a_cases`.
+
+Gates: `perplexity`, over all tokens; 1 is certainty, and what is good depends on the task, so set your own. `bits_per_byte` compares
+checkpoints with different tokenizers; `worst_token` is the one that surprised most, in nats, and `impossible` should be 0.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from evalharness.tasks import perplexity
+
+pytestmark = pytest.mark.eval(
+    cases=perplexity.load_cases,
+    request=perplexity.request,
+    aggregate=perplexity.aggregate,
+    directions={
+        **dict.fromkeys(("perplexity", "bits_per_byte", "nats_per_token", "worst_token", "impossible", "num_nats"), "lower"),
+        **dict.fromkeys(("num_tokens", "num_bytes"), "none"),
+    },
+    optional=True,
+)
+
+
+@pytest.mark.gate("perplexity <= 1.2", "impossible <= 0", "invalid_rate <= 0.02")
+def test_reference(generation, case, score):
+    score(**perplexity.judge(generation).scores)
