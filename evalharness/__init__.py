@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         VlmPreprocessOptions,
     )
     from evalharness.engine import Engine, EngineWarning
-    from evalharness.engine_building import build_engine
+    from evalharness.engine_building import build_engine, build_engine_around
     from evalharness.errors import EvalHarnessError
     from evalharness.scoring import ResponseLogits, ResponseScores, ScoringRequest
     from evalharness.structured_output import StructuredOutput
@@ -56,6 +56,7 @@ __all__ = [
     "VlmGenerationRequest",
     "VlmPreprocessOptions",
     "build_engine",
+    "build_engine_around",
 ]
 
 # What is not here is a contract.
@@ -69,6 +70,7 @@ _HOMES = {
     "ScoringRequest": "evalharness.scoring",
     "StructuredOutput": "evalharness.structured_output",
     "build_engine": "evalharness.engine_building",
+    "build_engine_around": "evalharness.engine_building",
 }
 
 

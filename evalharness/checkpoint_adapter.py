@@ -14,7 +14,7 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Adapter:
 
     `replaced`: {the base's tensor: the adapter's, which takes its place} (peft's modules_to_save, biases).
     `fingerprint` (SHA-256, hex): of settings and weights, wherever folder and base lie. `notices`: what is odd about it.
+    `settings`: adapter_config.json.
     """
 
     path: Path
@@ -56,6 +57,12 @@ class Adapter:
     replaced: Mapping[str, str]
     fingerprint: str
     notices: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def num_tensors(self) -> int:
+        """How many tensors the adapter has."""
+        return 2 * len(self.weights) + len(self.replaced)
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for run.json."""
@@ -92,7 +99,9 @@ def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Ad
     replaced = {_fitting(name, shapes[name], path, known, base_shapes): name for name in sorted(whole)}
     _check_distinct([*(weight.base_name for weight in weights), *replaced], path)
     _check_targets(settings, pairs, whole, base_shapes, path)
-    return Adapter(folder, tuple(weights), replaced, fingerprint_adapter(folder), tuple(_oddities(folder, settings, weights, replaced)))
+    return Adapter(
+        folder, tuple(weights), replaced, fingerprint_adapter(folder), tuple(_oddities(folder, settings, weights, replaced)), settings
+    )
 
 
 def adapter_of(config: ModelLoadConfig) -> Adapter | None:

@@ -32,7 +32,7 @@ from evalharness.contracts import (
 from evalharness.engine_scoring import MAX_LOGIT_BYTES, refuse_scoring, response_logits, response_logprobs
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
-from evalharness.live_weights import LiveWeights
+from evalharness.live_weights import LiveWeights, WatchedBackend
 from evalharness.option_support import split_options
 from evalharness.prompts import PreparedRequest, PromptBuilder, Request
 from evalharness.results import result_of
@@ -103,7 +103,7 @@ class Engine(LiveWeights):
         never cached, and none of a trainer's own model: `CapabilityError`.
         """
         with self._lock:
-            if cache is not None and self._stamp is not None:
+            if cache is not None and isinstance(self._backend, WatchedBackend) and self._backend.is_shared:
                 raise CapabilityError("the weights of a shared model may change unseen, so none of its answers can be kept")
             self._cache, self._identity = cache, dict(identity)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from evalharness.auto_backend import choose_backend
 from evalharness.backends import AUTO, BACKENDS, load_backend_class, unknown_backend
@@ -11,7 +12,7 @@ from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, ServerOp
 from evalharness.engine import Engine
 from evalharness.errors import ConfigError
 
-__all__ = ["build_backend", "build_engine"]
+__all__ = ["build_backend", "build_engine", "build_engine_around"]
 
 
 def build_backend(
@@ -79,3 +80,26 @@ def build_engine(
     )
     engine.chosen = None if chosen is None else chosen.why
     return engine
+
+
+def build_engine_around(
+    model: Any,
+    tokenizer: Any = None,
+    processor: Any = None,
+    *,
+    chat_template: ChatTemplateOptions | None = None,
+    unsupported_options: str = "refuse",
+    on_notice: Callable[[str], None] | None = None,
+) -> Engine:
+    """Return an engine on a transformers model that is in memory, such as one in training: no second copy, and left as it was found.
+
+    Give its tokenizer, or the processor that holds it. Each step of an optimizer is a new `weight_version`.
+    """
+    from evalharness.backends.hf import HfBackend
+
+    return Engine(
+        HfBackend.around(model, tokenizer, processor),
+        chat_template=chat_template,
+        unsupported_options=unsupported_options,
+        on_notice=on_notice,
+    )

@@ -24,7 +24,7 @@ from evalharness.errors import BackendError, CapabilityError, ContractTypeError,
 if TYPE_CHECKING:
     from evalharness.backends.base import Backend
 
-__all__ = ["LiveBackend", "LiveChange", "LiveWeights", "SharedBackend", "WeightReport", "WeightSync"]
+__all__ = ["LiveBackend", "LiveChange", "LiveWeights", "WatchedBackend", "WeightReport", "WeightSync"]
 
 LiveChange: TypeAlias = Literal["checkpoint", "adapter", "tensors", "sleep"]
 """What a backend can do to its weights while it runs; `Capabilities.live` says which of them it can."""
@@ -84,11 +84,16 @@ class LiveBackend(Protocol):
 
 
 @runtime_checkable
-class SharedBackend(Protocol):
-    """A backend that may run on a model of somebody else's, whose weights change without a word to the engine."""
+class WatchedBackend(Protocol):
+    """A backend whose weights others can reach, and change without a word to the engine: a trainer's optimizer."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the model is somebody else's."""
+        ...
 
     def weight_stamp(self) -> Hashable | None:
-        """Return what differs after each change of the weights; None for a model of the backend's own."""
+        """Return what differs after each change of the weights that can be seen."""
         ...
 
 
@@ -110,12 +115,10 @@ class LiveWeights:
     def weight_version(self) -> str:
         """Which weights answer now: "0" from the start, then the number of changes, or the names given to them.
 
-        It stands in every result. On a trainer's own model each step of its optimizer is a change.
+        It stands in every result. Steps of an optimizer on the model itself (hf) are changes, too.
         """
         with self._lock:
-            stamp = self._look_at_stamp()
-            if stamp != self._stamp:
-                self._stamp = stamp
+            if self._look_at_stamp() != self._stamp:
                 self._count_change(None)
             return self._version
 
@@ -166,12 +169,17 @@ class LiveWeights:
         )
 
     def weights_changed(self, weight_version: str | None = None) -> str:
-        """Say that the weights of a shared model have changed in a way that torch does not count (`tensor.data`); return the version."""
+        """Name the weights that a trainer has given its own model (hf), or say that it changed them in a way that torch does not count.
+
+        That is what is done to `tensor.data`. Return the version.
+        """
+        named = _checked_version(weight_version)
         with self._lock:
-            if self._look_at_stamp() is None:
-                raise CapabilityError("only the weights of a shared model change by themselves; this engine's are its own")
-            self._stamp = self._look_at_stamp()
-            self._count_change(_checked_version(weight_version))
+            if not isinstance(self._backend, WatchedBackend):
+                raise CapabilityError(
+                    f"nobody else can reach the weights of backend {self._backend.name!r}; they change by its own methods"
+                )
+            self._count_change(named)
             return self._version
 
     def sleep(self) -> None:
@@ -205,13 +213,16 @@ class LiveWeights:
         able = self._backend.capabilities.live
         if kind not in able or not isinstance(self._backend, LiveBackend):
             listed = ", ".join(sorted(able)) or "nothing"
-            raise CapabilityError(f"backend {self._backend.name!r} cannot do this to its weights ({kind}); here it can: {listed}")
+            why = self._backend.capabilities.why_not_live.get(kind)
+            reason = f": {why}" if why is not None else f"; here it can: {listed}"
+            raise CapabilityError(f"backend {self._backend.name!r} cannot do this to its weights ({kind}){reason}")
         return self._backend
 
     def _look_at_stamp(self) -> Hashable | None:
-        return self._backend.weight_stamp() if isinstance(self._backend, SharedBackend) else None
+        return self._backend.weight_stamp() if isinstance(self._backend, WatchedBackend) else None
 
     def _count_change(self, named: str | None) -> None:
+        self._stamp = self._look_at_stamp()
         self._num_changes += 1
         self._version = named if named is not None else str(self._num_changes)
         # No other engine, in no other run, has these weights: a cache on disk must not take them for each other.
@@ -219,6 +230,7 @@ class LiveWeights:
 
     def _start_over(self) -> None:
         """After a swap the weights are those of a new start."""
+        self._stamp = self._look_at_stamp()
         self._num_changes, self._version = 0, "0"
         self._identity = {**self._identity, "weights": uuid.uuid4().hex}
 

@@ -39,8 +39,8 @@ def test_a_backend_without_weights_refuses_to_change_them(fake: Engine, change: 
     assert fake.weight_version == "0"
 
 
-def test_only_shared_weights_change_by_themselves(fake: Engine) -> None:
-    with pytest.raises(CapabilityError, match="this engine's are its own"):
+def test_only_weights_that_others_reach_change_by_themselves(fake: Engine) -> None:
+    with pytest.raises(CapabilityError, match="nobody else can reach the weights of backend 'fake'"):
         fake.weights_changed()
 
 

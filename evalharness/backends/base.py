@@ -52,6 +52,8 @@ class Capabilities:
     """Names that `GenerationOptions.extra_generation_kwargs` may carry."""
     live: frozenset[LiveChange] = frozenset()
     """What can be done to the weights while the backend runs, by the methods of `live_weights.LiveBackend`."""
+    why_not_live: Mapping[LiveChange, str] = field(default_factory=dict, compare=False)
+    """Why something is not in `live`, and what to do, where there is more to say than that the backend cannot."""
     vocab_size: int | None = None
     """How many token ids there are for prompts; None: those of the tokenizer."""
 

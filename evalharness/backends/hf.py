@@ -2,13 +2,14 @@
 
 No row's result depends on which batch it was in: padding is masked, penalties skip it, each row draws from its own
 generator and ends by itself. Batches are sized by memory; when it is not enough they are halved, and rows already
-finished are not run again.
+finished are not run again. Over 300 lines: one class that is one protocol, what could stand alone is in the modules named hf_….
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,11 +17,11 @@ from typing import Any, TypeAlias
 import torch
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
-from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf_batching import groups_of_equal_plan, take_batch, windows
 from evalharness.backends.hf_decoding import BatchRunner, Row
 from evalharness.backends.hf_images import largest_image_tokens, row_with_images
-from evalharness.backends.hf_loading import LoadedCheckpoint, load_checkpoint, read_companions
+from evalharness.backends.hf_live_weights import HfLiveWeights
+from evalharness.backends.hf_loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
 from evalharness.backends.hf_memory import (
     BatchCost,
     available_bytes,
@@ -34,12 +35,12 @@ from evalharness.backends.hf_memory import (
 from evalharness.backends.hf_row_ends import StopRequested
 from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
 from evalharness.backends.hf_scoring import ScoringRunner, logit_bytes, padded_logits, padded_logprobs, row_to_score, through_model
+from evalharness.backends.hf_sharing import SharedModel
 from evalharness.backends.hf_structured import Grammars
-from evalharness.backends.hf_swapping import HfAdapter, load_in_place, why_not_in_place
 from evalharness.backends.hf_transformers import transformers
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.checkpoint_adapter import adapter_of
-from evalharness.checkpoint_architecture import architecture_difference
+from evalharness.checkpoint_architecture import LoadedFolder
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin
@@ -57,15 +58,35 @@ WINDOW_SIZE = 1024
 Runner: TypeAlias = "BatchRunner | ScoringRunner"
 
 
-class HfBackend:
+class HfBackend(HfLiveWeights):
     """Generates with transformers; text and, for vision-language checkpoints, images."""
 
     name = "hf"
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
-        adapter = adapter_of(config)
-        loaded = load_checkpoint(config, preprocess)
-        self._config, self._preprocess = config, preprocess
+        folder, adapter = LoadedFolder.read(Path(config.model_name_or_path)), adapter_of(config)
+        self._take(load_checkpoint(config, preprocess), config, preprocess, None)
+        self._start_weights(folder, adapter)
+
+    @classmethod
+    def around(cls, model: Any, tokenizer: Any = None, processor: Any = None) -> HfBackend:
+        """Return a backend on a model that is in memory already, and stays its owner's: no weight is copied or changed.
+
+        Give its tokenizer, or for pictures its processor. Sampling finds the weights as they are at that time, with the adapters of
+        peft that are active then, and leaves the model as it was. See `hf_sharing.py`.
+        """
+        shared = SharedModel(model)
+        config = ModelLoadConfig(getattr(shared.model.config, "_name_or_path", None) or "shared")
+        backend = cls.__new__(cls)
+        backend._take(shared_checkpoint(shared, tokenizer, processor), config, VlmPreprocessOptions(), shared)
+        backend._start_weights(LoadedFolder.read(Path(config.model_name_or_path)), None)
+        return backend
+
+    def _take(
+        self, loaded: LoadedCheckpoint, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, shared: SharedModel | None
+    ) -> None:
+        self._config, self._preprocess, self._shared = config, preprocess, shared
+        self._computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if shared is None else shared.sampling
         self._model: Any = loaded.model
         self._settings = loaded.settings
         self.tokenizer = loaded.tokenizer
@@ -73,10 +94,10 @@ class HfBackend:
         self.eos_token_ids = loaded.eos_token_ids
         self.max_model_len = loaded.max_model_len
         self._read_model(loaded)
-        self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
 
     def _read_model(self, loaded: LoadedCheckpoint) -> None:
         self._vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
+        live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
             supports_vlm=loaded.variant == "vlm",
             supports_hf_hooks=True,
@@ -92,6 +113,8 @@ class HfBackend:
             supports_thinking_budget=True,
             extra_options=EXTRA_OPTIONS,
             vocab_size=self._vocab_size,
+            live=live,
+            why_not_live=why_not_live,
         )
         text_config = loaded.model.config.get_text_config()
         self._grammars = Grammars(self.tokenizer, self._vocab_size)
@@ -129,44 +152,16 @@ class HfBackend:
             "eos_token_ids": list(self.eos_token_ids),
             "max_rows_per_batch": self._row_cap,
             "num_batches_halved": self._num_halvings,
-            "adapter": self._adapted.adapter.to_json() if self._adapted is not None else None,
+            "adapter": self._adapter_facts(),
+            "is_shared": self._shared is not None,
         }
-
-    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
-        self._require_usable()
-        if config.model_name_or_path == self._config.model_name_or_path:
-            return None
-        other = Path(config.model_name_or_path)
-        difference = architecture_difference(
-            Path(self._config.model_name_or_path), other, dtype_matters=(config.torch_dtype or "").lower() == "auto"
-        )
-        return difference or why_not_in_place(self._model, other)
-
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Copy another checkpoint's weights into the model; its tokenizer, processor and EOS ids are read anew."""
-        problem = self.why_not_swap(config)
-        if problem is not None:
-            raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
-        adapter = adapter_of(config)
-        if self._adapted is not None:
-            self._adapted.remove()
-        if config.model_name_or_path != self._config.model_name_or_path:
-            load_in_place(self._model, Path(config.model_name_or_path))
-            self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, self._preprocess)
-            self._grammars = Grammars(self.tokenizer, self._vocab_size)
-            budget = pixel_budget(self.processor.image_processor) if self.processor is not None else None
-            self._settings = {**self._settings, "pixel_budget": budget}
-        self._config = config
-        self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
-        self._num_halvings = 0  # of this checkpoint
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, soon after it has ended; the longest prompts of each window run first."""
         self._require_usable()
-        runner = BatchRunner(self._model, self.tokenizer, plugins, should_stop, self._grammars)
+        runner = BatchRunner(self._model, self.tokenizer, plugins, should_stop, self._grammars, self._computing)
         try:
             for output in self._outputs(prompts, runner):
                 if should_stop():
@@ -180,7 +175,7 @@ class HfBackend:
             for group in groups_of_equal_plan(window):
                 self.check_plan(group[0].plan)
                 is_given = group[0].response_ids is not None
-                runs: Runner = ScoringRunner(self._model, runner.should_stop) if is_given else runner
+                runs: Runner = ScoringRunner(self._model, runner.should_stop, self._computing) if is_given else runner
                 if group[0].has_images:
                     yield from self._run_image_prompts(group, runs)
                 else:
@@ -203,13 +198,10 @@ class HfBackend:
             rows = sorted((self._image_row(one) if one.has_images else self._text_row(one) for one in group), key=_length)
             while rows:
                 batches.append(take_batch(rows, _length, self._fits(group), self._max_padding))
-        return through_model(self._model, batches, grad=grad)
-
-    def _require_usable(self) -> None:
-        if self._model is None:
-            raise BackendError("backend 'hf' is closed; make a new one")
-        if self._broken is not None:
-            raise BackendError(f"backend 'hf' cannot go on after: {self._broken}")
+        if self._shared is None or grad:  # with gradients it is the trainer's own step, in the mode that it has chosen
+            return through_model(self._model, batches, grad=grad)
+        with self._shared.sampling():
+            return through_model(self._model, batches, grad=False)
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` for a plan that cannot be honoured."""
@@ -326,6 +318,8 @@ class HfBackend:
             return
         self._model = None
         self._adapted = None
+        self._shared = None
+        self._sleeping = None
         self.processor = None
         release_memory()
 

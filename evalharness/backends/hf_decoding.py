@@ -7,6 +7,7 @@ no setting of a tokenizer can change it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,13 +51,15 @@ class BatchRunner:
     plugins: Sequence[GenerationPlugin]
     should_stop: Callable[[], bool]
     grammars: Grammars
+    computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
+    """What the model must be in while tokens are made."""
 
     def run(self, rows: Sequence[Row]) -> Iterator[BackendOutput]:
         """Yield one completion per row as rows end; a row for which the model gave no usable numbers is an `error`.
 
         The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
         """
-        batch = _Batch(rows, self.model, self.tokenizer, self.plugins, self.should_stop, self.grammars)
+        batch = _Batch(rows, self)
         while batch.rows:
             yield from batch.go_on()
 
@@ -68,17 +71,11 @@ class _Batch:
     else is kept by row is that of the others; no row's numbers change by it, as none ever looked at another.
     """
 
-    def __init__(
-        self,
-        rows: Sequence[Row],
-        model: Any,
-        tokenizer: Any,
-        plugins: Sequence[GenerationPlugin],
-        should_stop: Callable[[], bool],
-        grammars: Grammars,
-    ) -> None:
+    def __init__(self, rows: Sequence[Row], runner: BatchRunner) -> None:
+        model, tokenizer, plugins, grammars = runner.model, runner.tokenizer, runner.plugins, runner.grammars
         self.rows = list(rows)
         self._model = model
+        self._computing = runner.computing
         self._plan = plan = rows[0].prompt.plan
         self._pad_id = _pad_id(plan, tokenizer)
         self._inputs = collate(rows, self._pad_id, model.device, model.dtype)
@@ -98,13 +95,13 @@ class _Batch:
         # Vision models keep positions of their own beside the cache: batches with pictures stay whole.
         stays_whole = bool(own) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
         self._cache = None if stays_whole else selectable_cache(model)
-        self._ends = RowEnds(self._width, plan, len(rows), tokenizer, plugins, should_stop, rows_may_leave=self._cache is not None)
+        self._ends = RowEnds(self._width, plan, len(rows), tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
 
     def go_on(self) -> list[BackendOutput]:
         """Generate until rows are to leave, or the last one has ended; return the completions of those that have."""
         num_before = self._inputs["input_ids"].shape[1] - self._width
         more = {} if self._cache is None else {"past_key_values": self._cache}
-        with torch.inference_mode():
+        with self._computing():
             sequences = self._model.generate(
                 **self._inputs,
                 **more,

@@ -25,11 +25,12 @@ from evalharness.backends.checkpoint_reading import (
     resolve_dtype_name,
 )
 from evalharness.backends.hf_memory import is_out_of_memory
+from evalharness.backends.hf_sharing import SharedModel
 from evalharness.backends.hf_transformers import transformers
 from evalharness.contracts import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.errors import BackendError, CheckpointError, ConfigError
 
-__all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_attention", "resolve_device"]
+__all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_attention", "resolve_device", "shared_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
         model_config = transformers.AutoConfig.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
     tokenizer, processor, eos_token_ids = read_companions(config, preprocess)
     model = _load_model(config, model_config, is_vision, dtype, device)
+    device_map = None if device is not None else _plain(getattr(model, "hf_device_map", config.device_map))
+    return _loaded(model, tokenizer, processor, eos_token_ids, device_map)
+
+
+def shared_checkpoint(shared: SharedModel, tokenizer: Any, processor: Any) -> LoadedCheckpoint:
+    """Return a model of somebody else's, with its tokenizer or processor, as if loaded. `ConfigError` where neither is given."""
+    tokenizer = tokenizer if tokenizer is not None else getattr(processor, "tokenizer", None)
+    if tokenizer is None:
+        raise ConfigError("a shared model needs its tokenizer, or the processor that holds it")
+    return _loaded(shared.model, tokenizer, processor, shared.eos_token_ids(tokenizer), None)
+
+
+def _loaded(model: Any, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...], device_map: Any) -> LoadedCheckpoint:
     variant: Variant = "text" if processor is None else "vlm"
     return LoadedCheckpoint(
         model=model,
@@ -85,12 +99,12 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
         processor=processor,
         variant=variant,
         eos_token_ids=eos_token_ids,
-        max_model_len=getattr(model_config.get_text_config(), "max_position_embeddings", None),
+        max_model_len=getattr(model.config.get_text_config(), "max_position_embeddings", None),
         settings={
             "variant": variant,
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": str(model.device),
-            "device_map": None if device is not None else _plain(getattr(model, "hf_device_map", config.device_map)),
+            "device_map": device_map,
             "attn_implementation": getattr(model.config, "_attn_implementation", None),
             "pixel_budget": None if processor is None else pixel_budget(processor.image_processor),
         },
@@ -131,8 +145,26 @@ def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dty
             )
         if device is not None:
             model.to(device)
+        _own_memory(model)
     model.generation_config = transformers.GenerationConfig()
     return model.eval()
+
+
+def _own_memory(model: Any) -> None:
+    """Copy what is mapped from the checkpoint's files: a trainer that writes the next checkpoint to the same place would end this process.
+
+    On a CPU transformers leaves weights that need no conversion where safetensors has mapped them; a file that gets shorter under a
+    mapping is a bus error, and one that is written to changes the weights.
+    """
+    copies: dict[int, torch.Tensor] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        storage = tensor.untyped_storage()
+        if tensor.device.type == "cpu" and not storage.resizable():
+            place = storage.data_ptr()
+            if place not in copies:
+                copies[place] = torch.empty(0, dtype=torch.uint8).set_(storage).clone()
+            own = torch.empty(0, dtype=tensor.dtype)
+            tensor.data = own.set_(copies[place].untyped_storage(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,11 +56,13 @@ class ScoringRunner:
 
     model: Any
     should_stop: Callable[[], bool]
+    computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
+    """What the model must be in meanwhile."""
 
     def run(self, rows: Sequence[Row]) -> Iterator[BackendOutput]:
         """Yield one completion per row, its ids those of the response; an `error` where the model gave no usable numbers."""
         outputs: list[BackendOutput] = []
-        with torch.inference_mode():
+        with self.computing():
             for row, logits in zip(rows, logits_of_responses(self.model, rows), strict=True):
                 outputs.append(_completion(row, logits))
         yield from outputs

@@ -13,7 +13,7 @@ from evalharness.checkpoint_adapter import ADAPTER_WEIGHTS, Adapter, fits_of
 from evalharness.checkpoint_weights import base_shapes, find_weights
 from evalharness.errors import BackendError, CheckpointError, MissingDependency
 
-__all__ = ["HfAdapter", "load_in_place", "why_not_in_place"]
+__all__ = ["HfAdapter", "load_in_place", "own_weights", "place_of", "why_not_in_place"]
 
 
 def why_not_in_place(model: Any, folder: Path) -> str | None:
@@ -26,13 +26,13 @@ def why_not_in_place(model: Any, folder: Path) -> str | None:
         wanted = base_shapes(folder)
     except CheckpointError as error:
         return str(error)
-    own = {_bare(name): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name}
+    own = own_weights(model)
     if any(tensor.is_meta for tensor in own.values()):
         return "parts of the model are kept on disk"
     strange = sorted(set(wanted) - set(own))
     if strange:
         return f"its {strange[0]} is not a weight of the model as it is in memory"
-    storages = {name: _place(tensor) for name, tensor in own.items()}
+    storages = {name: place_of(tensor) for name, tensor in own.items()}
     written = [storages[name] for name in wanted]
     if len(set(written)) != len(written):
         return "it holds a weight twice that the model ties"
@@ -43,21 +43,33 @@ def why_not_in_place(model: Any, folder: Path) -> str | None:
     return f"its {other[0]} has another shape" if other else None
 
 
-def _place(tensor: Any) -> tuple[int, int]:
+def own_weights(model: Any) -> dict[str, Any]:
+    """Return the model's weights by the names that they have without an adapter, whose own are left out."""
+    return {_bare(name): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name}
+
+
+def place_of(tensor: Any) -> tuple[int, int]:
+    """Return where a weight lies in memory: names that the model ties have one place."""
     # Two empty tensors have no place of their own; a model has none.
     return tensor.data_ptr(), tensor.storage_offset()
 
 
-def load_in_place(model: Any, folder: Path) -> None:
-    """Copy a checkpoint's tensors into the model, each converted to the type of the weight it replaces, as a load does."""
+def load_in_place(model: Any, folder: Path) -> int:
+    """Copy a checkpoint's tensors into the model, each converted to the type of the weight it replaces, as a load does.
+
+    Return how many. No adapter may be on the model.
+    """
     from safetensors import safe_open
 
     own = model.state_dict()
+    num_loaded = 0
     with torch.no_grad():
         for name in find_weights(folder, allow_pickle=False).files:
             with safe_open(folder / name, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 (no mapping)
                     own[key].copy_(file.get_tensor(key))
+                    num_loaded += 1
+    return num_loaded
 
 
 class HfAdapter:
@@ -71,7 +83,7 @@ class HfAdapter:
         self.adapter = adapter
         self._saved: dict[str, Any] = {}
         self._peft: Any = None
-        modules = _modules_of(model, adapter)
+        self._modules = modules = _modules_of(model, adapter)
         if adapter.weights:
             # By full names, ranks and factors of each: what a pattern of the adapter's settings matches depends on the model.
             config = peft.LoraConfig(
@@ -83,12 +95,24 @@ class HfAdapter:
                 inference_mode=True,
             )
             self._peft = peft.PeftModel(model, config)
-            self._fill(peft, modules, adapter)
+            self._fill(modules, adapter)
         self._replace(model, adapter)
         model.eval()
 
-    def _fill(self, peft: Any, modules: Mapping[str, Any], adapter: Adapter) -> None:
+    def refill(self, adapter: Adapter) -> bool:
+        """Put another adapter of the same form in place of this one, and return True; False, and nothing is changed, for any other form."""
+        ours, theirs = ([(weight.base_name, weight.rank, weight.scaling) for weight in one.weights] for one in (self.adapter, adapter))
+        if ours != theirs or not ours or self.adapter.replaced or adapter.replaced:
+            return False
+        by_name = {weight.base_name: weight for weight in adapter.weights}
+        modules = {module: by_name[weight.base_name] for module, weight in self._modules.items()}
+        self._fill(modules, adapter)
+        self._modules, self.adapter = modules, adapter
+        return True
+
+    def _fill(self, modules: Mapping[str, Any], adapter: Adapter) -> None:
         """Load A and B of every module, and fail unless the model then holds exactly those of the file."""
+        import peft
         from safetensors.torch import load_file
 
         tensors = load_file(adapter.path / ADAPTER_WEIGHTS)

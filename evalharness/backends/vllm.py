@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -25,6 +24,7 @@ from evalharness.backends.checkpoint_reading import declared_variant, end_of_seq
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
+from evalharness.backends.vllm_live_weights import VllmLiveWeights
 from evalharness.backends.vllm_rendering import PromptsAhead, pixel_bytes
 from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, WatchedTokens, completion_of, sampling_params
 from evalharness.backends.vllm_scoring import check_length, completion_of_response, nothing_to_score, scoring_params
@@ -37,8 +37,7 @@ from evalharness.backends.vllm_settings import (
     set_environment_defaults,
 )
 from evalharness.backends.vllm_structured import check_thinking, thinking_arguments
-from evalharness.checkpoint_adapter import Adapter, adapter_of
-from evalharness.checkpoint_architecture import architecture_difference, companion_difference
+from evalharness.checkpoint_adapter import adapter_of
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, MissingDependency, PromptTooLong, RequestError
 from evalharness.generation_plugins import RowWatchers, preflight
@@ -67,7 +66,7 @@ class _Running:
     num_bytes: int
 
 
-class VllmBackend:
+class VllmBackend(VllmLiveWeights):
     """A checkpoint in vLLM. Fails with `CheckpointError` or `BackendError`, which name vLLM's own cause, and leaves nothing behind."""
 
     name = "vllm"
@@ -78,7 +77,8 @@ class VllmBackend:
         self._generating = False
         self._num_pixel_bytes = 0  # of what runs
         self._threads: ThreadPoolExecutor | None = None
-        self._adapter: Adapter | None = adapter_of(config)
+        self._adapter = adapter_of(config)
+        self._start_weights()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
             self._device_type = _device_type()
@@ -91,7 +91,7 @@ class VllmBackend:
             try:
                 self._read_engine()
                 if self._adapter is not None:  # vLLM starts on the base; the sums take its place
-                    self._engine.swap(config.model_name_or_path, config.adapter_path)
+                    self._engine.swap(config.model_name_or_path, config.adapter_path, None)
             except BaseException:
                 self.close()
                 raise
@@ -121,6 +121,7 @@ class VllmBackend:
             "max_num_seqs": engine_config.scheduler_config.max_num_seqs,
             "num_kv_blocks": engine_config.cache_config.num_gpu_blocks,
         }
+        live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
             supports_vlm=self.supports_vlm,
             supports_logprobs=True,
@@ -133,6 +134,8 @@ class VllmBackend:
             structures=frozenset(STRUCTURES),
             supports_thinking_budget=True,
             extra_options=frozenset(EXTRA_OPTIONS),
+            live=live,
+            why_not_live=why_not_live,
             vocab_size=self._vocab_size,
         )
 
@@ -180,6 +183,7 @@ class VllmBackend:
     ) -> Iterator[BackendOutput]:
         if self._engine.broken is not None:
             raise BackendError(f"the vLLM engine cannot be used: {self._engine.broken}")
+        self._require_awake()
         if self._generating:
             raise BackendError("this engine is generating already; finish or close the first iterator before the next")
         self._generating = True
@@ -296,40 +300,16 @@ class VllmBackend:
             "max_model_len": self.max_model_len,
             "vlm_problem": self._vlm_problem,
             "pixel_budget_verified": self._images is not None and self._images.can_verify,
-            "adapter": {**self._adapter.to_json(), "merged_into": self._arguments["dtype"]} if self._adapter is not None else None,
+            "adapter": self._adapter_facts(),
             **self._facts,
         }
-
-    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
-        if self._engine.broken is not None:
-            return f"the engine is broken: {self._engine.broken}"
-        if self._generating:
-            return "the engine still generates"
-        own, other = Path(self._config.model_name_or_path), Path(config.model_name_or_path)
-        return architecture_difference(own, other, dtype_matters=False) or companion_difference(own, other)
-
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Load another checkpoint's weights into the running engine; chat template and EOS ids are read anew."""
-        problem = self.why_not_swap(config)
-        if problem is not None:
-            raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
-        adapter = adapter_of(config)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as at the start
-            self.tokenizer, self.processor = load_tokenizer_and_processor(config, self._preprocess)
-            self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
-        self._engine.swap(config.model_name_or_path, config.adapter_path)
-        self._config, self._adapter = config, adapter
-        if self._images is not None:
-            self._images = ImagePrompts(self._engine, self.processor)
-            self._images.check_pixel_budget()
 
     def close(self) -> None:
         """Free the memory and end the engine core and all its processes, within half a minute; may be called twice."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._engine.close()
+        self._forget_given()
 
 
 def _device_type() -> str:

@@ -128,13 +128,15 @@ class VllmEngine:
         except Exception as error:  # Ctrl-C has ended the engine core as well
             self.failure(error)
 
-    def swap(self, path: str, adapter_path: str | None) -> None:
+    def swap(self, path: str | None, adapter_path: str | None, given_path: str | None) -> int:
         """Load another checkpoint of the same architecture into the running model, and forget all that the old one computed.
 
+        `given_path`: a file of tensors that stand for those of the checkpoint; `path` None: they are all there is.
+        Return how many were loaded.
         `CheckpointError` or `BackendError`, and the engine is broken, when that fails.
         """
         try:
-            self._llm.llm_engine.collective_rpc("evalharness_swap", args=(path, adapter_path))
+            num_loaded = self._llm.llm_engine.collective_rpc("evalharness_swap", args=(path, adapter_path, given_path))[0]
             # Without these the next request would read keys, values and pictures of the old weights, or end the engine.
             self._llm.llm_engine.reset_mm_cache()
             self._llm.llm_engine.reset_encoder_cache()
@@ -143,6 +145,21 @@ class VllmEngine:
             raise self.failure(error) from error
         if not is_reset:
             raise self.failure(RuntimeError("the prefix cache could not be reset, for a request still uses it"))
+        return int(num_loaded)
+
+    def sleep(self) -> None:
+        """Have the weights moved to the machine's memory and the cache given up; `BackendError`, and it is broken, when that fails."""
+        try:
+            self._llm.sleep(level=1)
+        except Exception as error:
+            raise self.failure(error) from error
+
+    def wake(self, tags: Sequence[str]) -> None:
+        """Bring back "weights", "kv_cache" or both; `BackendError`, and the engine is broken, when memory is not enough."""
+        try:
+            self._llm.wake_up(tags=list(tags))
+        except Exception as error:
+            raise self.failure(error) from error
 
     def failure(self, error: Exception) -> BackendError:
         """Mark the engine as broken and return the error to raise."""

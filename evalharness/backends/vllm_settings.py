@@ -95,6 +95,8 @@ def engine_arguments(
             arguments["mm_processor_kwargs"] = image_arguments
     check_engine_options(options.extra)
     arguments.update(options.extra)
+    if arguments.get("enable_sleep_mode") and device_type == "cpu":
+        raise UnsupportedOption("vLLM's sleep mode gives a GPU's memory back, and vLLM runs on 'cpu' here; leave enable_sleep_mode out")
     return arguments
 
 

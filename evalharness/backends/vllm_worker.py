@@ -5,13 +5,13 @@ vLLM mixes the class into its worker (`worker_extension_cls`), so its methods ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from evalharness.backends.adapter_weights import merged_weights
-from evalharness.checkpoint_adapter import read_adapter
-from evalharness.checkpoint_weights import base_shapes
+from evalharness.checkpoint_adapter import read_adapter, shapes_of
+from evalharness.checkpoint_weights import base_shapes, read_head
 
 __all__ = ["WORKER_EXTENSION", "WeightSwapping"]
 
@@ -24,20 +24,45 @@ class WeightSwapping:
     model_runner: Any
     vllm_config: Any
 
-    def evalharness_swap(self, path: str, adapter_path: str | None) -> int:
-        """Load a checkpoint of the same architecture, with its adapter if there is one; return the number of tensors read."""
-        from vllm.model_executor.model_loader import get_model_loader
+    def evalharness_swap(self, path: str | None, adapter_path: str | None, given_path: str | None) -> int:
+        """Load a checkpoint of the same architecture, with its adapter if there is one; return the number of tensors read.
 
+        `given_path`: a safetensors file whose tensors stand for the checkpoint's of the same names, or, where `path` is None,
+        are all there is.
+        """
         model, model_config = self.model_runner.get_model(), self.vllm_config.model_config
-        model_config.model = path
-        counted = _Counted(get_model_loader(self.vllm_config.load_config).get_all_weights(model_config, model))
+        counted = _Counted(self._source(path, given_path))
         weights: Iterable[tuple[str, Any]] = counted
         if adapter_path is not None:
-            adapter = read_adapter(Path(adapter_path), base_shapes(Path(path)))
-            weights = merged_weights(weights, adapter, model_config.dtype)
+            shapes = base_shapes(Path(path)) if path is not None else shapes_of(read_head(Path(str(given_path))))
+            weights = merged_weights(counted, read_adapter(Path(adapter_path), shapes), model_config.dtype)
         self.model_runner.reload_weights(weights_iterator=weights)
         _pack_heads_again(model)
         return counted.num
+
+    def _source(self, path: str | None, given_path: str | None) -> Iterable[tuple[str, Any]]:
+        from vllm.model_executor.model_loader import get_model_loader
+
+        if path is None:
+            return _given_over((), str(given_path))
+        model_config = self.vllm_config.model_config
+        model_config.model = path
+        base = get_model_loader(self.vllm_config.load_config).get_all_weights(model_config, self.model_runner.get_model())
+        return base if given_path is None else _given_over(base, given_path)
+
+
+def _given_over(base: Iterable[tuple[str, Any]], given_path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the base's tensors, or those of the file that stand for them, then the file's others."""
+    from safetensors import safe_open
+
+    with safe_open(given_path, framework="pt") as file:
+        left = dict.fromkeys(file.keys())
+        for name, tensor in base:
+            is_given = name in left
+            left.pop(name, None)
+            yield name, file.get_tensor(name) if is_given else tensor
+        for name in left:
+            yield name, file.get_tensor(name)
 
 
 class _Counted:
@@ -45,7 +70,7 @@ class _Counted:
         self._weights = weights
         self.num = 0
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
         for item in self._weights:
             self.num += 1
             yield item

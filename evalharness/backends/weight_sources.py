@@ -1,0 +1,164 @@
+"""Weights that come from a trainer, as a backend takes them: an adapter's tensors as an adapter's folder, names paired, ties known."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.checkpoint_adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
+from evalharness.checkpoint_adapter_settings import is_adapter
+from evalharness.checkpoint_architecture import LoadedFolder
+from evalharness.errors import CheckpointError, ContractTypeError, ContractValueError
+from evalharness.weight_names import pair_names
+
+__all__ = ["GivenWeights", "check_checkpoint", "given_adapter", "holds_adapter", "pair_tensors"]
+
+_PEFT = "peft's get_peft_model_state_dict(model)"
+
+
+def check_checkpoint(path: str, running: LoadedFolder) -> None:
+    """Raise `CheckpointError` for a path that is no folder of a whole model."""
+    folder = Path(path)
+    if running.problem is not None:
+        raise CheckpointError(f"nothing can take the place of {running.path}: {running.problem}")
+    if not folder.is_dir():
+        raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
+    if is_adapter(folder):
+        raise CheckpointError(f"{path} is an adapter, not a whole model; use load_adapter")
+
+
+def holds_adapter(tensors: Mapping[str, Any]) -> bool:
+    """Return whether these are the tensors of a LoRA adapter; `ContractTypeError` where any of them is no tensor."""
+    _check_tensors(tensors)
+    return any("lora_" in name for name in tensors)
+
+
+def _check_tensors(tensors: Mapping[str, Any]) -> None:
+    import torch
+
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise ContractTypeError(f"tensors must map names to torch tensors, got {name!r}: {type(tensor).__name__}")
+        if type(tensor).__name__ == "DTensor" or tensor.is_meta:
+            raise ContractValueError(
+                f"{name!r} is a part of a sharded tensor, or has no values; gather whole tensors first (FSDP: full_state_dict)"
+            )
+
+
+@contextmanager
+def given_adapter(
+    tensors: Mapping[str, Any],
+    adapter_config: Any,
+    loaded: Adapter | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    strict: bool,
+) -> Iterator[tuple[Adapter, tuple[str, ...]]]:
+    """Give the adapter that the tensors are, in a folder that is there for so long, and the names that mean nothing here.
+
+    It is read like any adapter from there, with every check. `ContractValueError` where it does not fit.
+    """
+    from safetensors.torch import save_file
+
+    settings = _settings(adapter_config, loaded)
+    wrapped = next((name for name in tensors if ".base_layer." in name), None)
+    if wrapped is not None:
+        raise ContractValueError(f"{wrapped!r} is a weight of the base, between tensors of its adapter; give {_PEFT}")
+    left = tuple(sorted(name for name in tensors if not _means_something(name, shapes)))
+    if left and strict:
+        raise ContractValueError(
+            f"{len(left)} of the names adapt no weight of the model, such as {left[0]!r}; give {_PEFT}, "
+            "or have them left out and reported with strict=False"
+        )
+    kept = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items() if name not in left}
+    if not kept:
+        raise ContractValueError(f"none of the names adapts a weight of the model, such as {left[0]!r}; is it another model's adapter?")
+    with tempfile.TemporaryDirectory(prefix="evalharness-adapter-") as folder:
+        (Path(folder) / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        save_file(kept, Path(folder) / ADAPTER_WEIGHTS)
+        try:
+            adapter = read_adapter(Path(folder), shapes)
+        except CheckpointError as error:
+            raise ContractValueError(f"the tensors are no adapter of the loaded model: {error}") from error
+        yield adapter, left
+
+
+def _means_something(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    module = name.removeprefix("base_model.model.").partition(".lora_")[0]
+    base_name = f"{module}.weight" if ".lora_" in name else module
+    return base_name in shapes or bool(fits_of([base_name], shapes))
+
+
+def _settings(adapter_config: Any, loaded: Adapter | None) -> Mapping[str, Any]:
+    if adapter_config is None:
+        if loaded is None:
+            raise ContractValueError(
+                "an adapter's tensors do not say how they are scaled; give adapter_config, peft's LoraConfig "
+                "(model.peft_config['default']) or its fields"
+            )
+        return loaded.settings
+    fields = adapter_config.to_dict() if hasattr(adapter_config, "to_dict") else adapter_config
+    if not isinstance(fields, Mapping):
+        raise ContractTypeError(f"adapter_config must be peft's LoraConfig or its fields, got {type(adapter_config).__name__}")
+    plain: Mapping[str, Any] = json.loads(json.dumps(dict(fields), default=_plain))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
+        return sorted(value)
+    if hasattr(value, "value"):  # peft's enumerations
+        return value.value
+    raise ContractTypeError(f"adapter_config holds {value!r} ({type(value).__name__}), which is no setting of an adapter")
+
+
+@dataclass(frozen=True)
+class GivenWeights:
+    """Tensors of a trainer's model, by the names of the model that they are for.
+
+    `tied`: names that were given beside another of the same weight. The rest as in `WeightReport`.
+    """
+
+    tensors: Mapping[str, Any]
+    not_matched: tuple[str, ...]
+    tied: tuple[str, ...]
+
+
+def pair_tensors(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], place_of: Callable[[str], object]) -> GivenWeights:
+    """Return the tensors by the model's names; `place_of` a name is equal where two names are one weight.
+
+    `ContractValueError` for shapes that differ, for two values of one weight, and for numbers of a kind that no load would make.
+    """
+    pairing = pair_names({name: tuple(tensor.shape) for name, tensor in tensors.items()}, shapes)
+    held: dict[object, str] = {}
+    kept: dict[str, Any] = {}
+    tied = []
+    for name, target in pairing.pairs.items():
+        dtype = tensors[name].dtype
+        if dtype.itemsize == 1 and not str(dtype).endswith("bool"):
+            raise ContractValueError(f"{name!r} holds {dtype}, which is quantized; give the numbers that it stands for")
+        other = held.setdefault(place_of(target), name)
+        if other == name:
+            kept[target] = tensors[name].detach()
+        elif _equal(tensors[name], tensors[other]):
+            tied.append(name)
+        else:
+            raise ContractValueError(f"{other!r} and {name!r} differ, but the model has one weight for both; give it once")
+    twins = [name for name in pairing.not_matched if any(_is_twin(tensors[name], tensors[one]) for one in pairing.pairs)]
+    return GivenWeights(kept, tuple(name for name in pairing.not_matched if name not in twins), tuple(sorted([*tied, *twins])))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    import torch
+
+    return _is_twin(one, other) or torch.equal(one.detach().cpu(), other.detach().cpu())
+
+
+def _is_twin(one: Any, other: Any) -> bool:
+    """Return whether both are one piece of memory: a head that shares the embedding's weight stands twice in a model's state_dict."""
+    return one is other or (one.shape == other.shape and one.dtype == other.dtype and one.data_ptr() == other.data_ptr() != 0)
