@@ -17,6 +17,7 @@ from pathlib import Path
 
 from evalharness.backend_wishes import CANDIDATES, Wishes
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint
+from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 from evalharness.contracts import ModelLoadConfig
 from evalharness.devices import installed_cards, visible_cards
 from evalharness.errors import CheckpointError
@@ -112,5 +113,8 @@ def _reason(name: str, info: CheckpointInfo | None, where: str, probed: Probed, 
 
 
 def _architecture(info: CheckpointInfo) -> str:
+    gguf_file = gguf_file_of(weights_folder(info))
+    if gguf_file is not None:
+        return f"GGUF files of {read_gguf(gguf_file).architecture}"
     config = json.loads((Path(weights_folder(info)) / "config.json").read_bytes())
     return ", ".join(config.get("architectures") or [str(config.get("model_type"))])

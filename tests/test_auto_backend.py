@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from evalharness.auto_backend import Chosen, choose_backends
 from evalharness.backend_wishes import Wishes, possible_backends, wishes_of
+from evalharness.backends.probe import _gguf_refusal
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint
 from evalharness.config_checks import check_combinations
 from evalharness.contracts import ModelLoadConfig
@@ -100,6 +102,39 @@ def test_each_backend_is_imported_once_for_all_checkpoints(tmp_path: Path) -> No
 
     assert {found.backend for found in choose_backends(Wishes(), infos, has_cards=False, probe=probe)} == {"hf"}
     assert asked == [("hf", 3)]
+
+
+def gguf(path: Path, architecture: str) -> Path:
+    """Write the head of a GGUF file without tensors."""
+    values = {"general.architecture": architecture, "tokenizer.ggml.model": "gpt2"}
+    texts = [part for pair in values.items() for part in pair]
+    sized = [struct.pack("<Q", len(text)) + text.encode() for text in texts]
+    body = b"".join(name + struct.pack("<I", 8) + value for name, value in zip(sized[::2], sized[1::2], strict=True))
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)) + body)
+    return path
+
+
+def test_a_gguf_file_is_for_transformers_though_there_is_a_gpu(tmp_path: Path) -> None:
+    info = CheckpointInfo(gguf(tmp_path / "m.gguf", "llama"), "text", True, "f" * 64)
+    found = chosen(info, cards=True, vllm=refusing(VLLM, info, "vLLM 0.32.0 reads no GGUF files; use --backend hf"), hf=HF)
+    assert found == Chosen(
+        "hf",
+        "there is a GPU, and transformers 5.19.0 runs GGUF files of llama; not vllm: vLLM 0.32.0 reads no GGUF files; use --backend hf",
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "refusal"),
+    [
+        ("llama", None),
+        ("qwen2moe", None),
+        ("gpt-oss", None),
+        ("rwkv9", r"transformers 5 reads no GGUF files of rwkv9; convert the checkpoint"),
+    ],
+)
+def test_transformers_knows_some_gguf_files(tmp_path: Path, architecture: str, refusal: str | None) -> None:
+    found = _gguf_refusal(gguf(tmp_path / "m.gguf", architecture), "5")
+    assert found is None if refusal is None else (found or "").startswith(refusal)
 
 
 def test_an_adapter_is_judged_by_its_base(tmp_path: Path, info: CheckpointInfo) -> None:

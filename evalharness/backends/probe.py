@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from evalharness.backends import load_backend_class
+from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 
 __all__ = ["MARK", "main"]
 
@@ -60,11 +62,26 @@ def _probe_hf() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
         getattr(transformers, name)  # the import that fails on a broken machine
 
     def why_not(path: Path) -> str | None:
+        gguf_file = gguf_file_of(path)
+        if gguf_file is not None:
+            return _gguf_refusal(gguf_file, transformers.__version__)
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
         missing = [name for name in config.architectures or () if not hasattr(transformers, name)]
         return f"transformers {transformers.__version__} has no {missing[0]}; install a newer one" if missing else None
 
     return {**facts, "transformers": transformers.__version__}, why_not
+
+
+def _gguf_refusal(path: Path, version: str) -> str | None:
+    if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
+        return f"GGUF files need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+
+    architecture = read_gguf(path).architecture
+    known = {name.replace("_", "") for name in GGUF_SUPPORTED_ARCHITECTURES}  # llama.cpp says qwen2moe and gpt-oss
+    if architecture.replace("_", "").replace("-", "") in known:
+        return None
+    return f"transformers {version} reads no GGUF files of {architecture}; convert the checkpoint to safetensors"
 
 
 def _probe_vllm() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
@@ -76,6 +93,8 @@ def _probe_vllm() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     known = set(ModelRegistry.get_supported_archs())
 
     def why_not(path: Path) -> str | None:
+        if gguf_file_of(path) is not None:
+            return f"vLLM {vllm.__version__} reads no GGUF files; use --backend hf"
         names = json.loads((path / "config.json").read_bytes()).get("architectures") or ["an architecture that it does not name"]
         return None if known.intersection(names) else f"vLLM {vllm.__version__} does not run {', '.join(names)}; use --backend hf"
 
