@@ -105,12 +105,15 @@ def test_each_backend_is_imported_once_for_all_checkpoints(tmp_path: Path) -> No
 
 
 def gguf(path: Path, architecture: str) -> Path:
-    """Write the head of a GGUF file without tensors."""
+    """Write a GGUF file of one tensor of one number."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
     values = {"general.architecture": architecture, "tokenizer.ggml.model": "gpt2"}
-    texts = [part for pair in values.items() for part in pair]
-    sized = [struct.pack("<Q", len(text)) + text.encode() for text in texts]
-    body = b"".join(name + struct.pack("<I", 8) + value for name, value in zip(sized[::2], sized[1::2], strict=True))
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)) + body)
+    body = b"".join(text(name) + struct.pack("<I", 8) + text(value) for name, value in values.items())
+    tensor = text("w") + struct.pack("<IQIQ", 1, 1, 0, 0)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, len(values)) + body + tensor + b"\0" * 64)
     return path
 
 
