@@ -173,6 +173,8 @@ def completion_of(answer: Any, prompt: Prompt, *, tokenizer: Any, eos_token_ids:
             "processor is not the checkpoint's"
         )
     token_ids, logprobs = _ids_and_logprobs(choice, prompt.plan.logprobs)
+    if token_ids is not None and len(token_ids) > prompt.plan.max_new_tokens:
+        raise BackendError(f"the server gave {len(token_ids)} tokens where {prompt.plan.max_new_tokens} were allowed")
     stopped_by, stop_string = _ending(choice, prompt.plan)
     exact = token_ids is not None
     if token_ids is None:
@@ -239,9 +241,12 @@ def _ids(values: object) -> tuple[int, ...] | None:
     if not isinstance(values, list):
         return None
     try:
-        return tuple(int(value) for value in values)
+        ids = tuple(int(value) for value in values)
     except (TypeError, ValueError):
-        raise BackendError(f"the server's token ids are none: {_short(values)}") from None
+        ids = (-1,)
+    if ids and min(ids) < 0:
+        raise BackendError(f"the server's token ids are none: {_short(values)}")
+    return ids
 
 
 def _logprobs(values: object, num_ids: int) -> tuple[float, ...]:

@@ -15,7 +15,10 @@ from typing import Any
 
 @dataclass
 class Reply:
-    """What is sent back: JSON, or a text as it is; `cut`: the connection ends amid the body; `delay_s` before it all, `drip_s` a byte."""
+    """What is sent back: JSON, or a text as it is; `delay_s` before it all, `drip_s` a byte.
+
+    `cut`: the connection ends amid the body; `hang_up`: before anything is said.
+    """
 
     body: Any = None
     status: int = 200
@@ -23,6 +26,7 @@ class Reply:
     delay_s: float = 0.0
     cut: bool = False
     drip_s: float = 0.0
+    hang_up: bool = False
 
 
 @dataclass
@@ -79,6 +83,10 @@ class Server:
         finally:
             with self._lock:
                 self._now -= 1
+        if reply.hang_up:
+            handler.connection.shutdown(socket.SHUT_RDWR)
+            handler.close_connection = True
+            return
         content = reply.body.encode() if isinstance(reply.body, str) else json.dumps(reply.body).encode()
         handler.send_response(reply.status)
         handler.send_header("Content-Length", str(len(content)))

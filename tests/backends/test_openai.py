@@ -169,6 +169,21 @@ def test_one_failure_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> No
     assert "expected 1, got 2" in outcomes[3].problem
 
 
+def test_7_one_that_is_never_answered_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "fine")
+
+    def say(asked: Asked) -> Reply:
+        prompt = tiny_tokenizer.decode(asked.body["prompt"])
+        faults = {"never": Reply({}, delay_s=3.0), "gone": Reply(hang_up=True), "half": Reply(fine(asked).body, cut=True)}
+        return next((reply for word, reply in faults.items() if word in prompt), None) or fine(asked)
+
+    told.say = say
+    outcomes = ask(told.engine(request_timeout_s=0.5, max_attempts=1), text("never"), text("a"), text("gone"), text("half"), text("b"))
+    assert [outcome.kind if isinstance(outcome, GenerationFailure) else outcome.text for outcome in outcomes] == [
+        "error", "fine", "error", "error", "fine",
+    ]  # fmt: skip
+
+
 def test_many_are_asked_at_once_but_no_more_than_was_said(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x")
     told.say = lambda asked: Reply(fine(asked).body, delay_s=0.05)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import email.utils
 import time
 from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
 
-from evalharness.backends.openai_client import HttpClient, RefusedRequest
+from evalharness.backends.openai_client import HttpClient, HttpCounts, RefusedRequest
 from evalharness.errors import BackendError
 from tests.backends.http_server import Asked, Reply, serving
 
@@ -98,6 +99,30 @@ def test_7_a_broken_server_is_asked_once() -> None:
 def test_a_cut_connection_is_tried_again() -> None:
     answer, asked, _ = ask(Reply({"long": "x" * 1000}, cut=True), Reply({"ok": 1}))
     assert (answer, len(asked)) == ({"ok": 1}, 2)
+
+
+def test_a_server_that_hangs_up_is_tried_again_and_given_up() -> None:
+    answer, asked, pauses = ask(Reply(hang_up=True), Reply({"ok": 1}))
+    assert (answer, len(asked), pauses) == ({"ok": 1}, 2, [1.0])
+    answer, asked, _ = ask(Reply(hang_up=True))
+    assert (type(answer), len(asked)) == (BackendError, 3)
+
+
+def test_a_server_says_by_the_clock_when_to_come_back() -> None:
+    later = email.utils.formatdate(time.time() + 30, usegmt=True)
+    _, _, [pause] = ask(Reply("busy", 503, {"Retry-After": later}), Reply({}))
+    assert 20 < pause <= 30
+    _, _, pauses = ask(Reply("busy", 503, {"Retry-After": email.utils.formatdate(0, usegmt=True)}), Reply({}))
+    assert pauses == [0.0]
+
+
+def test_what_changes_a_server_is_told_once_and_its_answer_given_as_it_is() -> None:
+    with serving(lambda asked: Reply("busy", 503, {"Retry-After": "1"})) as server:
+        client = HttpClient(server.url)
+        assert client.tell("/v1/load_lora_adapter", {"a": 1}) == (503, "busy")
+        client.close()
+        assert len(server.asked) == 1
+        assert client.counts == HttpCounts(num_requests=1, num_refused=1)
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])

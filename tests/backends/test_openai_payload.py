@@ -175,6 +175,8 @@ def test_5_logprobs_that_are_none_are_an_error(values: Any, match: str) -> None:
         (choice(finish_reason="abort"), "finish_reason 'abort'"),
         (choice(finish_reason=None), "finish_reason None"),
         (choice(token_ids=["x"]), "token ids are none"),
+        (choice(token_ids=[-1]), "token ids are none"),
+        (choice(token_ids=[7] * 9), "gave 9 tokens where 8 were allowed"),
     ],
 )
 def test_6_answers_that_are_none_are_errors(answer: Any, match: str) -> None:
