@@ -122,6 +122,12 @@ class LiveWeights:
                 self._count_change(None)
             return self._version
 
+    @property
+    def weights_were_changed(self) -> bool:
+        """Whether the weights are others than those of the start, or of the last swap."""
+        with self._lock:
+            return self._num_changes > 0 or self._look_at_stamp() != self._stamp
+
     def reload_weights(self, path: str, *, adapter_path: str | None = None, weight_version: str | None = None) -> WeightReport:
         """Load a checkpoint of the same architecture from `path`, read anew even where it is the folder that was loaded before.
 

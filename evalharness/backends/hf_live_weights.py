@@ -55,6 +55,7 @@ class HfLiveWeights:
         self._sleeping: SleepingWeights | None = None
         self._adapter_source = self._config.adapter_path
         self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
+        self._own_stamp = self.weight_stamp()  # of what was done here: another is somebody's training
 
     def _what_is_live(self) -> tuple[frozenset[LiveChange], Mapping[LiveChange, str]]:
         """Return what can be done to the weights, and why the rest cannot."""
@@ -95,6 +96,7 @@ class HfLiveWeights:
             self._between = describe_error(error) if isinstance(error, Exception) else type(error).__name__
             raise
         self._between = None
+        self._own_stamp = self.weight_stamp()
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
@@ -105,7 +107,8 @@ class HfLiveWeights:
 
     def _keeps_base(self, config: ModelLoadConfig) -> bool:
         is_same = config.model_name_or_path == self._config.model_name_or_path
-        return is_same and self._is_as_loaded and self._between is None and not self._folder.has_changed()
+        untouched = self._is_as_loaded and self._between is None and self._own_stamp == self.weight_stamp()
+        return is_same and untouched and not self._folder.has_changed()
 
     def _why_not_load(self, config: ModelLoadConfig) -> str | None:
         other = Path(config.model_name_or_path)

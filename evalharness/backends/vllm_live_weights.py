@@ -77,6 +77,9 @@ class VllmLiveWeights:
             raise BackendError(f"the vLLM engine cannot be used: {self._engine.broken}")
         if self._generating:
             raise BackendError("this engine still generates; finish or close the iterator before its weights change")
+        quantization = self._engine.config.model_config.quantization
+        if quantization is not None:
+            raise CapabilityError(f"the loaded weights are quantized ({quantization}); others cannot be put in their place, start anew")
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""

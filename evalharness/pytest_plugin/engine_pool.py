@@ -65,9 +65,10 @@ class EnginePool:
         if before is not None:
             last, engine = before
             try:
-                if last.id == spec.id:
+                is_changed = engine.weights_were_changed
+                if last.id == spec.id and not is_changed:
                     return engine, Opening("kept", 0.0)
-                cold_because = self._swap(engine, last, spec)
+                cold_because = f"a test changed the weights of {last.id}" if is_changed else self._swap(engine, last, spec)
                 if cold_because is None:
                     return engine, Opening("swap", time.monotonic() - started, swapped_from=last.id)
             except BaseException:

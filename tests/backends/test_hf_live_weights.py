@@ -347,7 +347,7 @@ def test_29_answers_of_other_weights_are_not_taken_from_the_cache(engine: Engine
     assert cache.counts.hits == 8
 
 
-def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: Engine) -> None:
+def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: Engine, tmp_path: Path) -> None:
     import torch
 
     engine.use_cache(ResponseCache(), {"checkpoint": "a"})
@@ -357,7 +357,10 @@ def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: En
     scores.values[scores.mask].sum().backward()
     optimizer.step()
     assert engine.weight_version == "1"
+    assert engine.weights_were_changed
     assert answers(engine) != before
+    engine.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
+    assert (answers(engine), engine.weights_were_changed) == (before, False)
 
 
 def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_sleepers(

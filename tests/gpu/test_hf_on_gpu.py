@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from evalharness.contracts import ModelLoadConfig
+from evalharness.engine import Engine
+from evalharness.errors import CapabilityError
 from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, prompt, run
+from tests.backends.live_models import answers, state_dict
 from tests.backends.test_hf_images import mixed as mixed_image_prompts
 
 CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"
@@ -93,3 +96,47 @@ def test_adapters_on_a_warm_base_answer_as_new_loads_and_leave_it_as_it_was(dtyp
         seen.append(found)
     backend.swap(ModelLoadConfig(middle, torch_dtype=dtype, device="cuda"))
     assert ids(run(backend, mixed_prompts())) == first
+
+
+def test_weights_that_sleep_leave_the_gpu_and_come_back_to_the_bit():
+    engine = Engine(load(CHECKPOINTS / "middle", device="cuda"))
+    model = engine.backend._model  # type: ignore[attr-defined]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    first = answers(engine)
+    allocated = torch.cuda.memory_allocated()
+    engine.sleep()
+    assert torch.cuda.memory_allocated() < allocated - 0.9 * num_bytes
+    with pytest.raises(CapabilityError, match="backend 'hf' sleeps"):
+        answers(engine)
+    engine.wake()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert answers(engine) == first
+    engine.close()
+
+
+def test_a_model_in_training_is_sampled_from_on_the_gpu_without_a_copy(checkpoint):
+    from evalharness import build_engine_around
+    from evalharness.backends.hf_transformers import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).to("cuda").train()
+    engine = build_engine_around(model, transformers.AutoTokenizer.from_pretrained(checkpoint))
+    allocated = torch.cuda.memory_allocated()
+    first = answers(engine)
+    assert torch.cuda.memory_allocated() < allocated + 16 * 1024**2  # cuBLAS keeps a workspace
+    assert first == answers(Engine(load(checkpoint, device="cpu")))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    ids = torch.tensor([[5, 6, 7, 8]], device="cuda")
+    for _ in range(2):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+    assert engine.weight_version == "1"  # fused steps are seen, however many
+    assert answers(engine) != first
+
+
+def test_a_trainers_tensors_on_the_gpu_answer_as_their_checkpoint(checkpoint, tmp_path):
+    other = make_text_checkpoint(tmp_path / "other", seed=1)
+    engine = Engine(load(checkpoint, device="cuda"))
+    engine.sync_from_state_dict({name: tensor.to("cuda") for name, tensor in state_dict(other).items()})
+    assert answers(engine) == answers(Engine(load(other, device="cpu")))
+    engine.close()

@@ -15,13 +15,16 @@ from typing import Any
 import psutil
 import pytest
 
+from evalharness.checkpoint_adapter_settings import read_settings
 from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions
 from evalharness.devices import installed_cards
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.errors import CapabilityError
 from evalharness.tasks import stage_a
 from fixtures.training.samples import stage_b_messages
 from tests.backends.hf_models import make_text_checkpoint
+from tests.backends.live_models import state_dict
 from tests.backends.test_vllm_processes import Script
 from tests.backends.vllm_models import make_checkpoint
 
@@ -50,8 +53,10 @@ def config(checkpoint: Path, adapter: Path | None = None) -> ModelLoadConfig:
     return ModelLoadConfig(str(checkpoint), torch_dtype="bfloat16", adapter_path=None if adapter is None else str(adapter))
 
 
-def start(values: ModelLoadConfig, *, enforce_eager: bool = False, max_model_len: int = 2048) -> Engine:
-    options = VllmEngineOptions(max_model_len=max_model_len, gpu_memory_utilization=0.3, enforce_eager=enforce_eager)
+def start(values: ModelLoadConfig, *, enforce_eager: bool = False, max_model_len: int = 2048, **extra: Any) -> Engine:
+    options = VllmEngineOptions(
+        max_model_len=max_model_len, gpu_memory_utilization=0.3, enforce_eager=enforce_eager, extra=tuple(extra.items())
+    )
     return build_engine("vllm", values, vllm_options=options)
 
 
@@ -162,3 +167,43 @@ def test_a_killed_process_leaves_no_engine_and_no_memory_behind(tmp_path: Path) 
         script.errors.close()
     assert left == []
     assert torch.cuda.mem_get_info()[0] > free_before - 2**30
+
+
+@pytest.fixture(scope="module")
+def sleeper() -> Iterator[Engine]:
+    yield from cold(config(CHECKPOINTS / "early"), enable_sleep_mode=True)
+
+
+def test_sleep_gives_the_cards_memory_back_and_wakes_with_the_same_answers(sleeper: Engine) -> None:
+    torch = pytest.importorskip("torch")
+    before = default_cases(sleeper)
+    free_awake = torch.cuda.mem_get_info()[0]
+    sleeper.sleep()
+    assert torch.cuda.mem_get_info()[0] > free_awake + 2**30  # most of it was the cache
+    with pytest.raises(CapabilityError, match="backend 'vllm' sleeps"):
+        default_cases(sleeper)
+    sleeper.wake()
+    assert torch.cuda.mem_get_info()[0] < free_awake + 2**30
+    assert_same(default_cases(sleeper), before)
+
+
+def test_weights_are_changed_before_the_cache_takes_its_memory(sleeper: Engine, swapped: dict[str, Answers]) -> None:
+    sleeper.sleep()
+    with pytest.raises(CapabilityError, match="backend 'vllm' sleeps"):
+        sleeper.reload_weights(str(CHECKPOINTS / "final"))
+    sleeper.wake("weights")
+    sleeper.reload_weights(str(CHECKPOINTS / "final"))
+    with pytest.raises(CapabilityError, match="backend 'vllm' sleeps"):
+        default_cases(sleeper)
+    sleeper.wake("kv_cache")
+    assert_same(default_cases(sleeper), swapped["final"])
+
+
+def test_a_trainers_tensors_on_the_card_answer_as_their_checkpoint(sleeper: Engine, swapped: dict[str, Answers]) -> None:
+    tensors = {name: tensor.to("cuda") for name, tensor in state_dict(CHECKPOINTS / "final").items()}
+    sleeper.reload_weights(str(CHECKPOINTS / "early"))
+    sleeper.sync_from_state_dict(tensors)
+    assert_same(default_cases(sleeper), swapped["final"])
+    sleeper.reload_weights(str(CHECKPOINTS / "middle"))
+    sleeper.sync_from_state_dict(state_dict(CHECKPOINTS / "lora-helps"), adapter_config=read_settings(CHECKPOINTS / "lora-helps"))
+    assert_same(default_cases(sleeper), swapped["lora-helps"])
