@@ -24,6 +24,7 @@ ENGINE, ADDRESS = "--inference-engine", "--inference-url"
     [
         pytest.param([ENGINE, "pytorch"], "hf", "vllm", id="pytorch"),
         pytest.param([ENGINE, "huggingface"], "hf", "vllm", id="huggingface"),
+        pytest.param([ENGINE, "auto"], "auto", "vllm", id="auto"),
         pytest.param([ENGINE, "vllm"], "vllm", "vllm", id="vllm-in-process"),
         pytest.param([ENGINE, "vllm", ADDRESS, URL], "openai", "vllm", id="vllm-served"),
         pytest.param([ENGINE, "vllm", "--base-url", URL], "openai", "vllm", id="vllm-served-own-name-of-the-address"),
