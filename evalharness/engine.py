@@ -30,10 +30,11 @@ from evalharness.contracts import (
     VlmGenerationRequest,
 )
 from evalharness.engine_scoring import MAX_LOGIT_BYTES, refuse_scoring, response_logits, response_logprobs
-from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError, RequestsFailed, UnsupportedOption
+from evalharness.errors import BackendError, CapabilityError, ConfigError, EvalHarnessError, RequestError, RequestsFailed, UnsupportedOption
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
 from evalharness.live_weights import LiveWeights, WatchedBackend
 from evalharness.option_support import split_options
+from evalharness.prompt_source import PromptSource
 from evalharness.prompts import PreparedRequest, PromptBuilder, Request
 from evalharness.results import result_of
 from evalharness.sample_options import options_of_samples
@@ -42,7 +43,7 @@ from evalharness.scoring import Chat, ResponseLogits, ResponseScores, TokenIds, 
 if TYPE_CHECKING:
     from evalharness.response_cache import ResponseCache
 
-__all__ = ["Engine", "EngineWarning"]
+__all__ = ["Engine", "EngineWarning", "Job"]
 
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 Made = TypeVar("Made")
@@ -53,14 +54,14 @@ class EngineWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What one backend does in one call; `requests`: position, options as honoured, options left out."""
+class Job:
+    """What one backend does in one call; `requests`: position, request, options as honoured, options left out."""
 
     backend: Backend
     note: str | None
     weight_version: str
     builder: PromptBuilder
-    requests: tuple[tuple[int, GenerationOptions, tuple[str, ...]], ...]
+    requests: tuple[tuple[int, Request, GenerationOptions, tuple[str, ...]], ...]
 
 
 class Engine(LiveWeights):
@@ -230,13 +231,15 @@ class Engine(LiveWeights):
         plugins: Sequence[Any] = (),
         should_stop: Callable[[], bool] = lambda: False,
         on_asked: Callable[[int], None] = lambda position: None,
+        more: Callable[[], Job | None] = lambda: None,
     ) -> Generator[tuple[int, Outcome], None, None]:
         """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
 
         `options` is one for all or one per request. Everything that can be refused is refused at the first `next`,
         before anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` when the engine breaks.
         Closing the iterator, or `should_stop()` turning True, aborts what still runs. `on_asked(position)` is called as each
-        request is made ready for the backend.
+        request is made ready for the backend. `more()` is called whenever the backend has room and nothing is left to ask: what
+        it returns, made by `join`, is asked too; None for nothing at present. Most backends ask again while they still work on something.
         """
         each = [options] * len(requests) if isinstance(options, GenerationOptions) else list(options)
         if len(each) != len(requests):
@@ -246,10 +249,11 @@ class Engine(LiveWeights):
         normalised = normalise_plugins(plugins)
         with self._lock:
             jobs = [self._prepare(*group, requests, each, normalised) for group in self._split(requests)]
+            can_join = len(jobs) == 1 and jobs[0].note is None and not normalised
             self._num_generating += 1
             try:
                 for job in jobs:
-                    yield from self._run(job, requests, normalised, should_stop, on_asked)
+                    yield from self._run(job, normalised, should_stop, on_asked, more if can_join else lambda: None)
             finally:
                 self._num_generating -= 1
 
@@ -259,14 +263,26 @@ class Engine(LiveWeights):
             job = self._prepare(self._backend, None, range(len(requests)), requests, [options] * len(requests), ())
             prompts: list[Prompt] = []
             failures: list[GenerationFailure] = []
-            for i, honoured, _ in job.requests:
+            for i, request, honoured, _ in job.requests:
                 try:
-                    prompts.append(job.builder.build(i, requests[i], honoured).prompt)
+                    prompts.append(job.builder.build(i, request, honoured).prompt)
                 except RequestError as error:
                     failures.append(GenerationFailure("invalid", str(error), error))
             if failures:
                 raise RequestsFailed(failures, [failure.problem for failure in failures]) from failures[0].error
             return run(prompts)
+
+    def join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
+        """Return requests, with positions from `first` on, that a running `stream` of this engine can take up by its `more`.
+
+        None where they need a call of their own, which then says what is the matter with them, if anything is.
+        """
+        if not self._backend.supports_vlm and any(map(_has_images, requests)):
+            return None
+        try:
+            return self._prepare(self._backend, None, range(len(requests)), requests, options, (), first)
+        except EvalHarnessError:
+            return None
 
     def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, list[int]]]:
         """Return which backend runs which positions, and why where it is not the first choice."""
@@ -300,7 +316,8 @@ class Engine(LiveWeights):
         requests: Sequence[Request],
         options: Sequence[GenerationOptions],
         plugins: Sequence[GenerationPlugin],
-    ) -> _Job:
+        first: int = 0,
+    ) -> Job:
         """Return what one backend is to do; raises where it could not do it."""
         types: set[RequestType] = {"vlm" if _has_images(requests[i]) else "text" for i in positions}
         is_chat = any(asked_chat(requests[i]) is not None for i in positions)
@@ -316,40 +333,49 @@ class Engine(LiveWeights):
         honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
         for value, _ in honoured.values():
             backend.check_plan(builder.sampling_plan(value))
-        return _Job(backend, note, self.weight_version, builder, tuple((i, *honoured[id(options[i])]) for i in positions))
+        each = tuple((first + i, requests[i], *honoured[id(options[i])]) for i in positions)
+        return Job(backend, note, self.weight_version, builder, each)
 
     def _run(
         self,
-        job: _Job,
-        requests: Sequence[Request],
+        job: Job,
         plugins: Sequence[GenerationPlugin],
         should_stop: Callable[[], bool],
         on_asked: Callable[[int], None],
+        more: Callable[[], Job | None],
     ) -> Iterator[tuple[int, Outcome]]:
         running: dict[int, tuple[PreparedRequest, tuple[str, ...]]] = {}
         refused: deque[tuple[int, Outcome]] = deque()  # and what the cache has: whatever needs no backend
         keys: dict[int, str] = {}
         cache = self._cache if job.note is None and not plugins else None
 
-        def prompts() -> Iterator[Prompt]:
-            for i, options, ignored in job.requests:
+        waiting = deque((job.builder, *one) for one in job.requests)
+
+        def next_prompt() -> Prompt | None:
+            while True:
+                if not waiting:
+                    joining = more()
+                    if joining is None:
+                        return None
+                    waiting.extend((joining.builder, *one) for one in joining.requests)
+                    continue
+                builder, i, request, options, ignored = waiting.popleft()
                 on_asked(i)
                 try:
-                    prepared = job.builder.build(i, requests[i], options)
+                    prepared = builder.build(i, request, options)
                     cached = self._cached(cache, prepared, keys)
                 except RequestError as error:
                     refused.append((i, GenerationFailure("invalid", str(error), error)))
                 except Exception as error:  # one request must not take the others along
                     refused.append((i, _error("preparing the prompt", error)))
                 else:
-                    if cached is not None:
-                        outcome = _read(prepared, cached, job, ignored, plugins)
-                        refused.append((i, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
-                        continue
-                    running[i] = (prepared, ignored)
-                    yield prepared.prompt
+                    if cached is None:
+                        running[i] = (prepared, ignored)
+                        return prepared.prompt
+                    outcome = _read(prepared, cached, job, ignored, plugins)
+                    refused.append((i, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
 
-        outputs = job.backend.generate(prompts(), plugins=plugins, should_stop=should_stop)
+        outputs = job.backend.generate(PromptSource(next_prompt), plugins=plugins, should_stop=should_stop)
         try:
             for output in outputs:
                 while refused:
@@ -452,7 +478,7 @@ def _warn(message: str) -> None:
 
 
 def _read(
-    prepared: PreparedRequest, output: Completion, job: _Job, ignored: tuple[str, ...], plugins: Sequence[GenerationPlugin]
+    prepared: PreparedRequest, output: Completion, job: Job, ignored: tuple[str, ...], plugins: Sequence[GenerationPlugin]
 ) -> Outcome:
     try:
         return result_of(

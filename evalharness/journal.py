@@ -4,12 +4,13 @@
                              {"kind": "eval", …}         once per eval module: name, path, tests, gates
                              {"kind": "engine_start", …} an engine begins to open: its id
                              {"kind": "engine", …}       once per opened engine: settings, load time; once more, without it, when closed
-                             {"kind": "unit_start", …}   one work unit begins
+                             {"kind": "unit_start", …}   one work unit begins; `ahead`: while the one before it goes on
                              {"kind": "generation", …}   one finished generation of (engine, eval, case, sample), its key the last
                              {"kind": "failure", …}      the same where there is none
                              {"kind": "step", …}         one finished generation of (engine, eval, case, step, request), its key the last
                              {"kind": "step_failure", …} the same where there is none
-                             {"kind": "unit", …}         one work unit: seconds from first request to last result, and when that was
+                             {"kind": "unit", …}         one work unit: when it ended, and the seconds until then since its first
+                                                         request, or since the end of the unit before
                              {"kind": "problem", …}      what the run could not do
                              {"kind": "last_words", …}   why a worker ends itself: its engine is beyond repair
                              {"kind": "row", …}          one finished test

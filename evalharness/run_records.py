@@ -214,7 +214,7 @@ class _Reader:
             self._nodeids = {nodeid: nodeid for nodeid in values.get("nodeids", ())}
         elif kind == "problem":
             records.problems.append(values["problem"])
-        elif kind == "unit_start":
+        elif kind == "unit_start" and not values.get("ahead"):  # else the one before goes on
             records.throughput.start_unit(worker)
             records.workers.start_unit(worker)
         elif kind == "unit":

@@ -68,7 +68,8 @@ class WorkerTimes:
         entry.note(values["ended_s"] - values["generation_s"], values["ended_s"])
         key = values["engine"], values["eval"]
         total = self._evals.setdefault(key, {"engine": key[0], "eval": key[1], "num_outcomes": 0, "generation_s": 0.0})
-        total["num_outcomes"] += self._num_cases.pop(worker, 0)
+        counted = self._num_cases.pop(worker, 0)  # where the next unit has begun already, some of these are its own
+        total["num_outcomes"] += values.get("num_outcomes", counted)
         total["generation_s"] += values["generation_s"]
 
     def entries(self) -> list[Row]:

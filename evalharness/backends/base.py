@@ -190,7 +190,8 @@ class Backend(Protocol):
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished (hf: some steps later), in any order.
 
-        Prompts are pulled when there is room for them. A prompt that cannot run (`RequestError` while its images are
+        Prompts are pulled when there is room for them; where they end while others still run, more may be there when they are
+        pulled again. A prompt that cannot run (`RequestError` while its images are
         opened, too long once they are expanded) yields its failure and the others go on. `BackendError` when the
         engine itself breaks. Closing the iterator early aborts what still runs; so does `should_stop()` turning True,
         which is asked at least once per decoding step (another thread may want the engine to end): nothing more is

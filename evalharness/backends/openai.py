@@ -122,20 +122,15 @@ class OpenAIBackend:
     def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
         done: _Done = queue.SimpleQueue()
         running: dict[int, Future[Any]] = {}
-        more = True
         try:
-            while (more or running) and not should_stop():
-                while more and len(running) < self._concurrency:
-                    prompt = next(source, None)
-                    if prompt is None:
-                        more = False
-                        break
+            while not should_stop():
+                while len(running) < self._concurrency and (prompt := next(source, None)) is not None:
                     try:
                         self._send(prompt, running, done)
                     except Exception as error:  # of its pictures, or of what cannot be written as JSON: the others go on
                         yield prompt.index, _failure(error)
                 if not running:
-                    continue
+                    return
                 try:
                     prompt, as_text, future = done.get(timeout=_TICK_S)
                 except queue.Empty:

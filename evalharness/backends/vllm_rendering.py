@@ -37,7 +37,9 @@ class PromptsAhead(Generic[Rendered]):
 
     @property
     def next(self) -> Prompt | None:
-        """The prompt that `take` gives, None at the end."""
+        """The prompt that `take` gives, None while the source has none; it is asked again each time."""
+        if not self._waiting:
+            self._pull()
         return self._waiting[0][0] if self._waiting else None
 
     def take(self) -> tuple[Prompt, Callable[[], Rendered]]:

@@ -8,6 +8,9 @@
     a test ran while cases were asked   both: the test runs again first, before anything is asked
     an engine was opened                another worker tries; after the second death its tests are errors, unless it runs elsewhere
 
+A worker that died may have begun units after the one whose test it was in: what was asked of them is suspected likewise, and a unit
+that is taken over runs alone, with none after it begun before its last test.
+
 So a test that kills is an error after two deaths, and so is a request where an engine has 16 in flight at most; of more it is
 found with the third. (Halves would take as many deaths as the logarithm says, and each costs the start of an engine.) Nobody
 is blamed for what happened while anything else was at work, or at the first time. What was asked is known from `in_flight.py`.
@@ -19,8 +22,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -44,8 +48,8 @@ class LastSigns(NamedTuple):
     """The engine that it was opening."""
     words: str | None
     """Why it ended itself."""
-    asked: tuple[str, ...] = ()
-    """The cases that were being asked."""
+    asked: Mapping[UnitKey, tuple[str, ...]] = MappingProxyType({})
+    """The cases that were being asked, by unit."""
 
 
 def last_signs(journal: Path) -> LastSigns:
@@ -64,7 +68,7 @@ def last_signs(journal: Path) -> LastSigns:
                     words = json.loads(line)["problem"]
     except FileNotFoundError:
         pass  # it died before its first test
-    return LastSigns(opening, words, take_in_flight(journal.with_suffix(".asked")))
+    return LastSigns(opening, words, take_in_flight(journal))
 
 
 class Crashes:
@@ -90,8 +94,8 @@ class Crashes:
         """Note that a worker has set a test up: its generations are there."""
         self._running[worker] = nodeid
 
-    def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Sequence[str]) -> bool:
-        """Return whether the test runs once more, and note what is left of its unit."""
+    def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
+        """Return whether the test runs once more, and note what is left of its unit, and of those that were begun after it."""
         signs = self._last_signs(worker)
         how = self._how_it_died(worker, signs)
         ran = self._running.get(worker) == nodeid
@@ -101,9 +105,9 @@ class Crashes:
             self._opening_deaths[signs.opening] += 1
             self._how[signs.opening] = how
         elif signs.asked:
-            doing = self._doing(unit, signs, nodeid if ran and signs.words is None else None)
+            doing = self._doing(signs, nodeid if ran and signs.words is None else None)
             self._test_deaths[nodeid] += ran and signs.words is None  # suspected, but not blamed until it is certain
-            is_over = self._suspect(unit, signs.asked, f"worker {worker} {how} while {doing}, and another one had before")
+            is_over = self._suspect(signs.asked, f"worker {worker} {how} while {doing}, and another one had before")
         elif nodeid in self._begun:
             doing = f"{nodeid} {'ran' if ran else 'was set up'}"
             self._test_deaths[nodeid] += 1
@@ -115,24 +119,35 @@ class Crashes:
         self._state.journal.write("problem", {"problem": f"{problem}; {then}"})
         self._begun.discard(nodeid)
         self._config.stash[REPORTING].put_back[nodeid] = problem
-        nodeids = tuple(one for one in left if retried or one != nodeid)
-        if nodeids:
-            suspicion = self._suspicions.get(unit)
-            note = CrashNote(worker, unit.engine, unit.path, unit.shard, nodeids, suspicion, signs.words is not None)
-            note_crash(self._state.run_dir, note, self._state.session_number)
+        for key, tests in left.items():
+            nodeids = tuple(one for one in tests if retried or one != nodeid)
+            if nodeids:
+                note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._suspicions.get(key), signs.words is not None)
+                note_crash(self._state.run_dir, note, self._state.session_number)
         return retried
 
-    def _doing(self, unit: UnitKey, signs: LastSigns, nodeid: str | None) -> str:
+    def _doing(self, signs: LastSigns, nodeid: str | None) -> str:
         """Return what a worker did as it died: it generated, and perhaps ran a test."""
-        cases = f"case {signs.asked[0]}" if len(signs.asked) == 1 else f"{len(signs.asked)} cases"
+        num_asked = Counter[str]()
+        for unit, case_ids in signs.asked.items():
+            num_asked[unit.path] += len(case_ids)
+        engine, only = next((unit.engine, case_ids[0]) for unit, case_ids in signs.asked.items())
+        is_one = num_asked.total() == 1
+        listed = " and ".join(f"{f'case {only}' if is_one else f'{num} cases'} of {path}" for path, num in num_asked.items())
         beside = f"{nodeid} ran and " if nodeid is not None else ""
-        return f"{beside}{cases} of {unit.path} {'was' if len(signs.asked) == 1 else 'were'} generated with {unit.engine}"
+        return f"{beside}{listed} {'was' if is_one else 'were'} generated with {engine}"
 
-    def _suspect(self, unit: UnitKey, asked: Sequence[str], problem: str) -> bool:
-        """Note which cases of a unit were asked at a death; return whether that has found one guilty."""
-        known = self._suspicions.get(unit, Suspicion())
-        self._suspicions[unit] = known.after(asked, problem)
-        return known.convicts(asked)
+    def _suspect(self, asked: Mapping[UnitKey, Sequence[str]], problem: str) -> bool:
+        """Note which cases were asked at a death; return whether that has found one guilty.
+
+        Whoever is asked again is so in a unit that runs alone, so that where several units are concerned nobody is convicted.
+        """
+        is_over = False
+        for unit, case_ids in asked.items():
+            known = self._suspicions.get(unit, Suspicion())
+            self._suspicions[unit] = known.after(case_ids, problem)
+            is_over |= known.convicts(case_ids)
+        return is_over
 
     def _last_signs(self, worker: str) -> LastSigns:
         return last_signs(self._state.run_dir / "journal" / f"{self._state.journal_name(worker)}.jsonl")

@@ -85,7 +85,7 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
     """Return the generations of the running test's case; fails or skips the test where there are none."""
     state = session.config.stash[STATE]
     try:
-        outcomes = state.runner(record, engine).outcomes(record.case.id, session.config.stash[WAITING])
+        outcomes = state.outcomes(record, engine, session.config.stash[WAITING])
     except RecordError as error:
         stop_for(session, error)
         raise Failed(str(error), pytrace=False) from None
@@ -110,7 +110,7 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
 
 def steps_of(session: pytest.Session, record: ItemRecord, engine: Engine) -> list[list[GenerationResult]]:
     """Return the results of the running test's steps; its generations are there already."""
-    return session.config.stash[STATE].runner(record, engine).steps(record.case.id)
+    return session.config.stash[STATE].steps(record, engine)
 
 
 def stop_for(session: pytest.Session, error: RecordError) -> None:

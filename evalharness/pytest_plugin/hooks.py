@@ -22,7 +22,7 @@ from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.running_tests import RunningTests
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.pytest_plugin.unit_plan import is_eval_test
-from evalharness.pytest_plugin.worker_life import start_heartbeat
+from evalharness.pytest_plugin.worker_life import start_heartbeat, units_ahead
 from evalharness.redaction import remember_options
 from evalharness.run_lock import RunLock
 
@@ -142,8 +142,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if state.worker == "main":
             _start(session.config, state)
             state.note_evals(session.items)
-        elif state.is_worker and _given(session.config)["heartbeat"] is not None:
-            state.heartbeat = start_heartbeat(state, Path(_given(session.config)["heartbeat"]))
+        elif state.is_worker:
+            state.running.units_ahead = units_ahead(session, state.plan)
+            if _given(session.config)["heartbeat"] is not None:
+                state.heartbeat = start_heartbeat(state, Path(_given(session.config)["heartbeat"]))
     except EvalHarnessError as error:
         raise pytest.UsageError(str(error)) from error
     # Tests and cases live as long as the session. Looking at all of them in every round of the garbage collector takes

@@ -1,13 +1,15 @@
 """Which cases a worker's engine is at work on, in a small file that outlives the worker: one of them may have killed it.
 
-    journal/<worker>.asked   a line of JSON, the ids of the unit's cases, then one byte for each: 0x01 while it is asked
+    journal/<worker>.<number>.asked   a line of JSON: the unit and the ids of its cases; then one byte for each case: 0x01 while it is asked
 
+A file for each unit that is not through yet: there may be several.
 Not the journal: that would grow by half for what concerns nobody once a case is answered. A byte in place costs a microsecond.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import threading
@@ -16,14 +18,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from evalharness.errors import RecordError
+from evalharness.pytest_plugin.units import UnitKey
 
-__all__ = ["InFlight", "take_in_flight"]
+__all__ = ["InFlight", "in_flight_path", "take_in_flight"]
 
 
 class InFlight:
     """The cases of one unit; safe to call from several threads. `path` None keeps nothing: there is no worker to be judged."""
 
-    def __init__(self, path: Path | None, case_ids: Iterable[str] = ()) -> None:
+    def __init__(self, path: Path | None, unit: UnitKey, case_ids: Iterable[str] = ()) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._num_asked: Counter[str] = Counter()
@@ -31,7 +34,7 @@ class InFlight:
         if path is None:
             return
         listed = list(case_ids)
-        head = json.dumps(listed).encode("ascii") + b"\n"
+        head = json.dumps([unit.engine, unit.path, unit.shard, listed]).encode("ascii") + b"\n"
         self._offsets = {case_id: len(head) + position for position, case_id in enumerate(listed)}
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -69,13 +72,23 @@ class InFlight:
                     self._path.unlink()
 
 
-def take_in_flight(path: Path) -> tuple[str, ...]:
-    """Return the cases that were asked when the file's process died, and remove it; none without a file, or with half a one."""
-    try:
-        head, _, states = path.read_bytes().partition(b"\n")
-        case_ids = json.loads(head)
-    except (OSError, ValueError):
-        return ()
-    with contextlib.suppress(OSError):
-        path.unlink()
-    return tuple(case_id for case_id, state in zip(case_ids, states, strict=False) if state)
+def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
+    """Return the cases that were asked when the process of a journal died, by unit, and remove the files; none of half a file."""
+    found = {}
+    for path in sorted(journal.parent.glob(f"{glob.escape(journal.stem)}.*.asked")):
+        try:
+            head, _, states = path.read_bytes().partition(b"\n")
+            *unit, case_ids = json.loads(head)
+        except (OSError, ValueError):
+            continue
+        with contextlib.suppress(OSError):
+            path.unlink()
+        asked = tuple(case_id for case_id, state in zip(case_ids, states, strict=False) if state)
+        if asked:
+            found[UnitKey(*unit)] = asked
+    return found
+
+
+def in_flight_path(journal: Path, number: int) -> Path:
+    """Return the file of a process's so-and-so-many-th unit."""
+    return journal.with_suffix(f".{number}.asked")

@@ -27,7 +27,6 @@ from evalharness.run_records import CaseRecords, Recorded
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
-    from evalharness.pytest_plugin.unit_runner import UnitRunner
 
 __all__ = ["RecordedEngine", "RescoringSession"]
 
@@ -48,20 +47,6 @@ class RecordedEngine:
         if name.startswith("_"):
             raise AttributeError(name)
         raise BackendError(f"engine {self._id} is that of a recorded run and nothing is loaded: it has no {name!r} when scored again")
-
-
-class _StoredCase:
-    """What stands where a live test has the runner of its unit."""
-
-    def __init__(self, session: RescoringSession, record: ItemRecord) -> None:
-        self._session = session
-        self._record = record
-
-    def outcomes(self, case_id: str, while_waiting: Callable[[], None]) -> list[Outcome]:
-        return self._session.stored_outcomes(self._record)
-
-    def steps(self, case_id: str) -> list[list[GenerationResult]]:
-        return self._session.stored_steps(self._record)
 
 
 class RescoringSession(EvalSession):
@@ -137,11 +122,7 @@ class RescoringSession(EvalSession):
     def close_engine(self, spec: EngineSpec, engine: Engine) -> None:
         """Do nothing: nothing is open."""
 
-    def runner(self, record: ItemRecord, engine: Engine) -> UnitRunner:
-        """Return what gives the test its recorded generations."""
-        return cast("UnitRunner", _StoredCase(self, record))
-
-    def stored_outcomes(self, record: ItemRecord) -> list[Outcome]:
+    def outcomes(self, record: ItemRecord, engine: Engine, while_waiting: Callable[[], None]) -> list[Outcome]:
         """Return the recorded outcome of every sample; `NotRecorded` for a case that has none and was no failure either."""
         found = self._find(record)
         samples = [found.samples.get(sample) if found is not None else None for sample in range(self._num_samples(record, found))]
@@ -153,7 +134,7 @@ class RescoringSession(EvalSession):
         failure = GenerationFailure.recorded(row.get("outcome", "error"), row.get("problem") or "no reason was recorded", row.get("cause"))
         return [failure if sample is None else outcome_of(sample) for sample in samples]
 
-    def stored_steps(self, record: ItemRecord) -> list[list[GenerationResult]]:
+    def steps(self, record: ItemRecord, engine: Engine) -> list[list[GenerationResult]]:
         """Return the recorded results of the test's steps."""
         found = self._find(record)
         steps = (found.steps() if found is not None else None) or []

@@ -4,15 +4,18 @@ A worker that needs work gets, in this order: the longest unit of the engine tha
 most work among those that no worker has loaded, those that are split for all to share last; a test that needs no engine;
 one of the engine where one more worker helps most. So nobody idles while there is a unit to start, and K engines on N
 workers are loaded at most about K + N - 1 times.
+
+A worker gets further units of its engine while its tests still run, so that its engine need not wait for them: as many as fill an
+engine, and no more than its share of what is left.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from evalharness.pytest_plugin.units import UnitKey
+from evalharness.pytest_plugin.units import UnitKey, first_tests, num_cases_ahead
 
 __all__ = ["AssignUnits", "CrashJudge", "Estimate", "UnitScheduler", "count_tests"]
 
@@ -24,8 +27,8 @@ Estimate = Callable[[UnitKey, Sequence[str]], float]
 class CrashJudge(Protocol):
     """Decides about the test that a worker died in, and about what is given up with it."""
 
-    def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Sequence[str]) -> bool:
-        """Return whether the test runs once more; `left` are all tests of its unit that the worker did not finish."""
+    def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
+        """Return whether the test runs once more; `left` are all tests that the worker did not finish, by unit."""
         ...
 
     def is_given_up(self, engine: str) -> bool:
@@ -62,6 +65,13 @@ class UnitScheduler:
         self._seconds: dict[UnitKey | str, float] = {}
         self._pending: dict[Any, deque[int]] = {}
         self._loaded: dict[Any, str | None] = {}
+        self._first_tests: set[int] = set()
+        """Those that are the first of their case: as many are pending as cases."""
+        self._num_cases: dict[Any, int] = {}
+        self._left_s: dict[Any, float] = {}
+        self._case_s: dict[UnitKey | str, float] = {}
+        self._taken_over: set[UnitKey | str] = set()
+        self._is_alone: dict[Any, bool] = {}
 
     @property
     def nodes(self) -> list[Any]:
@@ -95,6 +105,9 @@ class UnitScheduler:
         """Add a worker."""
         self._pending[node] = deque()
         self._loaded[node] = None
+        self._num_cases[node] = 0
+        self._left_s[node] = 0.0
+        self._is_alone[node] = False
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
         """Note what a worker collected; it must be the same everywhere."""
@@ -108,7 +121,11 @@ class UnitScheduler:
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         """Note that a test ran and give the worker more where it needs some."""
         self._pending[node].remove(item_index)
+        if item_index in self._first_tests:
+            self._num_cases[node] -= 1
+            self._left_s[node] -= self._case_s[self._unit_of(item_index)]
         self._feed(node)
+        self._feed_ahead(node)
 
     def mark_test_pending(self, item: str) -> None:
         """Put a test back: its worker wants it run again."""
@@ -124,7 +141,7 @@ class UnitScheduler:
     def remove_node(self, node: Any) -> str | None:
         """Remove a worker; returns the test that it crashed in, unless that runs once more. The rest waits for another worker."""
         pending = self._pending.pop(node)
-        del self._loaded[node]
+        del self._loaded[node], self._num_cases[node], self._left_s[node], self._is_alone[node]
         if not pending or self._collection is None:
             return None
         crashed = self._collection[pending[0]]
@@ -137,6 +154,7 @@ class UnitScheduler:
         for key, indices in units.items():
             if indices:
                 self._wait(key, indices)
+                self._taken_over.add(key)
         if is_crash:
             self._give_up_engines()
             for other in self.nodes:
@@ -148,7 +166,8 @@ class UnitScheduler:
         if self._judge is None or unit is None:
             return False
         assert self._collection is not None
-        return self._judge.is_retried(node.gateway.id, crashed, unit, [self._collection[index] for index in units[unit]])
+        left = {key: [self._collection[index] for index in indices] for key, indices in units.items() if isinstance(key, UnitKey)}
+        return self._judge.is_retried(node.gateway.id, crashed, unit, left)
 
     def _give_up_engines(self) -> None:
         assert self._collection is not None
@@ -162,6 +181,8 @@ class UnitScheduler:
         if self._collection is None:
             self._collection = next(iter(self._collections.values()))
             self._units = self._assign(self._collection)
+            first = first_tests(self._units)
+            self._first_tests = {index for index, nodeid in enumerate(self._collection) if nodeid in first}
             units: defaultdict[UnitKey | str, list[int]] = defaultdict(list)
             for index in range(len(self._collection)):
                 units[self._unit_of(index)].append(index)
@@ -169,6 +190,8 @@ class UnitScheduler:
                 self._wait(key, indices)
         for node in self.nodes:
             self._feed(node)
+        for node in self.nodes:  # once everybody has something
+            self._feed_ahead(node)
 
     def _unit_of(self, index: int) -> UnitKey | str:
         assert self._collection is not None
@@ -191,12 +214,35 @@ class UnitScheduler:
                 return
             if node.shutting_down:
                 return
-            key = self._next_key(node)
-            indices = self._waiting.pop(key)
-            if isinstance(key, UnitKey):
-                self._loaded[node] = key.engine
-            self._pending[node].extend(indices)
-            node.send_runtest_some(indices)
+            self._send(node, self._next_key(node))
+
+    def _send(self, node: Any, key: UnitKey | str) -> None:
+        indices = self._waiting.pop(key)
+        if isinstance(key, UnitKey):
+            self._loaded[node] = key.engine
+        self._pending[node].extend(indices)
+        num_cases = sum(index in self._first_tests for index in indices)
+        self._num_cases[node] += num_cases
+        self._case_s[key] = self._seconds[key] / num_cases if num_cases else 0.0
+        self._left_s[node] += self._case_s[key] * num_cases
+        self._is_alone[node] = key in self._taken_over
+        node.send_runtest_some(indices)
+
+    def _feed_ahead(self, node: Any) -> None:
+        """Send a worker what its engine can begin while tests still run; a unit that is taken over runs alone."""
+        engine = self._loaded[node]
+        if engine is None or self._is_alone[node] or not self._waiting or node.shutting_down:
+            return
+        while self._num_cases[node] < num_cases_ahead(engine):
+            units = [key for key in self._waiting if isinstance(key, UnitKey) and key.engine == engine and key not in self._taken_over]
+            if not units:
+                return
+            key = max(units, key=self._seconds.__getitem__)
+            able = [other for other in self._left_s if not other.shutting_down]
+            share_s = (sum(self._left_s[other] for other in able) + sum(self._seconds[unit] for unit in self._waiting)) / len(able)
+            if self._left_s[node] + self._seconds[key] / 2 > share_s:
+                return  # somebody else has less to do, or will have
+            self._send(node, key)
 
     def _next_key(self, node: Any) -> UnitKey | str:
         engine = self._next_engine(node)

@@ -18,26 +18,28 @@ import pytest
 
 from evalharness.config import RunConfig
 from evalharness.config_checks import check_combinations
-from evalharness.errors import BackendError, ConfigError
+from evalharness.errors import ConfigError
 from evalharness.journal import Journal, journal_name
 from evalharness.nodeids import test_name
 from evalharness.pytest_plugin.collection import EvalModule, is_named, parametrize_eval, read_eval
-from evalharness.pytest_plugin.deferred_engine import asks_anything, opened_engine
+from evalharness.pytest_plugin.deferred_engine import opened_engine
 from evalharness.pytest_plugin.engine_pool import EnginePool
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
 from evalharness.pytest_plugin.eval_notes import eval_lines
 from evalharness.pytest_plugin.heartbeat import Heartbeat
-from evalharness.pytest_plugin.in_flight import InFlight
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.recording import reference_of
 from evalharness.pytest_plugin.resuming import Resumption
-from evalharness.pytest_plugin.takeover import Takeover, read_crashes, takeover_of
+from evalharness.pytest_plugin.running_units import RunningUnits
+from evalharness.pytest_plugin.takeover import read_crashes
 from evalharness.pytest_plugin.unit_plan import UnitPlan
-from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
-from evalharness.pytest_plugin.units import EvalNode, UnitKey, parse_nodeid
+from evalharness.pytest_plugin.unit_runner import UnitProgress
+from evalharness.pytest_plugin.units import EvalNode, parse_nodeid
 
 if TYPE_CHECKING:
+    from evalharness.contracts import GenerationResult
     from evalharness.engine import Engine
+    from evalharness.pytest_plugin.asking import Outcome
     from evalharness.run_lock import RunLock
     from evalharness.run_records import CaseRecords
 
@@ -87,10 +89,9 @@ class EvalSession:
         self._evals_noted = False
         self._engines = list(engines) if engines is not None else None
         self._journal: Journal | None = None
-        self._plan = UnitPlan()
-        self.running: tuple[UnitKey, UnitRunner] | None = None
-        """The unit that is being generated, or was last, and its runner."""
-        self._hanging: dict[str, str] = {}
+        self.plan = UnitPlan()
+        self.running = RunningUnits(self, self.plan)
+        """The units that are being generated."""
         self._notices: list[str] = []
         self.notices: list[str] = []
         """What is odd about the checkpoints, and which were skipped; said before the run and in run.json."""
@@ -169,11 +170,11 @@ class EvalSession:
 
     def plan_nodeids(self, nodeids: Sequence[str]) -> None:
         """Note the unit of every eval test by its id; all that the controller of workers knows."""
-        self._plan.add_nodeids(nodeids, [spec.id for spec in self.known_engines], self.num_workers)
+        self.plan.add_nodeids(nodeids, [spec.id for spec in self.known_engines], self.num_workers)
 
     def plan_units(self, items: Sequence[pytest.Item]) -> None:
         """Note which tests share a unit, and which cases each unit has."""
-        self._plan.add_items(items, [spec.id for spec in self.known_engines], self.num_workers)
+        self.plan.add_items(items, [spec.id for spec in self.known_engines], self.num_workers)
 
     def eval_node(self, nodeid: str) -> EvalNode:
         """Return what the id of an eval test says."""
@@ -183,16 +184,16 @@ class EvalSession:
 
     def is_eval(self, nodeid: str) -> bool:
         """Return whether the node id is one of an eval's tests."""
-        return nodeid in self._plan.units
+        return nodeid in self.plan.units
 
     @property
     def eval_nodeids(self) -> list[str]:
         """The node ids of all collected eval tests, in order."""
-        return list(self._plan.units)
+        return list(self.plan.units)
 
     def record_for(self, item: pytest.Item) -> ItemRecord | None:
         """Return a new record for an eval test that is about to run, None for any other test."""
-        unit = self._plan.units.get(item.nodeid)
+        unit = self.plan.units.get(item.nodeid)
         if unit is None:
             return None
         module = self.modules[unit.path]
@@ -265,51 +266,31 @@ class EvalSession:
         while self._notices:
             _warn(self._notices.pop(0))
 
-    def runner(self, record: ItemRecord, engine: Engine) -> UnitRunner:
-        """Return the runner of the test's unit, started if it is the unit's first test; `BackendError` where the engine hangs."""
-        unit = self._plan.units[record.nodeid]
-        if self.running is not None and self.running[0] == unit:
-            return self.running[1]
-        self.stop_runner()
-        if unit.engine in self._hanging:
-            raise BackendError(self._hanging[unit.engine])
-        module = self.modules[unit.path]
-        takeover = takeover_of(self.run_dir, unit, module.name, self.session_number) if self.is_worker else None
-        if takeover is None:
-            takeover = Takeover(None, self._recorded_of(unit.engine, module.name))
-        cases = self._plan.cases_left(unit, takeover.nodeids)
-        if asks_anything(cases, takeover.recorded, len(module.variants)):
-            opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
-        in_flight = InFlight(self.journal.path.with_suffix(".asked") if self.is_worker else None, [case.id for case in cases])
-        more: Any = {"recorded": takeover.recorded, "suspicion": takeover.suspicion, "in_flight": in_flight}
-        self.journal.write("unit_start", {"engine": unit.engine, "eval": module.name})
-        runner = UnitRunner(unit.engine, engine, module, cases, self.journal, self.progress, **more)
-        self.running = (unit, runner)
-        return runner
+    def outcomes(self, record: ItemRecord, engine: Engine, while_waiting: Callable[[], None]) -> list[Outcome]:
+        """Return the generations of a test's case as soon as all are there; `BackendError` where the engine hangs."""
 
-    def _recorded_of(self, engine_id: str, eval_name: str) -> Callable[[str], CaseRecords | None]:
+        def wait() -> None:
+            self.running.look_ahead(engine)
+            while_waiting()
+
+        return self.running.results(self.plan.units[record.nodeid], engine).outcomes(record.case.id, wait)
+
+    def steps(self, record: ItemRecord, engine: Engine) -> list[list[GenerationResult]]:
+        """Return the results of the steps that led to the case's question, once `outcomes` has given what became of it."""
+        return self.running.results(self.plan.units[record.nodeid], engine).steps(record.case.id)
+
+    def recorded_of(self, engine_id: str, eval_name: str) -> Callable[[str], CaseRecords | None]:
         """Return what earlier sessions of the run have generated."""
         return (lambda case_id: None) if self.resumed is None else self.resumed.made(engine_id, eval_name)
 
-    def stop_runner(self) -> None:
-        """End the running unit, if any."""
-        if self.running is None:
-            return
-        unit, runner = self.running
-        self.running = None
-        if not runner.stop():
-            problem = f"engine {unit.engine} still generates for {unit.path}, though told to stop: it is left open until the process ends"
-            self._hanging[unit.engine] = problem
-            self.journal.write("problem", {"problem": problem})
-
     def close_engine(self, spec: EngineSpec, engine: Engine) -> None:
-        """End the running unit and keep the engine for the next checkpoint, unless its thread hangs.
+        """End what is generated and keep the engine for the next checkpoint, unless its thread hangs.
 
         Its facts are noted again: some are counts of what happened since it was opened.
         """
-        self.stop_runner()
+        self.running.stop()
         opened = opened_engine(engine)
-        if spec.id in self._hanging or opened is None:
+        if self.running.hangs(spec.id) or opened is None:
             return
         facts = opened.describe()
         self._pool.give_back(spec, opened)
@@ -317,9 +298,9 @@ class EvalSession:
 
     def test_ended(self, record: ItemRecord, duration_s: float) -> None:
         """Write the test's row and let its case's generations go when no other test needs them."""
-        is_last = self._plan.test_ended(record.nodeid, record.case.id)
-        if is_last and self.running is not None:
-            self.running[1].release(record.case.id)
+        is_last = self.plan.test_ended(record.nodeid, record.case.id)
+        if is_last:
+            self.running.release(self.plan.units[record.nodeid], record.case.id)
         facts = {**reference_of(record.case), "run_id": self.run.run_id, "worker": self.journal.worker, "duration_s": round(duration_s, 6)}
         self.journal.write("row", {**record.to_json(), **facts})
 
@@ -328,15 +309,15 @@ class EvalSession:
         if self._evals_noted:
             return
         self._evals_noted = True
-        units = self._plan.units
+        units = self.plan.units
         evals = ((item, units[item.nodeid]) for item in items if item.nodeid in units)
         tests = ((item, unit.path, test_name(item.nodeid, unit.path, unit.engine)) for item, unit in evals)
         for line in eval_lines(tests, self.modules):
             self.journal.write("eval", line)
 
     def close(self) -> None:
-        """End the running unit, close the engine that was kept, and close the journal."""
-        self.stop_runner()
+        """End what is generated, close the engine that was kept, and close the journal."""
+        self.running.stop()
         self._pool.close()
         if self.heartbeat is not None:
             self.heartbeat.stop()

@@ -104,6 +104,11 @@ class Takeover:
     recorded: Callable[[str], CaseRecords | None]
     suspicion: Suspicion | None = None
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else is to be generated beside the unit: else a second death would not say whose fault it is."""
+        return self.nodeids is not None
+
 
 def note_crash(run_dir: Path, note: CrashNote, session: int = 0) -> None:
     """Write a note; raises `RecordError`. Of what broke in an earlier `session` of the run nothing is left to note."""

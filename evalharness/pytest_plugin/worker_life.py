@@ -1,21 +1,52 @@
-"""What a worker does for its controller's sake: it gives signs of life, and ends itself when it is of no more use."""
+"""What a worker does for its controller's sake: it looks ahead, gives signs of life, and ends itself when it is of no more use."""
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from evalharness.pytest_plugin.heartbeat import Heartbeat, beat_every_s
 from evalharness.pytest_plugin.takeover import read_crashes
 
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.session import EvalSession
+    from evalharness.pytest_plugin.unit_plan import UnitPlan
+    from evalharness.pytest_plugin.units import UnitKey
 
-__all__ = ["leave_if_engine_died", "start_heartbeat"]
+__all__ = ["leave_if_engine_died", "start_heartbeat", "units_ahead"]
 
 EXIT_ENGINE_DIED = 70
 _MAX_ENGINE_DEATHS = 4  # xdist replaces four workers for each that it was told to start
+
+
+def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequence[UnitKey]]:
+    """Return what tells the units of the tests that wait in this worker's queue, in order, up to one that is none of an eval.
+
+    Some at the beginning may have left it already.
+
+    xdist has no hook for that: its worker is a plugin without a name, whose queue may be looked at under its lock.
+    """
+    interactor: Any = next(plugin for plugin in session.config.pluginmanager.get_plugins() if hasattr(plugin, "torun"))
+    last: Any = None
+    known: list[UnitKey] = []
+
+    def look() -> list[UnitKey]:
+        nonlocal last, known
+        with interactor.torun.lock() as waiting:
+            if waiting and waiting[-1] is last:
+                return known  # looked through once for each message of the controller: there may be thousands
+            queued = [interactor.nextitem_index, *waiting]
+        found = (plan.units.get(session.items[index].nodeid) for index in queued if isinstance(index, int))
+        evals = itertools.takewhile(lambda unit: unit is not None, found)
+        last, known = queued[-1], [unit for unit in dict.fromkeys(evals) if unit is not None]
+        return known
+
+    return look
 
 
 def start_heartbeat(state: EvalSession, path: Path) -> Heartbeat:
@@ -24,9 +55,8 @@ def start_heartbeat(state: EvalSession, path: Path) -> Heartbeat:
     def is_busy() -> bool | None:
         if state.is_opening_engine:
             return True  # weights may come slowly over a network, which neither computes nor reads a disk
-        running = state.running
         # A process that waits for a GPU spins, whether the GPU works or not.
-        return False if state.cards and running is not None and running[1].is_generating else None
+        return False if state.cards and state.running.is_generating else None
 
     return Heartbeat(path, beat_every_s(state.run.hang_timeout), lambda: state.progress.num_signs, is_busy)
 
@@ -36,11 +66,11 @@ def leave_if_engine_died(state: EvalSession) -> None:
 
     Otherwise it would take unit after unit and make errors of them. An engine that breaks again and again stays, and does.
     """
-    if state.running is None or not state.is_worker:
+    failure = state.running.engine_failure()
+    if failure is None or not state.is_worker:
         return
-    unit, runner = state.running
-    if runner.engine_failure is None:
-        return
-    if sum(note.gave_up and note.engine == unit.engine for note in read_crashes(state.run_dir, state.session_number)) < _MAX_ENGINE_DEATHS:
-        state.journal.write("last_words", {"problem": runner.engine_failure})
+    engine_id, problem = failure
+    gave_up = {note.worker for note in read_crashes(state.run_dir, state.session_number) if note.gave_up and note.engine == engine_id}
+    if len(gave_up) < _MAX_ENGINE_DEATHS:
+        state.journal.write("last_words", {"problem": problem})
         os._exit(EXIT_ENGINE_DIED)

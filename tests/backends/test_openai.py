@@ -198,6 +198,14 @@ def test_answers_come_as_they_are_there(told: Told, tiny_tokenizer: Any) -> None
     assert order == [1, 0]
 
 
+def test_what_comes_while_others_are_asked_is_asked_beside_them(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x")
+    told.say = lambda asked: Reply(fine(asked).body, delay_s=1.5 if "slow" in tiny_tokenizer.decode(asked.body["prompt"]) else 0.0)
+    engine, joining = told.engine(), ["later"]
+    more = lambda: engine.join([text(joining.pop())], [GREEDY], 2) if joining and told.server.posts() else None  # noqa: E731
+    assert [index for index, _ in engine.stream([text("slow"), text("quick")], GREEDY, more=more)] == [1, 2, 0]
+
+
 def test_a_stream_that_is_closed_waits_for_nobody(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x")
     told.say = lambda asked: Reply(fine(asked).body, delay_s=5.0 if "slow" in tiny_tokenizer.decode(asked.body["prompt"]) else 0.0)

@@ -12,6 +12,7 @@ import pytest
 
 from evalharness.backends.base import Prompt
 from evalharness.backends.vllm_rendering import PromptsAhead, pixel_bytes
+from evalharness.prompt_source import PromptSource
 from tests.backends.vllm_models import plan
 
 
@@ -95,3 +96,12 @@ def test_pixels_are_counted_where_they_go_to_the_engine_core() -> None:
     item = {"pixel_values": SimpleNamespace(data=SimpleNamespace(nbytes=600)), "grid": SimpleNamespace(data=3)}
     assert pixel_bytes({"mm_kwargs": {"image": [item, None, item]}}) == 1200
     assert pixel_bytes({"prompt_token_ids": [1]}) == 0
+
+
+def test_a_source_that_has_none_at_present_is_asked_again() -> None:
+    waiting = [prompt(0)]
+    ahead = PromptsAhead(PromptSource(lambda: waiting.pop() if waiting else None), lambda asked: asked.index, None, 5)
+    assert taken(ahead) == [(0, 0)]
+    assert ahead.next is None
+    waiting.append(prompt(1))
+    assert taken(ahead) == [(1, 1)]

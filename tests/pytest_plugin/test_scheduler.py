@@ -9,7 +9,7 @@ import pytest
 
 from evalharness.pytest_plugin.deferred_scheduler import DeferredScheduler
 from evalharness.pytest_plugin.scheduler import UnitScheduler
-from evalharness.pytest_plugin.units import UnitKey, assign_units
+from evalharness.pytest_plugin.units import UnitKey, assign_units, num_cases_ahead
 
 ENGINES = ["hf:x", "hf:y"]
 
@@ -226,3 +226,80 @@ class TestDeferred:
         run(scheduler, *workers)  # type: ignore[arg-type]
         assert sorted(workers[0].ran + workers[1].ran) == list(range(20))
         assert scheduler.tests_finished
+
+
+def cases_of(worker: Worker) -> int:
+    return len(worker.queue)  # one test a case
+
+
+def test_the_next_unit_comes_before_an_engine_has_less_than_it_can_hold() -> None:
+    scheduler, workers = started(evals(3000))
+    while True:
+        run(scheduler, *workers, turns=1)
+        if not scheduler._waiting:
+            break
+        assert all(cases_of(worker) >= num_cases_ahead("hf:x") for worker in workers)
+        assert all(cases_of(worker) <= num_cases_ahead("hf:x") + 3000 / 4 for worker in workers)
+
+
+def test_several_tests_of_a_case_count_as_one_case_ahead() -> None:
+    collection = [f"test_a.py::test_{test}[hf:x-c{case}]" for test in "abc" for case in range(600)]
+    scheduler, (first, _) = started(collection)
+    unit = assign(collection)
+    cases = [index for index in first.queue if unit[collection[index]].shard == unit[collection[first.queue[0]]].shard]
+    num_sent = len(first.queue)
+    for index in cases[: len(cases) // 3]:  # all that generate something
+        first.queue.remove(index)
+        scheduler.mark_test_complete(first, index)
+    assert len(first.queue) + len(cases) // 3 > num_sent, "two thirds of the unit's tests are still to run"
+
+
+def test_at_the_end_no_worker_is_sent_more_than_its_share() -> None:
+    scheduler, workers = started(evals(200), num_workers=2)
+    run(scheduler, workers[0])
+    assert len(workers[0].ran) > 100, "whoever is quicker does more"
+    assert cases_of(workers[1]) <= 2 * num_cases_ahead("hf:x")
+    run(scheduler, *workers)
+    assert sorted(workers[0].ran + workers[1].ran) == list(range(200))
+
+
+def test_a_small_run_is_shared_though_one_worker_could_hold_it_all() -> None:
+    _, workers = started(evals(40))
+    assert sorted(cases_of(worker) for worker in workers) == [20, 20]
+
+
+def test_a_unit_that_is_taken_over_has_the_worker_to_itself() -> None:
+    class Judge:
+        def is_retried(self, *given: Any) -> bool:
+            return True
+
+        def is_given_up(self, engine: str) -> bool:
+            return False
+
+        def give_up(self, nodeids: Any) -> None:
+            raise AssertionError
+
+    collection = evals(3000)
+    scheduler = UnitScheduler(2, assign, judge=Judge())
+    first, second = Worker("gw0"), Worker("gw1")
+    for worker in (first, second):
+        scheduler.add_node(worker)
+        scheduler.add_node_collection(worker, collection)
+    scheduler.schedule()
+    left = set(first.queue)
+    scheduler.remove_node(first)
+    units = assign(collection)
+    third = Worker("gw2")
+    scheduler.add_node(third)
+    scheduler.add_node_collection(third, collection)
+    scheduler.schedule()
+    while third.can_run() or second.can_run():
+        for worker in (second, third):
+            if worker.can_run():
+                queued = {units[collection[index]] for index in worker.queue[2:]}
+                if left & set(worker.queue[2:]):
+                    assert len(queued) == 1, "nothing is sent ahead of it, nor after it before its last test"
+                index = worker.queue.pop(0)
+                worker.ran.append(index)
+                scheduler.mark_test_complete(worker, index)
+    assert left <= {*second.ran, *third.ran}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.crashes import LastSigns, last_signs
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from evalharness.pytest_plugin.in_flight import InFlight
+from evalharness.pytest_plugin.in_flight import InFlight, in_flight_path
 from evalharness.pytest_plugin.takeover import CrashNote, Suspicion, note_crash, read_crashes, takeover_of
 from evalharness.pytest_plugin.units import UnitKey
 from tests.pytest_plugin.project import HEADER, Project, Run
@@ -255,8 +255,9 @@ def test_a_journal_says_how_its_worker_ended(tmp_path: Path, kinds: list[str], e
 
 
 def test_what_was_asked_lies_beside_the_journal_and_is_read_once(tmp_path: Path) -> None:
-    InFlight(tmp_path / "gw0.asked", ["a", "b"]).begin("b")
-    assert last_signs(tmp_path / "gw0.jsonl") == LastSigns(None, None, ("b",))
+    unit = UnitKey("fake:echo", "test_a.py", 0)
+    InFlight(in_flight_path(tmp_path / "gw0.jsonl", 1), unit, ["a", "b"]).begin("b")
+    assert last_signs(tmp_path / "gw0.jsonl") == LastSigns(None, None, {unit: ("b",)})
     assert last_signs(tmp_path / "gw0.jsonl") == LastSigns(None, None)
 
 

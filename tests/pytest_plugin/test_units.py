@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from evalharness.pytest_plugin.units import EvalNode, UnitKey, assign_units, parse_nodeid
+from evalharness.pytest_plugin.units import EvalNode, UnitKey, assign_units, first_tests, parse_nodeid
 
 
 @pytest.mark.parametrize(
@@ -32,22 +34,36 @@ def ids(num_cases: int, tests: str = "s", engine: str = "hf:x") -> list[str]:
 
 @pytest.mark.parametrize(
     ("num_cases", "num_workers", "num_units"),
-    [(1, 0, 1), (100, 0, 1), (100, 1, 1), (1, 4, 1), (3, 4, 3), (4, 4, 4), (40, 4, 5), (1000, 4, 12), (17, 2, 2), (48, 2, 6)],
+    [(1, 0, 1), (100, 0, 1), (100, 1, 1), (1, 4, 1), (3, 4, 3), (4, 4, 4), (40, 4, 4), (1000, 4, 24), (17, 2, 2), (48, 2, 4)],
 )
 def test_there_are_units_for_every_worker_but_no_tiny_ones(num_cases: int, num_workers: int, num_units: int) -> None:
     units = assign_units(ids(num_cases, engine="fake:x"), ["fake:x"], num_workers)
     assert len(units) == num_cases
     assert len(set(units.values())) == num_units
-    sizes = [list(units.values()).count(unit) for unit in set(units.values())]
-    assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize(
-    ("engine", "num_cases", "num_units"),
-    [("hf:x", 40, 4), ("hf:x", 200, 6), ("hf:x", 10_000, 12), ("vllm:x", 1000, 4), ("vllm:x", 10_000, 12), ("vllm:x", 2, 2)],
+    ("engine", "num_cases", "sizes"),
+    [
+        ("hf:x", 40, [10, 10, 10, 10]),
+        ("hf:x", 1000, [125] * 4 + [62] * 4 + [63] * 4),
+        ("vllm:x", 2, [1, 1]),
+        ("vllm:x", 6144, [768] * 4 + [384] * 4 + [192] * 4 + [96] * 4 + [48] * 4 + [48] * 4),
+    ],
 )
-def test_units_are_large_enough_for_what_the_backend_runs_at_once(engine: str, num_cases: int, num_units: int) -> None:
-    assert len(set(assign_units(ids(num_cases, engine=engine), [engine], 4).values())) == num_units
+def test_the_engine_that_ends_the_run_is_split_ever_finer_and_evenly(engine: str, num_cases: int, sizes: list[int]) -> None:
+    units = list(assign_units(ids(num_cases, engine=engine), [engine], 4).values())
+    assert [units.count(unit) for unit in dict.fromkeys(units)] == sizes
+
+
+@settings(max_examples=200, deadline=None)
+@given(num_cases=st.integers(1, 3000), num_workers=st.integers(2, 9), backend=st.sampled_from(["fake", "hf", "vllm", "openai"]))
+def test_equally_quick_workers_get_equally_many_cases(num_cases: int, num_workers: int, backend: str) -> None:
+    units = list(assign_units(ids(num_cases, engine=f"{backend}:x"), [f"{backend}:x"], num_workers).values())
+    sizes = [units.count(unit) for unit in dict.fromkeys(units)]
+    assert sum(sizes) == num_cases
+    workers = [sum(sizes[number::num_workers]) for number in range(num_workers)]
+    assert max(workers) - min(workers) <= 1
 
 
 def test_of_many_engines_only_those_left_over_are_split() -> None:
@@ -60,13 +76,19 @@ def test_of_many_engines_only_those_left_over_are_split() -> None:
 def test_of_two_evals_the_large_one_is_split() -> None:
     nodeids = [*ids(2000, engine="fake:x"), *(f"test_b.py::test_s[fake:x-c{case}]" for case in range(10))]
     units = set(assign_units(nodeids, ["fake:x"], 4).values())
-    assert [sum(unit.path == path for unit in units) for path in ("test_a.py", "test_b.py")] == [12, 1]
+    assert [sum(unit.path == path for unit in units) for path in ("test_a.py", "test_b.py")] == [28, 1]
 
 
 def test_all_tests_of_a_case_share_a_unit() -> None:
     units = assign_units(ids(50, tests="abc"), ["hf:x"], 4)
     for case in range(50):
         assert len({units[f"test_a.py::test_{test}[hf:x-c{case}]"] for test in "abc"}) == 1
+
+
+def test_the_first_test_of_each_case_is_known() -> None:
+    nodeids = [*ids(2, tests="ab"), *ids(1, engine="hf:x-c"), "test_b.py::test_s[hf:x-c0]", "test_b.py::test_plain"]
+    units = assign_units(nodeids, ["hf:x", "hf:x-c"], 2)
+    assert first_tests(units) == {*ids(2, tests="a"), *ids(1, engine="hf:x-c"), "test_b.py::test_s[hf:x-c0]"}
 
 
 def test_engines_and_modules_never_share_a_unit() -> None:

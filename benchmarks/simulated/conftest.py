@@ -1,0 +1,39 @@
+"""An engine that takes time as a GPU does, and no processor: so many rows at once, a step for all of them, waiting instead of work.
+
+At a sixteenth of a GPU's scale: 32 rows for 512, and a step for four. With 32 rows a step takes 117 ms, alone 27, as a 4B model on an H200
+takes 29 and 6 ms for one of its steps with 512 rows and with few.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from evalharness.backends.base import BackendOutput, Prompt
+from evalharness.backends.fake import FakeBackend
+from evalharness.generation_plugins import GenerationPlugin
+
+CAPACITY = 32
+STEP_S, ROW_S = 0.024, 0.0029
+
+
+def generate(
+    self: FakeBackend, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool]
+) -> Iterator[BackendOutput]:
+    """Yield each answer after as many steps as it may have tokens."""
+    source = iter(prompts)
+    running: list[tuple[int, Prompt]] = []
+    step = 0
+    while not should_stop():
+        while len(running) < CAPACITY and (prompt := next(source, None)) is not None:
+            running.append((step + prompt.plan.max_new_tokens, prompt))
+        if not running:
+            return
+        time.sleep(STEP_S + ROW_S * len(running))
+        step += 1
+        for _, prompt in [row for row in running if row[0] == step]:
+            yield self._complete(prompt, plugins)
+        running = [row for row in running if row[0] > step]
+
+
+FakeBackend.generate = generate  # type: ignore[method-assign, assignment]

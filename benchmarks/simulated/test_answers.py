@@ -1,0 +1,35 @@
+"""As many answers as `worker_scaling.py` asks for, each of as many tokens; a test takes a while, as reading and scoring do."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from evalharness import Case, GenerationOptions, GenerationResult, TextGenerationRequest
+from evalharness.pytest_plugin.recording import Score
+
+NUM_CASES = int(os.environ.get("SIMULATED_CASES", "384"))
+MAX_NEW_TOKENS = 32
+TEST_S = 0.03
+
+
+def load_cases(data_dir: Path | None) -> list[Case]:
+    """Return numbered cases."""
+    return [Case(id=f"c{number:05}") for number in range(NUM_CASES)]
+
+
+def request(case: Case) -> TextGenerationRequest:
+    """Return what is echoed: as many characters as an answer may have tokens."""
+    return TextGenerationRequest([{"role": "user", "content": case.id.ljust(MAX_NEW_TOKENS, ".")}])
+
+
+pytestmark = pytest.mark.eval(cases=load_cases, request=request, options=GenerationOptions(max_new_tokens=MAX_NEW_TOKENS))
+
+
+def test_answer(case: Case, generation: GenerationResult, score: Score) -> None:
+    """Score the length."""
+    time.sleep(TEST_S)
+    score(length=len(generation.text))

@@ -1,0 +1,267 @@
+"""Several units on one engine, without pytest: what goes into one call, and what one unit's trouble is to the others."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness import Case, GenerationOptions, GenerationResult, TextGenerationRequest
+from evalharness.backends.base import BackendOutput, Prompt
+from evalharness.backends.fake import FakeBackend
+from evalharness.engine import Engine
+from evalharness.errors import BackendError, RecordError
+from evalharness.generation_plugins import GenerationPlugin
+from evalharness.journal import Journal
+from evalharness.pytest_plugin.asking import Outcome
+from evalharness.pytest_plugin.collection import EvalModule
+from evalharness.pytest_plugin.engine_feed import EngineFeed
+from evalharness.pytest_plugin.in_flight import InFlight
+from evalharness.pytest_plugin.takeover import Takeover
+from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
+from evalharness.pytest_plugin.units import UnitKey
+
+CAPACITY = 2
+ALONE = Takeover(frozenset({"t"}), lambda case_id: None)
+
+
+class Rows(FakeBackend):
+    """Holds two rows at once; `events` is what was pulled and what was answered, in order. `gate` stops it before an answer."""
+
+    def __init__(self) -> None:
+        self._start(lambda prompt: prompt.text.partition("ask ")[2].partition("<")[0], None)
+        self.events: list[str] = []
+        self.gate: Callable[[str], None] = lambda text: None
+
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
+        self.events.append("call")
+        source, running = iter(prompts), list[Prompt]()
+        while not should_stop():
+            while len(running) < CAPACITY and (prompt := next(source, None)) is not None:
+                running.append(prompt)
+                self.events.append(f"+{self._answers(prompt)}")  # type: ignore[operator]
+            if not running:
+                return
+            prompt = running.pop(0)
+            text = str(self._answers(prompt))  # type: ignore[operator]
+            self.gate(text)
+            if should_stop():
+                return
+            self.events.append(f"-{text}")
+            yield self._complete(prompt, plugins)
+
+
+def ask(case: Case) -> TextGenerationRequest:
+    return TextGenerationRequest([{"role": "user", "content": f"ask {case.id}"}])
+
+
+def in_steps(case: Case) -> Any:
+    (first,) = yield [ask(case)], GenerationOptions()
+    return TextGenerationRequest([{"role": "user", "content": f"ask {first.text}!"}])
+
+
+class Bench:
+    """An engine, a journal, and units of three cases each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.backend = Rows()
+        self.engine = Engine(self.backend)
+        self.journal = Journal(folder, "main")
+        self.progress = UnitProgress()
+
+    def unit(self, name: str, request: Any = ask, takeover: Takeover | None = None, **more: Any) -> UnitRunner:
+        cases = [Case(id=f"{name}{number}") for number in range(3)]
+        variants = more.pop("variants", (GenerationOptions(),))
+        module = EvalModule(name, f"test_{name}.py", cases, request, variants, 1, **more)
+        in_flight = InFlight(None, UnitKey("fake:x", module.path, 0))
+        takeover = takeover or Takeover(None, lambda case_id: None)
+        return UnitRunner("fake:x", self.engine, module, cases, self.journal, self.progress, takeover, in_flight)
+
+    def feed(self, *runners: UnitRunner) -> EngineFeed:
+        return EngineFeed(self.engine, self.progress, *runners)
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        lines = map(json.loads, self.journal.path.read_bytes().splitlines())
+        return [line for line in lines if line["kind"] == kind]
+
+    def generated(self) -> Counter[str]:
+        return Counter(line["case_id"] for line in self.lines("generation"))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def outcome(runner: UnitRunner, case_id: str) -> Outcome:
+    (found,) = runner.results.outcomes(case_id, lambda: None)
+    return found
+
+
+def told(runner: UnitRunner, name: str) -> list[str]:
+    """Return the texts of a unit's cases, or what was the matter with them."""
+    each = [outcome(runner, f"{name}{number}") for number in range(3)]
+    return [one.text if isinstance(one, GenerationResult) else one.problem for one in each]
+
+
+def ended(feed: EngineFeed) -> None:
+    feed._thread.join(30)
+    assert not feed.is_generating
+
+
+def test_the_next_unit_is_asked_as_soon_as_there_is_room_for_it(bench: Bench) -> None:
+    first, second = bench.unit("a"), bench.unit("b")
+    ended(bench.feed(first, second))
+    assert told(first, "a") == ["a0", "a1", "a2"]
+    assert told(second, "b") == ["b0", "b1", "b2"]
+    assert bench.backend.events == ["call", "+a0", "+a1", "-a0", "+a2", "-a1", "+b0", "-a2", "+b1", "-b0", "+b2", "-b1", "-b2"]
+
+
+def test_a_unit_that_comes_while_others_run_is_taken_up(bench: Bench) -> None:
+    first, second = bench.unit("a"), bench.unit("b")
+    at_last, may_go_on = threading.Event(), threading.Event()
+
+    def gate(text: str) -> None:
+        if text == "a2":
+            at_last.set()
+            may_go_on.wait(30)
+
+    bench.backend.gate = gate
+    feed = bench.feed(first)
+    assert at_last.wait(30)
+    assert feed.add(second)
+    may_go_on.set()
+    ended(feed)
+    assert bench.backend.events.count("call") == 1
+    assert not feed.add(bench.unit("c")), "one that has ended takes no more"
+
+
+def test_what_a_step_leads_to_goes_into_the_running_call(bench: Bench) -> None:
+    first, second = bench.unit("a", in_steps), bench.unit("b")
+    ended(bench.feed(first, second))
+    assert told(first, "a") == ["a0!", "a1!", "a2!"]
+    assert [len(step) for step in first.results.steps("a0")] == [1]
+    assert bench.backend.events.count("call") == 1
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["before", "after"])
+def test_nothing_runs_beside_a_unit_that_is_taken_over(bench: Bench, place: int) -> None:
+    runners = [bench.unit(name, takeover=ALONE if number == place else None) for number, name in enumerate("ab")]
+    ended(bench.feed(*runners))
+    assert [told(runner, name) for runner, name in zip(runners, "ab", strict=True)] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
+    assert bench.backend.events.index("+b0") > bench.backend.events.index("-a2")
+
+
+class Ends:
+    """A plugin that does nothing."""
+
+    name = "ends"
+
+    def watch(self, tokenizer: Any) -> Any:
+        return lambda token_id: None
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "second"])
+def test_plugins_act_on_their_own_unit_alone(bench: Bench, place: int) -> None:
+    runners = [bench.unit(name, **({"plugins": (Ends(),)} if number == place else {})) for number, name in enumerate("ab")]
+    ended(bench.feed(*runners))
+    assert [told(runner, name) for runner, name in zip(runners, "ab", strict=True)] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
+    assert bench.backend.events.count("call") == 2
+
+
+def test_a_unit_whose_options_are_refused_is_the_only_one_without_answers(bench: Bench) -> None:
+    refused = (GenerationOptions(extra_generation_kwargs={"best_of": 2}),)
+    for request in (ask, in_steps):
+        bench.backend.events.clear()
+        first, second, third = bench.unit("a"), bench.unit("b", request, variants=refused), bench.unit("c")
+        ended(bench.feed(first, second, third))
+        assert told(first, "a") == ["a0", "a1", "a2"]
+        assert all("cannot honour: best_of=2" in problem for problem in told(second, "b"))
+        assert told(third, "c") == ["c0", "c1", "c2"]
+
+
+def test_an_engine_that_breaks_takes_those_along_that_it_was_at_and_no_others(bench: Bench) -> None:
+    broke: list[str] = []
+
+    def gate(text: str) -> None:
+        if text == "a2" and not broke:
+            broke.append(text)
+            raise BackendError("no device")
+
+    bench.backend.gate = gate
+    first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c", takeover=ALONE)
+    ended(bench.feed(first, second, third))
+    assert told(first, "a") == ["a0", "a1", "no device"]
+    assert told(second, "b") == ["no device"] * 3
+    assert told(third, "c") == ["c0", "c1", "c2"]
+    assert (first.results.engine_failure, third.results.engine_failure) == ("no device", None)
+
+
+def test_units_that_are_kept_go_on_in_another_feed_where_they_were(bench: Bench) -> None:
+    first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c")
+    at_b1, may_go_on = threading.Event(), threading.Event()
+
+    def gate(text: str) -> None:
+        if text == "b1":
+            at_b1.set()
+            may_go_on.wait(30)
+
+    bench.backend.gate = gate
+    feed = bench.feed(first, second, third)
+    assert at_b1.wait(30)
+    threading.Timer(0.2, may_go_on.set).start()
+    assert feed.stop(keep=[second, third])
+    assert bench.generated() == Counter(["a0", "a1", "a2", "b0"])
+    ended(bench.feed(second, third))
+    assert told(second, "b") + told(third, "c") == ["b0", "b1", "b2", "c0", "c1", "c2"]
+    assert set(bench.generated().values()) == {1}, "nothing twice"
+
+
+def test_what_was_stopped_says_so_to_whoever_waits(bench: Bench) -> None:
+    at_a1, may_go_on = threading.Event(), threading.Event()
+
+    def gate(text: str) -> None:
+        if text == "a1":
+            at_a1.set()
+            may_go_on.wait(30)
+
+    bench.backend.gate = gate
+    first, second = bench.unit("a"), bench.unit("b", takeover=ALONE)
+    feed = bench.feed(first, second)
+    assert at_a1.wait(30)
+    threading.Timer(0.2, may_go_on.set).start()
+    assert feed.stop()
+    stopped = "the engine was stopped before this generation"
+    assert told(first, "a") == ["a0", stopped, stopped]
+    assert told(second, "b") == [stopped] * 3
+
+
+def test_a_journal_that_cannot_be_written_ends_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise RecordError("the disk is full")
+
+    monkeypatch.setattr(bench.journal, "write", full)
+    first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c", takeover=ALONE)
+    ended(bench.feed(first, second, third))
+    for runner, name in ((first, "a"), (third, "c")):
+        with pytest.raises(RecordError, match="the disk is full"):
+            outcome(runner, f"{name}0")
+
+
+def test_the_seconds_of_units_that_overlap_add_up_to_the_time_of_the_engine(bench: Bench) -> None:
+    bench.backend.gate = lambda text: time.sleep(0.02)
+    ended(bench.feed(bench.unit("a"), bench.unit("b"), bench.unit("c")))
+    lines = bench.lines("unit")
+    assert [(line["eval"], line["num_outcomes"]) for line in lines] == [("a", 3), ("b", 3), ("c", 3)]
+    assert sum(line["generation_s"] for line in lines) >= 9 * 0.02
+    for before, after in itertools.pairwise(lines):
+        assert after["ended_s"] - before["ended_s"] == pytest.approx(after["generation_s"], abs=0.02)
