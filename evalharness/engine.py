@@ -275,8 +275,11 @@ class Engine(LiveWeights):
     def join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
         """Return requests, with positions from `first` on, that a running `stream` of this engine can take up by its `more`.
 
-        None where they need a call of their own, which then says what is the matter with them, if anything is.
+        None where they need a call of their own, which then says what is the matter with them, if anything is; with a cache, which has
+        an answer only once it is there.
         """
+        if self._cache is not None:
+            return None
         if not self._backend.supports_vlm and any(map(_has_images, requests)):
             return None
         try:

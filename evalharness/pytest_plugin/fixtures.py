@@ -34,7 +34,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """The engine of this test: one checkpoint on one backend, kept loaded while tests use it."""
     state = request.config.stash[STATE]
     spec = state.engine_spec(request.param)
-    if state.may_need_no_engine(spec):
+    if state.opening.may_not_be_needed(spec):
         opened = cast("Engine", DeferredEngine(spec.backend, partial(_open, state, spec)))
     else:
         opened = _open(state, spec)
@@ -94,7 +94,7 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
         pytest.skip(f"not run: {error}")
     except BackendError as error:
         outcomes = [GenerationFailure("error", str(error), error)]
-    state.warn_of_notices()
+    state.opening.warn_of_notices()
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:

@@ -22,7 +22,7 @@ from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.running_tests import RunningTests
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.pytest_plugin.unit_plan import is_eval_test
-from evalharness.pytest_plugin.worker_life import start_heartbeat, units_ahead
+from evalharness.pytest_plugin.worker_life import start_heartbeat, tell_lookalikes, units_ahead
 from evalharness.redaction import remember_options
 from evalharness.run_lock import RunLock
 
@@ -133,12 +133,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     try:
         state.plan_units(session.items)
+        if state.is_worker:
+            tell_lookalikes(session.config, state.plan.lookalikes(session.items, [spec.id for spec in state.known_engines]))
         if state.resumed is not None and state.worker == "main":
             state.resumed.check_collected(state.eval_nodeids)
         if not state.eval_nodeids:
             return
         session.config.pluginmanager.register(RunningTests(state), "evalharness-tests")
-        state.card_problem = card_problem(state.cards, state.worker)
+        state.opening.card_problem = card_problem(state.cards, state.worker)
         if state.worker == "main":
             _start(session.config, state)
             state.note_evals(session.items)

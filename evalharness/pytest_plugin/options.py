@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("evalharness", "evals of checkpoints (evalharness)")
     for option in ARGUMENTS:
         group.addoption(option.flag, **option.argument())
+    group.addoption(
+        "--watch", metavar="DIR", action=_Watch, help="Not here: `evalharness watch DIR -- evals …` runs pytest for each checkpoint"
+    )
+
+
+class _Watch(argparse.Action):
+    """Says which command watches: an option of one pytest could give each checkpoint neither a run nor an exit code of its own."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        raise pytest.UsageError(
+            f"--watch {values} is a command of its own, as each checkpoint gets a run and an exit code: "
+            f"evalharness watch {values} -- evals …, with the other options after `--`"
+        )
 
 
 def add_markers(config: pytest.Config) -> None:

@@ -1,14 +1,8 @@
-"""What one process of a run knows: options, engines, eval modules, units, journal. The controller's is the one that reports.
-
-Over 300 lines: hooks and fixtures ask this one object; what it can hand on (plans, pools, workers' lives) has modules of its own.
-"""
+"""What one process of a run knows: options, engines, eval modules, units, journal. The controller's is the one that reports."""
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,8 +16,7 @@ from evalharness.errors import ConfigError
 from evalharness.journal import Journal, journal_name
 from evalharness.nodeids import test_name
 from evalharness.pytest_plugin.collection import EvalModule, is_named, parametrize_eval, read_eval
-from evalharness.pytest_plugin.deferred_engine import opened_engine
-from evalharness.pytest_plugin.engine_pool import EnginePool
+from evalharness.pytest_plugin.engine_opening import EngineOpening
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
 from evalharness.pytest_plugin.eval_notes import eval_lines
 from evalharness.pytest_plugin.heartbeat import Heartbeat
@@ -31,7 +24,6 @@ from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.recording import reference_of
 from evalharness.pytest_plugin.resuming import Resumption
 from evalharness.pytest_plugin.running_units import RunningUnits
-from evalharness.pytest_plugin.takeover import read_crashes
 from evalharness.pytest_plugin.unit_plan import UnitPlan
 from evalharness.pytest_plugin.unit_runner import UnitProgress
 from evalharness.pytest_plugin.units import EvalNode, parse_nodeid
@@ -76,6 +68,8 @@ class EvalSession:
         self.started = time.monotonic()
         self.modules: dict[str, EvalModule] = {}
         self._markers: dict[str, pytest.Mark] = {}
+        self.lookalikes: set[str] = set()
+        """Tests whose ids read like those of evals and which are none; a controller hears of them from its workers."""
         self.current: ItemRecord | None = None
         self.started_run = False
         self.asked: dict[str, Any] = {}
@@ -92,18 +86,15 @@ class EvalSession:
         self.plan = UnitPlan()
         self.running = RunningUnits(self, self.plan)
         """The units that are being generated."""
-        self._notices: list[str] = []
         self.notices: list[str] = []
         """What is odd about the checkpoints, and which were skipped; said before the run and in run.json."""
         if resumed is not None:
             self.notices += resumed.notices
-        self._pool = EnginePool(run, self._note)
+        self.opening = EngineOpening(self)
+        """How engines come and go."""
         self.progress = UnitProgress()
         self.cards: tuple[str, ...] | None = None
         """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; None for whatever is visible."""
-        self.card_problem: str | None = None
-        """Why no engine can be opened on them."""
-        self.is_opening_engine = False
         self.heartbeat: Heartbeat | None = None
         """What writes this worker's signs of life."""
 
@@ -170,7 +161,8 @@ class EvalSession:
 
     def plan_nodeids(self, nodeids: Sequence[str]) -> None:
         """Note the unit of every eval test by its id; all that the controller of workers knows."""
-        self.plan.add_nodeids(nodeids, [spec.id for spec in self.known_engines], self.num_workers)
+        evals = [nodeid for nodeid in nodeids if nodeid not in self.lookalikes]
+        self.plan.add_nodeids(evals, [spec.id for spec in self.known_engines], self.num_workers)
 
     def plan_units(self, items: Sequence[pytest.Item]) -> None:
         """Note which tests share a unit, and which cases each unit has."""
@@ -226,45 +218,15 @@ class EvalSession:
             self._journal = Journal(self.run_dir, self.journal_name(self.worker))
         return self._journal
 
-    def may_need_no_engine(self, spec: EngineSpec) -> bool:
-        """Return whether all that an engine would be asked may be recorded: by earlier sessions, or by a worker that died."""
-        if self.resumed is not None:
-            return True
-        return self.is_worker and any(note.engine == spec.id for note in read_crashes(self.run_dir, self.session_number))
-
     def open_engine(self, spec: EngineSpec) -> Engine:
         """Return the opened engine of a spec and note its facts."""
-        if self.num_workers:
-            # Before torch is imported; without it every worker's torch would use all cores.
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.num_workers)))
-        if self.card_problem is not None:
-            raise ConfigError(self.card_problem)
-        self.journal.write("engine_start", {"id": spec.id})
-        self.is_opening_engine = True
-        try:
-            engine, opening = self._pool.open(spec)
-        finally:
-            self.is_opening_engine = False
-        facts = engine.describe()
-        problem = None if self.resumed is None else self.resumed.engine_change(spec, facts)
-        if problem is not None:
-            self._pool.give_back(spec, engine)
-            raise ConfigError(problem)
-        where = {"worker": self.journal.worker, "devices": None if self.cards is None else list(self.cards)}
-        self.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
-        return engine
+        return self.opening.open(spec)
 
-    def _note(self, message: str) -> None:
-        # A warning that is an error would end the thread that generates, and with it every case of the unit.
-        if threading.current_thread() is threading.main_thread():
-            _warn(message)
-        else:
-            self._notices.append(message)
-
-    def warn_of_notices(self) -> None:
-        """Warn, in the thread of the tests, of what engines have done otherwise than asked."""
-        while self._notices:
-            _warn(self._notices.pop(0))
+    def close_engine(self, spec: EngineSpec, engine: Engine) -> None:
+        """End what is generated and keep the engine for the next checkpoint, unless its thread hangs."""
+        self.running.stop()
+        if not self.running.hangs(spec.id):
+            self.opening.give_back(spec, engine)
 
     def outcomes(self, record: ItemRecord, engine: Engine, while_waiting: Callable[[], None]) -> list[Outcome]:
         """Return the generations of a test's case as soon as all are there; `BackendError` where the engine hangs."""
@@ -282,19 +244,6 @@ class EvalSession:
     def recorded_of(self, engine_id: str, eval_name: str) -> Callable[[str], CaseRecords | None]:
         """Return what earlier sessions of the run have generated."""
         return (lambda case_id: None) if self.resumed is None else self.resumed.made(engine_id, eval_name)
-
-    def close_engine(self, spec: EngineSpec, engine: Engine) -> None:
-        """End what is generated and keep the engine for the next checkpoint, unless its thread hangs.
-
-        Its facts are noted again: some are counts of what happened since it was opened.
-        """
-        self.running.stop()
-        opened = opened_engine(engine)
-        if self.running.hangs(spec.id) or opened is None:
-            return
-        facts = opened.describe()
-        self._pool.give_back(spec, opened)
-        self.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self.journal.worker})
 
     def test_ended(self, record: ItemRecord, duration_s: float) -> None:
         """Write the test's row and let its case's generations go when no other test needs them."""
@@ -318,19 +267,13 @@ class EvalSession:
     def close(self) -> None:
         """End what is generated, close the engine that was kept, and close the journal."""
         self.running.stop()
-        self._pool.close()
+        self.opening.close()
         if self.heartbeat is not None:
             self.heartbeat.stop()
             self.heartbeat = None
         if self._journal is not None:
             self._journal.close()
             self._journal = None
-
-
-def _warn(message: str) -> None:
-    from evalharness.engine import EngineWarning
-
-    warnings.warn(message, EngineWarning, stacklevel=2)
 
 
 STATE = pytest.StashKey[EvalSession]()

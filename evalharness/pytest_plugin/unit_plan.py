@@ -10,7 +10,7 @@ import pytest
 
 from evalharness.cases import Case
 from evalharness.errors import ConfigError
-from evalharness.pytest_plugin.units import UnitKey, assign_units
+from evalharness.pytest_plugin.units import UnitKey, assign_units, parse_nodeid
 
 __all__ = ["UnitPlan", "is_eval_test"]
 
@@ -52,6 +52,10 @@ class UnitPlan:
             if not tests_left[case.id]:
                 self._cases.setdefault(unit, []).append(case)
             tests_left[case.id] += 1
+
+    def lookalikes(self, items: Iterable[pytest.Item], engine_ids: Sequence[str]) -> list[str]:
+        """Return the node ids that read like those of evals, of tests that are none."""
+        return [item.nodeid for item in items if item.nodeid not in self.units and parse_nodeid(item.nodeid, engine_ids) is not None]
 
     def units_after(self, unit: UnitKey) -> list[UnitKey]:
         """Return the units whose tests come after a unit's, in order, up to the next test that is none of an eval.

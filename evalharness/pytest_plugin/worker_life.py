@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.unit_plan import UnitPlan
     from evalharness.pytest_plugin.units import UnitKey
 
-__all__ = ["leave_if_engine_died", "start_heartbeat", "units_ahead"]
+__all__ = ["LOOKALIKES", "leave_if_engine_died", "start_heartbeat", "tell_lookalikes", "units_ahead"]
+
+LOOKALIKES = "evalharness_lookalikes"
 
 EXIT_ENGINE_DIED = 70
 _MAX_ENGINE_DEATHS = 4  # xdist replaces four workers for each that it was told to start
@@ -31,7 +33,7 @@ def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequenc
 
     xdist has no hook for that: its worker is a plugin without a name, whose queue may be looked at under its lock.
     """
-    interactor: Any = next(plugin for plugin in session.config.pluginmanager.get_plugins() if hasattr(plugin, "torun"))
+    interactor = _interactor(session.config)
     last: Any = None
     known: list[UnitKey] = []
 
@@ -49,11 +51,32 @@ def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequenc
     return look
 
 
+def tell_lookalikes(config: pytest.Config, nodeids: Sequence[str]) -> None:
+    """Tell the controller, before it hears what was collected, which tests it must not take for those of evals: it knows ids only.
+
+    The one message of xdist that carries what one likes is a report, and one of collection without a text is passed over.
+    """
+    if nodeids:
+        report: dict[str, Any] = {
+            "$report_type": "CollectReport",
+            "nodeid": "",
+            "outcome": "skipped",
+            "longrepr": None,
+            "result": None,
+            "sections": [],
+        }
+        _interactor(config).sendevent("collectreport", data={**report, LOOKALIKES: list(nodeids)})
+
+
+def _interactor(config: pytest.Config) -> Any:
+    return next(plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "torun"))
+
+
 def start_heartbeat(state: EvalSession, path: Path) -> Heartbeat:
     """Begin to write this worker's signs of life for the controller."""
 
     def is_busy() -> bool | None:
-        if state.is_opening_engine:
+        if state.opening.is_at_work:
             return True  # weights may come slowly over a network, which neither computes nor reads a disk
         # A process that waits for a GPU spins, whether the GPU works or not.
         return False if state.cards and state.running.is_generating else None

@@ -22,6 +22,7 @@ from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.session import STATE
 from evalharness.pytest_plugin.units import UnitKey, assign_units
+from evalharness.pytest_plugin.worker_life import LOOKALIKES
 
 CRASHES = pytest.StashKey[Crashes]()
 SCHEDULER = pytest.StashKey[DeferredScheduler]()
@@ -74,7 +75,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredSche
     state = config.stash[STATE]
 
     def assign(nodeids: Sequence[str]) -> dict[str, UnitKey]:
-        return assign_units(nodeids, [spec.id for spec in state.known_engines], state.num_workers)
+        evals = [nodeid for nodeid in nodeids if nodeid not in state.lookalikes]
+        return assign_units(evals, [spec.id for spec in state.known_engines], state.num_workers)
 
     known = functools.cache(lambda: Durations.read(Path(state.run.report_dir)))  # only where there are evals
 
@@ -149,6 +151,13 @@ def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
     config = report.node.config
     if CRASHES in config.stash:
         config.stash[CRASHES].explain(crashitem, report)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> None:
+    """Take out what a worker says of its tests before it says what it collected."""
+    if LOOKALIKES in data:
+        config.stash[STATE].lookalikes.update(data.pop(LOOKALIKES))
 
 
 @pytest.hookimpl

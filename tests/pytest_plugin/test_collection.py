@@ -257,6 +257,12 @@ class TestWrongOptions:
         assert run.counts == {"error": 4}
         assert "answers.jsonl:1 is no script row" in run.rows[0]["problem"]
 
+    def test_watch_names_the_command_that_watches(self, project: Project) -> None:
+        run = project.run_inline("--watch", "runs/sft-42")
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "--watch runs/sft-42 is a command of its own, as each checkpoint gets a run and an exit code: " in run.output
+        assert "evalharness watch runs/sft-42 -- evals …" in run.output
+
     def test_no_such_option_is_a_usage_error(self, project: Project) -> None:
         assert project.write(test_a=MARK + TEST).run_inline("--limits", "3").exit_code == pytest.ExitCode.USAGE_ERROR
 

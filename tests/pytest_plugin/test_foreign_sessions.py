@@ -133,6 +133,23 @@ def test_s(case, generation):
         assert run.exit_code != 0
         assert sum(line["kind"] == "row" for line in run.journal) == 4
 
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_test_whose_id_reads_like_ours_is_none_of_the_evals(self, project: Project, mode: str) -> None:
+        alike = "import pytest\n@pytest.mark.parametrize('name', [f'fake:echo-c{i}' for i in range(5)])\ndef test_s(name): pass\n"
+        project.write(test_a=MARK + "def test_s(case, generation): pass\n" + alike.replace("test_s", "test_alike"), test_b=alike)
+        run = project.run(mode=mode)
+        assert run.summary().startswith("14 passed")
+        assert (run.exit_code, run.counts) == (0, {"pass": 4})
+        assert {row["test"] for row in run.rows} == {"test_s"}
+        assert "evalharness: 4 eval tests" in run.output
+
+    @pytest.mark.parametrize("mode", ["n2"])
+    def test_such_tests_alone_make_no_run(self, project: Project, mode: str) -> None:
+        alike = "import pytest\n@pytest.mark.parametrize('name', [f'fake:echo-c{i}' for i in range(5)])\ndef test_s(name): pass\n"
+        run = project.write(test_b=alike).run(mode=mode)
+        assert run.summary().startswith("5 passed")
+        assert run.opened_no_run
+
     def test_tests_of_both_kinds_share_workers(self, project: Project) -> None:
         project.write(
             test_a=MARK.replace("range(4)", "range(30)") + "def test_s(case, generation): pass\ndef test_helper(): pass\n",
