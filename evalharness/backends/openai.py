@@ -13,7 +13,6 @@ import os
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,14 +21,15 @@ from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_
 from evalharness.backends.openai_adapters import ServerAdapters
 from evalharness.backends.openai_client import HttpClient, RefusedRequest
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
+from evalharness.backends.openai_live_weights import ServerLiveWeights
 from evalharness.backends.openai_models import check_weights, find_model, listed_models
 from evalharness.backends.openai_payload import chat_body, check_plan, completion_body, completion_of
 from evalharness.backends.stop_ids import check_stop_ids
+from evalharness.checkpoint_architecture import LoadedFolder
 from evalharness.config_sources import API_KEY
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, ServerOptions, VlmPreprocessOptions
-from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestError
+from evalharness.errors import BackendError, ConfigError, RequestError
 from evalharness.generation_plugins import GenerationPlugin, preflight
-from evalharness.live_weights import WeightReport
 
 __all__ = ["OpenAIBackend"]
 
@@ -39,7 +39,7 @@ _Done: TypeAlias = "queue.SimpleQueue[tuple[Prompt, bool, Future[Any]]]"
 _TICK_S = 0.1  # how often `should_stop` is asked while nothing comes
 
 
-class OpenAIBackend:
+class OpenAIBackend(ServerLiveWeights):
     """A server. `BackendError` where none answers, `ConfigError` for options that it cannot be asked with."""
 
     name = "openai"
@@ -53,8 +53,10 @@ class OpenAIBackend:
             raise ConfigError("backend 'openai' cannot set a pixel budget: it is the server's; start it with one, or leave the option out")
         self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
         self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
-        self._config = config
+        self._config, self._preprocess = config, preprocess
+        self._folder = LoadedFolder.read(Path(config.model_name_or_path))
         self._adapters: ServerAdapters | None = None
+        self._broken: str | None = None
         self._concurrency = options.concurrency
         self._ids_refused = False
         self._client = HttpClient(
@@ -69,12 +71,14 @@ class OpenAIBackend:
         except BaseException:
             self.close()
             raise
+        live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
             supports_vlm=self.supports_vlm,
             supports_logprobs=self._flavour.token_ids,
             structures=frozenset(self._flavour.structures),
             extra_options=frozenset(self._flavour.extras),
-            live=frozenset({"adapter"}) if self._adapters is not None else frozenset(),
+            live=live,
+            why_not_live=why_not_live,
             vocab_size=declared_vocab_size(config.model_name_or_path, self.tokenizer),
         )
 
@@ -89,7 +93,7 @@ class OpenAIBackend:
         if way is not None:
             self._adapters = ServerAdapters(self._client, way, served.name, folder, self._listed)
             if config.adapter_path is not None:
-                self._adapters.load(Path(config.adapter_path), Path(config.model_name_or_path))
+                self._adapters.load(Path(config.adapter_path), self._folder.weight_shapes())
         elif config.adapter_path is not None and options.served_model is None:
             raise ConfigError(
                 f"server {options.server!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and name it "
@@ -115,8 +119,7 @@ class OpenAIBackend:
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`. One failure takes no other along."""
         preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
-        if self._adapters is not None and self._adapters.problem is not None:
-            raise BackendError(f"the server cannot be asked: {self._adapters.problem}")
+        self._require_usable()
         return self._generate(iter(prompts), should_stop)
 
     def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
@@ -181,57 +184,6 @@ class OpenAIBackend:
         told = answer.get("model") if isinstance(answer, Mapping) else None
         if self._adapters is not None and told == self._model != self._adapters.model:
             raise BackendError(f"the server answered with {told!r}, the base, instead of the adapter {self._adapters.model!r}")
-
-    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return why a checkpoint cannot take the place of the one in force: of the weights a server has, only adapters change."""
-        if config.model_name_or_path != self._config.model_name_or_path:
-            return "a server keeps the weights it has"
-        if config.adapter_path != self._config.adapter_path and self._adapters is None:
-            return f"server {self._flavour_name!r} cannot be told to load adapters"
-        return None
-
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Put another adapter of the same base in force, or none; `BackendError`: see `why_not_swap`."""
-        problem = self.why_not_swap(config)
-        if problem is not None:
-            raise BackendError(f"{config.model_name_or_path} cannot be put into a server from here: {problem}")
-        if self._adapters is not None and config.adapter_path is not None:
-            self.load_adapter(config.adapter_path)
-        elif self._adapters is not None:
-            self._adapters.unload()
-        self._config = config
-
-    def load_adapter(self, path: str) -> WeightReport:
-        """Bring an adapter to the server and have it answer from now on; see `ServerAdapters.load`."""
-        assert self._adapters is not None  # else `Capabilities.live` is empty
-        adapter = self._adapters.load(Path(path), Path(self._config.model_name_or_path))
-        self._config = replace(self._config, adapter_path=path)
-        return WeightReport(path, 2 * len(adapter.weights), adapter=adapter.to_json())
-
-    def unload_adapter(self) -> WeightReport:
-        """Have the base answer again; `CapabilityError` where no adapter was brought."""
-        assert self._adapters is not None
-        if self._adapters.adapter is None and self._adapters.problem is None:
-            raise CapabilityError("there is no adapter to take off: the server's base answers")
-        self._adapters.unload()
-        self._config = replace(self._config, adapter_path=None)
-        return WeightReport(self._config.model_name_or_path, 0)
-
-    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
-        """Refuse: see `Capabilities.live`."""
-        raise CapabilityError("a server keeps the checkpoint that it was started with")
-
-    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
-        """Refuse: see `Capabilities.live`."""
-        raise CapabilityError("tensors cannot be sent to a server; save them as an adapter (peft's save_pretrained) and load that")
-
-    def sleep(self) -> None:
-        """Refuse: see `Capabilities.live`."""
-        raise CapabilityError("a server is not put to sleep from here")
-
-    def wake(self, tags: Sequence[str] | None) -> None:
-        """Refuse: see `Capabilities.live`."""
-        raise CapabilityError("a server is not woken from here")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts: server, model, and how often requests were sent again or refused. No key is among them."""

@@ -14,14 +14,13 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evalharness.backends.openai_client import HttpClient
 from evalharness.backends.openai_flavours import AdapterWay
-from evalharness.checkpoint_adapter import Adapter, read_adapter
-from evalharness.checkpoint_weights import base_shapes
+from evalharness.checkpoint_adapter import Adapter, fingerprint_adapter, read_adapter
 from evalharness.errors import BackendError, CheckpointError, ConfigError, EvalHarnessError
 
 __all__ = ["ServerAdapters"]
@@ -81,13 +80,13 @@ class ServerAdapters:
         """The adapter in force, None for the base."""
         return self._current.adapter if self._current is not None else None
 
-    def load(self, path: Path, base_path: Path) -> Adapter:
-        """Put an adapter in force in place of the one before; return it.
+    def load(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Adapter:
+        """Put an adapter in force in place of the one before; return it. `shapes`: of the base's tensors.
 
         `CheckpointError` for one that does not fit its base or that the server refuses: the one before is in force still, but at
         servers that have room for one, where `problem` is set. `BackendError` where the server is not there.
         """
-        before, brought = self._current, self._bring(path, base_path)
+        before, brought = self._current, self._bring(path, shapes)
         try:
             if self._way.load is not None:
                 if self._way.unload_first:
@@ -128,8 +127,16 @@ class ServerAdapters:
             "num_adapters_not_unloaded": len(self._left),
         }
 
-    def _bring(self, path: Path, base_path: Path) -> _Brought:
+    def _bring(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> _Brought:
         """Return a copy of the adapter, whole and fitting; the caller's folder may change or go from here on."""
+        if not path.is_dir():
+            raise CheckpointError(f"there is no folder {path}; the weights that answer stay")
+        adapter = read_adapter(path, shapes)
+        if adapter.replaced:
+            raise CheckpointError(
+                f"adapter {path} replaces whole weights ({', '.join(sorted(adapter.replaced)[:3])}), which servers leave out; "
+                "merge it into its base and serve that"
+            )
         self._count += 1
         name = f"{self._prefix}-v{self._count}"
         folder = self._folder() / name
@@ -143,16 +150,9 @@ class ServerAdapters:
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(f"adapter {path} cannot be copied to {folder}: {error}") from error
-        try:
-            adapter = replace(read_adapter(folder, base_shapes(base_path)), path=path)
-            if adapter.replaced:
-                raise CheckpointError(
-                    f"adapter {path} replaces whole weights ({', '.join(sorted(adapter.replaced)[:3])}), which servers leave out; "
-                    "merge it into its base and serve that"
-                )
-        except BaseException:
+        if fingerprint_adapter(folder) != adapter.fingerprint:
             shutil.rmtree(folder, ignore_errors=True)
-            raise
+            raise CheckpointError(f"adapter {path} was written to while it was copied; load it again once it is whole")
         return _Brought(name, uuid.uuid4().int % 2**31, folder, adapter)
 
     def _folder(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from evalharness.errors import ConfigError
 from evalharness.structured_output import STRUCTURES
@@ -31,6 +31,14 @@ class AdapterWay:
 
 
 @dataclass(frozen=True)
+class ReloadWay:
+    """How a kind of server is told to load another checkpoint: routes and bodies, in order; `{folder}` stands for the folder."""
+
+    steps: tuple[tuple[str, Mapping[str, Any]], ...]
+    hint: str = ""
+
+
+@dataclass(frozen=True)
 class Flavour:
     """One kind of server. `token_ids`: it takes prompts as ids and gives ids back, so nothing is tokenised twice.
 
@@ -46,6 +54,7 @@ class Flavour:
     defaults: Mapping[str, float] = ()  # type: ignore[assignment]
     adapters: AdapterWay | None = None
     structures: tuple[str, ...] = ()
+    reload: ReloadWay | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extras", dict(self.extras))
@@ -79,11 +88,32 @@ _MAX_ADAPTERS = AdapterWay(
 
 _SGLANG_STRUCTURES = ("json_schema", "regex", "grammar")
 
+# The worker's own method, as in this process: vLLM's `reload_weights` answers wrongly on CPUs. Then what it remembers is dropped.
+_VLLM_RELOAD = ReloadWay(
+    (
+        ("/collective_rpc", {"method": "evalharness_swap", "args": ["{folder}", None, None]}),
+        ("/reset_mm_cache", {}),
+        ("/reset_encoder_cache", {}),
+        ("/reset_prefix_cache", {}),
+    ),
+    hint="is it started with VLLM_SERVER_DEV_MODE=1 in its environment and "
+    "--worker-extension-cls evalharness.backends.vllm_worker.WeightSwapping?",
+)
+_SGLANG_RELOAD = ReloadWay((("/update_weights_from_disk", {"model_path": "{folder}", "flush_cache": True}),))
+
 # Servers fill in what is not sent from the checkpoint's generation_config, so what they know of is sent although it is off.
 FLAVOURS: Mapping[str, Flavour] = {
-    "vllm": Flavour(8000, True, True, True, _SAMPLING, {"top_k": 0, "min_p": 0.0}, _VLLM_ADAPTERS, STRUCTURES),
+    "vllm": Flavour(8000, True, True, True, _SAMPLING, {"top_k": 0, "min_p": 0.0}, _VLLM_ADAPTERS, STRUCTURES, _VLLM_RELOAD),
     "sglang": Flavour(
-        30000, True, True, True, _SAMPLING, {"top_k": -1, "min_p": 0.0}, _SGLANG_ADAPTERS, ("json_schema", "regex", "grammar")
+        30000,
+        True,
+        True,
+        True,
+        _SAMPLING,
+        {"top_k": -1, "min_p": 0.0},
+        _SGLANG_ADAPTERS,
+        ("json_schema", "regex", "grammar"),
+        _SGLANG_RELOAD,
     ),
     "trtllm": Flavour(31000, False, False, True, _SAMPLING, {}, AdapterWay(field="lora_request")),
     "mlx": Flavour(8080, False, False, True, {"top_k": "top_k", "min_p": "min_p"}, {}, AdapterWay(field="adapters")),

@@ -26,8 +26,14 @@ class LoraServer(Server):
         self.loaded: dict[str, Path] = {}
         self.refuse: Reply | None = None
         self.answers_as: str | None = None
+        self.base = "base"
+        self.replies: dict[str, Reply] = {}
         self.base_card: dict[str, Any] = {"id": "Base", "max_model_len": 400, "parent": None}
         super().__init__(self._reply)
+
+    def routes(self) -> list[str]:
+        """Return what it was told besides questions: routes."""
+        return [asked.path for asked in self.posts() if asked.path != "/v1/completions"]
 
     def admin(self) -> list[tuple[str, Any]]:
         """Return what it was told besides questions: route and body."""
@@ -40,6 +46,13 @@ class LoraServer(Server):
     def _reply(self, asked: Asked) -> Reply:
         if asked.path == "/v1/models":
             return Reply({"data": [self.base_card, *({"id": name, "parent": "Base"} for name in self.loaded if self.kind != "sglang")]})
+        if asked.path in self.replies:
+            return self.replies[asked.path]
+        if asked.path in ("/collective_rpc", "/update_weights_from_disk"):
+            self.base = Path(asked.body["args"][0] if self.kind == "vllm" else asked.body["model_path"]).name
+            return Reply({"results": ["1"]} if self.kind == "vllm" else {"success": True, "message": "Succeeded"})
+        if asked.path.startswith("/reset_"):
+            return Reply({"success": True} if "prefix" in asked.path else "")
         prefix = "/v1" if self.kind in ("vllm", "max") else ""
         if asked.path == f"{prefix}/load_lora_adapter" and self.kind in ("vllm", "max", "sglang"):
             return self._load(asked.body["lora_name"], Path(asked.body["lora_path"]))
@@ -69,7 +82,7 @@ class LoraServer(Server):
         if name != "Base" and name not in self.loaded:
             return Reply({"error": {"message": f"The model `{name}` does not exist."}}, 404)
         folder = self.loaded.get(name, folder)
-        text = who(Path(folder)) if folder is not None else "base"
+        text = who(Path(folder)) if folder is not None else self.base
         ids = [ord(letter) for letter in text] if self.kind in ("vllm", "sglang") else None
         choice: dict[str, Any] = {"text": text, "finish_reason": "length", "token_ids": ids}
         if "logprobs" in body:

@@ -118,7 +118,9 @@ def test_9_mlx_is_shown_a_new_folder_with_each_request(opened: Opened) -> None:
 
 def test_9_a_server_that_cannot_be_told_says_so_and_its_base_does_not_answer_instead(opened: Opened) -> None:
     server = opened.server("openai")
-    with pytest.raises(CapabilityError, match=r"backend 'openai' cannot do this to its weights \(adapter\); here it can: nothing"):
+    with pytest.raises(
+        CapabilityError, match=r"to its weights \(adapter\): server 'openai' cannot be told to load adapters; start it with one"
+    ):
         opened.engine(server).load_adapter(str(HELPS))
     with pytest.raises(ConfigError, match="server 'openai' cannot be told to load adapter .*; start it with that adapter and name it"):
         opened.engine(server, HELPS)
@@ -257,6 +259,21 @@ def test_an_adapter_that_is_not_whole_reaches_no_server(opened: Opened, tmp_path
     with pytest.raises(CheckpointError, match="copied or written only in part"):
         engine.load_adapter(str(folder))
     assert server.admin() == []
+    assert list(tmp_path.glob("evalharness-adapters-*")) == []
+    with pytest.raises(CheckpointError, match="there is no folder .*gone; the weights that answer stay"):
+        engine.load_adapter(str(tmp_path / "gone"))
+
+
+def test_an_adapter_that_is_written_to_while_it_is_copied_reaches_no_server(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = opened.server("vllm")
+    engine = opened.engine(server, adapter_dir=str(tmp_path))
+    copy = shutil.copyfile
+    monkeypatch.setattr(shutil, "copyfile", lambda source, target: copy(HURTS / source.name, target))
+    with pytest.raises(CheckpointError, match="was written to while it was copied; load it again once it is whole"):
+        engine.load_adapter(str(HELPS))
+    assert server.admin() == []
     assert [list(own.iterdir()) for own in tmp_path.glob("evalharness-adapters-*")] == [[]]
 
 
@@ -337,7 +354,7 @@ def test_an_adapter_is_taken_off_once(opened: Opened) -> None:
 )
 def test_what_a_server_cannot_do_to_its_weights_is_refused(opened: Opened, change: Callable[[Engine], Any]) -> None:
     with pytest.raises(CapabilityError, match="backend 'openai' cannot do this to its weights"):
-        change(opened.engine(opened.server("vllm")))
+        change(opened.engine(opened.server("openai")))
 
 
 def test_adapters_of_other_clients_are_not_taken_for_models(opened: Opened) -> None:
@@ -351,6 +368,84 @@ def test_an_adapter_that_the_server_has_is_used_as_it_is(opened: Opened) -> None
     server.loaded["mine"] = HELPS
     engine = opened.engine(server, HELPS, served_model="mine")
     assert (answer(engine), server.admin(), engine.describe()["max_model_len"]) == (who(HELPS), [], 400)
+
+
+def test_a_trainers_adapter_is_brought_from_memory(opened: Opened) -> None:
+    from safetensors.torch import load_file
+
+    server = opened.server("vllm")
+    engine = opened.engine(server)
+    settings = json.loads((HELPS / "adapter_config.json").read_text())
+    tensors = load_file(HELPS / "adapter_model.safetensors")
+    report = engine.sync_from_state_dict(tensors, adapter_config=settings)
+    [brought] = server.loaded.values()
+    assert (report.source, report.num_loaded, answer(engine)) == ("tensors", len(tensors), who(brought))
+    sent = load_file(brought / "adapter_model.safetensors")
+    assert all(sent[name].equal(tensor) for name, tensor in tensors.items())
+    with pytest.raises(CapabilityError, match="the weights of a model cannot be sent to a server"):
+        engine.sync_from_state_dict(load_file(BASE / "model.safetensors"))
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------------
+
+OTHER = BASE.parent / "final"
+RELOADS = {
+    "vllm": ["/collective_rpc", "/reset_mm_cache", "/reset_encoder_cache", "/reset_prefix_cache"],
+    "sglang": ["/update_weights_from_disk"],
+}
+
+
+@pytest.mark.parametrize("kind", RELOADS)
+def test_a_checkpoint_is_loaded_and_all_that_was_remembered_dropped(opened: Opened, kind: str) -> None:
+    server = opened.server(kind)
+    engine = opened.engine(server, HELPS)
+    before = len(server.routes())
+    report = engine.reload_weights(str(OTHER))
+    assert server.routes()[before + 1 :] == RELOADS[kind]  # the first takes the adapter away
+    assert (answer(engine), report.source, engine.weight_version) == ("final", str(OTHER), "1")
+    assert engine.reload_weights(str(BASE), adapter_path=str(HURTS)).adapter is not None
+    assert answer(engine) == who(HURTS)
+
+
+def test_a_server_that_does_not_load_checkpoints_keeps_its_own(opened: Opened, tmp_path: Path) -> None:
+    server = opened.server("vllm")
+    server.replies["/collective_rpc"] = Reply({"detail": "Not Found"}, 404)
+    engine = opened.engine(server)
+    with pytest.raises(
+        CapabilityError, match="has no /collective_rpc, so it keeps its checkpoint; is it started with VLLM_SERVER_DEV_MODE=1"
+    ):
+        engine.reload_weights(str(OTHER))
+    assert answer(engine) == "base"
+    other = shutil.copytree(OTHER, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": None}))
+    told = len(server.routes())
+    with pytest.raises(CheckpointError, match="cannot take the place of the loaded checkpoint: config.json differs in tie_word_embeddings"):
+        engine.reload_weights(str(other))
+    assert len(server.routes()) == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "route", "reply"),
+    [
+        ("vllm", "/collective_rpc", Reply({"error": "no such method"}, 500)),
+        ("vllm", "/reset_prefix_cache", Reply({"success": False})),
+        ("sglang", "/update_weights_from_disk", Reply({"success": False, "message": "no such file"})),
+    ],
+)
+def test_8_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Opened, kind: str, route: str, reply: Reply) -> None:
+    server = opened.server(kind)
+    engine = opened.engine(server)
+    server.replies[route] = reply
+    sync = WeightSync(lambda: engine.reload_weights(str(OTHER)))
+    with pytest.raises(BackendError, match=f"final could not be loaded .{route}, status"):
+        sync()
+    assert sync.dirty
+    with pytest.raises(BackendError, match="the server cannot be asked: .*could not be loaded"):
+        answer(engine)
+    server.replies.clear()
+    sync()
+    assert (sync.dirty, answer(engine)) == (False, "final")
 
 
 # --- whose weights --------------------------------------------------------------------------------------------------------
