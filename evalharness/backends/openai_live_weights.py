@@ -135,12 +135,12 @@ class ServerLiveWeights:
         config = replace(self._config, model_name_or_path=path, adapter_path=None)
         loaded = LoadedFolder.read(folder)
         companions = load_tokenizer_and_processor(config, self._preprocess)
-        if self._adapters is not None and self._adapters.adapter is not None:
-            self._adapters.unload()
         self._load_checkpoint(folder)
         self.tokenizer, self.processor = companions
         self.eos_token_ids = end_of_sequence_ids(path, self.tokenizer)
         self._config, self._folder, self._broken = config, loaded, None
+        if self._adapters is not None:
+            self._adapters.unload()  # not before: a server that does not load checkpoints keeps base and adapter
         report = WeightReport(path, len(loaded.weight_shapes()))
         if adapter_path is None:
             return report
