@@ -219,11 +219,19 @@ class HfLiveWeights:
         """Put the weights away: a GPU's into the machine's memory, a CPU's into a temporary file."""
         if self._sleeping is None:
             self._require_usable()
-            self._sleeping = SleepingWeights(self._model)
+            try:
+                self._sleeping = SleepingWeights(self._model)
+            except CapabilityError:
+                raise
+            except (OSError, RuntimeError) as error:
+                raise BackendError(f"the weights cannot be put away, they stay where they are: {describe_error(error)}") from error
             release_memory()
 
     def wake(self, tags: Sequence[str] | None) -> None:
         """Bring the weights back, unless only the cache is asked for: keys and values are made anew by each call."""
         if self._sleeping is not None and (tags is None or "weights" in tags):
-            self._sleeping.wake()
+            try:
+                self._sleeping.wake()
+            except (OSError, RuntimeError) as error:
+                raise BackendError(f"the weights cannot be brought back, try again when there is room: {describe_error(error)}") from error
             self._sleeping = None

@@ -156,15 +156,13 @@ def _own_memory(model: Any) -> None:
     On a CPU transformers leaves weights that need no conversion where safetensors has mapped them; a file that gets shorter under a
     mapping is a bus error, and one that is written to changes the weights.
     """
-    copies: dict[int, torch.Tensor] = {}
+    copies: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
     for tensor in (*model.parameters(), *model.buffers()):
-        storage = tensor.untyped_storage()
-        if tensor.device.type == "cpu" and not storage.resizable():
-            place = storage.data_ptr()
+        if tensor.device.type == "cpu" and not tensor.untyped_storage().resizable():
+            place = (tensor.data_ptr(), tuple(tensor.shape))
             if place not in copies:
-                copies[place] = torch.empty(0, dtype=torch.uint8).set_(storage).clone()
-            own = torch.empty(0, dtype=tensor.dtype)
-            tensor.data = own.set_(copies[place].untyped_storage(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+                copies[place] = tensor.detach().clone()
+            tensor.data = copies[place]
 
 
 @contextmanager

@@ -53,11 +53,9 @@ def start(folder: Path, **config: Any) -> Engine:
 
 
 @pytest.fixture
-def engine(made: dict[str, Path], tmp_path: Path) -> Iterator[Engine]:
+def engine(made: dict[str, Path], tmp_path: Path) -> Engine:
     """An engine on a copy of `a`, at tmp_path / "a"."""
-    engine = start(copy(made["a"], tmp_path / "a"))
-    yield engine
-    engine.close()
+    return start(copy(made["a"], tmp_path / "a"))
 
 
 def test_a_reload_answers_as_a_new_start_and_counts_the_version(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
@@ -383,6 +381,32 @@ def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_slee
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert (answers(engine), engine.weight_version) == (cold["a"], "0")
     engine.wake()  # is awake already
+
+
+def test_weights_that_find_no_room_stay_and_those_that_cannot_come_back_are_kept(
+    engine: Engine, cold: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tempfile
+
+    import torch
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "TemporaryFile", full)
+        with pytest.raises(BackendError, match="cannot be put away, they stay where they are: .*No space left"):
+            engine.sleep()
+    assert answers(engine) == cold["a"]
+    engine.sleep()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", full)
+        with pytest.raises(BackendError, match="cannot be brought back, try again when there is room"):
+            engine.wake()
+    with pytest.raises(CapabilityError, match="sleeps"):
+        answers(engine)
+    engine.wake()
+    assert answers(engine) == cold["a"]
 
 
 def test_tied_weights_are_tied_after_sleep_and_may_be_given_once_or_twice() -> None:
