@@ -95,8 +95,13 @@ class HfAdapter:
                 inference_mode=True,
             )
             self._peft = peft.PeftModel(model, config)
-            self._fill(modules, adapter)
-        self._replace(model, adapter)
+        try:
+            if adapter.weights:
+                self._fill(modules, adapter)
+            self._replace(model, adapter)
+        except BaseException:
+            self.remove()  # else peft's layers would stay in the model, and nobody would know
+            raise
         model.eval()
 
     def refill(self, adapter: Adapter) -> bool:

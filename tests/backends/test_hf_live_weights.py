@@ -176,6 +176,26 @@ def test_a_change_that_broke_off_lets_nothing_be_generated_until_a_checkpoint_is
     assert answers(engine) == cold["b"]
 
 
+def test_an_adapter_that_could_not_be_filled_leaves_no_layer_behind(
+    engine: Engine, made: dict[str, Path], cold: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors.torch
+
+    names = set(engine.backend._model.state_dict())  # type: ignore[attr-defined]
+
+    def unreadable(path: Path) -> Any:
+        raise OSError("stale file handle")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="stale file handle"):
+        patch.setattr(safetensors.torch, "load_file", unreadable)
+        engine.load_adapter(str(made["lora-1"]))
+    assert set(engine.backend._model.state_dict()) == names  # type: ignore[attr-defined]
+    with pytest.raises(BackendError, match="broke off"):
+        answers(engine)
+    engine.reload_weights(str(made["a"]))
+    assert answers(engine) == cold["a"]
+
+
 def test_weights_do_not_change_under_a_stream(engine: Engine, made: dict[str, Path]) -> None:
     from evalharness.contracts import TokenGenerationRequest
 
