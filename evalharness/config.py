@@ -209,7 +209,7 @@ OPTIONS: tuple[Option, ...] = (
         "What the run may use: cpu, or GPUs, counted within CUDA_VISIBLE_DEVICES; with -n each worker gets GPUs of its own "
         "(default: all that are visible)",
         metavar="cpu|gpu:N[,gpu:M…]",
-        only_for=("hf", "vllm"),
+        only_for=("hf", "max", "vllm"),
     ),
     Option(
         "share_devices",
@@ -287,7 +287,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "fallback_backend",
-        Choice(tuple(name for name in known_backends() if name != "fake")),
+        Choice(tuple(name for name in known_backends() if name not in ("fake", "max"))),  # neither sees
         "Backend for image requests that the chosen one cannot take; recorded in every affected row (default: none, it is an error)",
         metavar="NAME",
     ),

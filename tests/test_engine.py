@@ -618,7 +618,7 @@ def test_an_engine_is_built_by_name() -> None:
 
 
 def test_an_unknown_backend_is_refused_with_a_guess() -> None:
-    with pytest.raises(ConfigError, match=r"'vlm' is unknown.*did you mean 'vllm'.*Known: fake, hf, openai, vllm"):
+    with pytest.raises(ConfigError, match=r"'vlm' is unknown.*did you mean 'vllm'.*Known: fake, hf, max, openai, vllm"):
         build_engine("vlm", ModelLoadConfig("echo"))
 
 

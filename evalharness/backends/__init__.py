@@ -18,6 +18,7 @@ __all__ = ["AUTO", "BACKENDS", "SERVERS", "known_backends", "load_backend_class"
 BACKENDS = {
     "fake": "evalharness.backends.fake:FakeBackend",
     "hf": "evalharness.backends.hf:HfBackend",
+    "max": "evalharness.backends.max:MaxBackend",
     "openai": "evalharness.backends.openai:OpenAIBackend",
     "vllm": "evalharness.backends.vllm:VllmBackend",
 }

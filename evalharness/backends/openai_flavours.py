@@ -44,6 +44,7 @@ class Flavour:
 
     `structures`: kinds of `StructuredOutput` that it holds answers to. `extras`: extra options that it knows, by our name. `stop_ids`: it
     ends texts at token ids, and ignores its own idea of EOS.
+    `is_max`: what MAX does otherwise; it takes no field that it does not know, so what is left out is not sent.
     """
 
     port: int | None
@@ -55,6 +56,7 @@ class Flavour:
     adapters: AdapterWay | None = None
     structures: tuple[str, ...] = ()
     reload: ReloadWay | None = None
+    is_max: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extras", dict(self.extras))
@@ -86,7 +88,16 @@ _MAX_ADAPTERS = AdapterWay(
     hint="is it started with --enable-lora and a --max-lora-rank as large?",
 )
 
-_SGLANG_STRUCTURES = ("json_schema", "regex", "grammar")
+# Penalties and min_tokens do nothing, without a word, on a server that is not started for them; logit_bias does nothing on any.
+_MAX_DEFAULTS = {
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+    "reasoning_split": False,  # all tokens are the text, those of thoughts too
+}
 
 # The worker's own method, as in this process: vLLM's `reload_weights` answers wrongly on CPUs. Then what it remembers is dropped.
 _VLLM_RELOAD = ReloadWay(
@@ -117,7 +128,7 @@ FLAVOURS: Mapping[str, Flavour] = {
     ),
     "trtllm": Flavour(31000, False, False, True, _SAMPLING, {}, AdapterWay(field="lora_request")),
     "mlx": Flavour(8080, False, False, True, {"top_k": "top_k", "min_p": "min_p"}, {}, AdapterWay(field="adapters")),
-    "max": Flavour(8000, False, False, False, _SAMPLING, {}, _MAX_ADAPTERS),
+    "max": Flavour(8000, True, True, False, {"top_k": "top_k", "min_p": "min_p"}, _MAX_DEFAULTS, _MAX_ADAPTERS, is_max=True),
     "openai": Flavour(None, False, False, False, _OPENAI, {}),
 }
 

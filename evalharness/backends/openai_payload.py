@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import ChatCall, Completion, Prompt, SamplingPlan
+from evalharness.backends.max_seeds import max_seed
 from evalharness.backends.openai_flavours import Flavour
 from evalharness.errors import BackendError, RequestError, UnsupportedOption
 
@@ -88,8 +89,9 @@ def chat_body(
     if chat.tools:
         body["tools"] = list(chat.tools)
     if flavour.token_ids:
-        body["add_generation_prompt"] = chat.add_generation_prompt
-        body["continue_final_message"] = chat.continue_final_message
+        if not flavour.is_max:
+            body["add_generation_prompt"] = chat.add_generation_prompt
+            body["continue_final_message"] = chat.continue_final_message
         body["chat_template_kwargs"] = {"enable_thinking": chat.enable_thinking}
     if prompt.plan.logprobs:
         body["logprobs"] = True
@@ -106,16 +108,12 @@ def _sampling(plan: SamplingPlan, flavour: Flavour, tokenizer: Any, eos_token_id
         **flavour.defaults,
     }
     if plan.temperature > 0 and plan.seed is not None:
-        values["seed"] = plan.seed
+        values["seed"] = max_seed(plan.seed) if flavour.is_max else plan.seed
     if flavour.repetition_penalty:
         values["repetition_penalty"] = plan.repetition_penalty
     strings = list(plan.stop_strings)
     if flavour.stop_ids:
-        values.update(
-            stop_token_ids=[token_id for token_id in plan.stop_token_ids if token_id < len(tokenizer)],
-            ignore_eos=True,  # the plan's ids hold every end; the server's own idea of EOS must not add to them
-            skip_special_tokens=plan.skip_special_tokens,
-        )
+        values.update(_stop_ids(plan, flavour, len(tokenizer), eos_token_ids))
     else:
         others = [token_id for token_id in plan.stop_token_ids if token_id not in eos_token_ids]
         strings += [text for token_id in others if (text := tokenizer.decode([token_id])) and text not in strings]
@@ -136,6 +134,17 @@ def _structure(structured: StructuredOutput, flavour: Flavour) -> dict[str, Any]
     if "choice" in flavour.structures:
         return {"structured_outputs": {"json" if kind == "json_schema" else kind: value}}
     return {"ebnf" if kind == "grammar" else kind: json.dumps(value) if kind == "json_schema" else value}
+
+
+def _stop_ids(plan: SamplingPlan, flavour: Flavour, vocab_size: int, eos_token_ids: Sequence[int]) -> dict[str, Any]:
+    ids = [token_id for token_id in plan.stop_token_ids if token_id < vocab_size]
+    if not flavour.is_max:
+        # The plan's ids hold every end; the server's own idea of EOS must not add to them.
+        return {"stop_token_ids": ids, "ignore_eos": True, "skip_special_tokens": plan.skip_special_tokens}
+    if set(eos_token_ids) <= set(plan.stop_token_ids):
+        return {"stop_token_ids": ids, "ignore_eos": False}
+    # MAX gives up the ids that it is told together with its own. The text is cut at them here, once it is there.
+    return {"ignore_eos": True}
 
 
 def _with_pictures(messages: Sequence[Mapping[str, Any]], pictures: Sequence[Image.Image]) -> list[dict[str, Any]]:

@@ -101,11 +101,21 @@ def _probe_vllm() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     return {**facts, "vllm": vllm.__version__, "platform": current_platform.device_type}, why_not
 
 
+def _probe_max() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
+    from evalharness.backends.max_loading import max_facts, why_not_in_max
+
+    return max_facts(), why_not_in_max
+
+
 def _probe_other() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     return {}, lambda path: "it runs no checkpoint folders"
 
 
-_PROBES: Mapping[str, Callable[[], tuple[dict[str, Any], Callable[[Path], str | None]]]] = {"hf": _probe_hf, "vllm": _probe_vllm}
+_PROBES: Mapping[str, Callable[[], tuple[dict[str, Any], Callable[[Path], str | None]]]] = {
+    "hf": _probe_hf,
+    "max": _probe_max,
+    "vllm": _probe_vllm,
+}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

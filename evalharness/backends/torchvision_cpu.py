@@ -48,8 +48,10 @@ _library: list[Any] = []  # torch forgets the schemas once the Library object is
 def register_missing_operators() -> bool:
     """Return whether torchvision's operators had to be registered (now or earlier); call it before loading a model class.
 
-    Does nothing where torch has a CUDA build, or where the packages are not installed or their operators can be loaded.
+    Does nothing where torch has a CUDA build or is not there, or where the packages are not installed or their operators can be loaded.
     """
+    if importlib.util.find_spec("torch") is None:  # the max backend needs none
+        return False
     import torch
 
     if _library:

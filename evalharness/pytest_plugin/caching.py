@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["cache_identity", "make_cache"]
 
 # Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
-_FACTS = ("torch", "transformers", "vllm", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
+_FACTS = ("torch", "transformers", "vllm", "max", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
 _OPTIONS = (
     "max_pixels",
     "min_pixels",

@@ -91,7 +91,7 @@ def test_2_ids_are_sent_and_taken(told: Told, tiny_tokenizer: Any) -> None:
 
 def test_servers_of_text_get_the_rendered_prompt_and_their_ids_are_not_exact(told: Told, tiny_tokenizer: Any) -> None:
     told.say = saying(tiny_tokenizer, "good day", ids=False)
-    [result] = ask(told.engine(server="max"), text())
+    [result] = ask(told.engine(server="openai"), text())
     assert told.server.posts()[0].body["prompt"] == result.prompt_text
     assert (result.text, result.finish_reason, result.exact_ids) == ("good day", "stop", False)
     assert result.num_completion_tokens == len(tiny_tokenizer.encode("good day")) + 1
@@ -109,7 +109,7 @@ def test_ids_go_as_text_only_where_that_gives_the_same_ids(told: Told, tiny_toke
     told.say = saying(tiny_tokenizer, "x", ids=False)
     merged = tiny_tokenizer.encode("hello hello", add_special_tokens=False)
     apart = [token_id for letter in "hello" for token_id in tiny_tokenizer.encode(letter, add_special_tokens=False)]
-    fine, refused = ask(told.engine(server="max"), TokenGenerationRequest(merged), TokenGenerationRequest(apart))
+    fine, refused = ask(told.engine(server="openai"), TokenGenerationRequest(merged), TokenGenerationRequest(apart))
     assert [asked.body["prompt"] for asked in told.server.posts()] == ["hello hello"]
     assert (fine.text, refused.kind) == ("x", "invalid")
     assert f"the text of these 5 ids is tokenised to {len(tiny_tokenizer.encode('hello'))} others" in refused.problem
@@ -264,7 +264,7 @@ def test_the_model_must_be_there(told: Told, models: Any, options: Any, error: t
 
 
 def test_what_a_server_cannot_do_is_refused_before_anything_is_asked(told: Told) -> None:
-    engine = told.engine(server="max")
+    engine = told.engine(server="openai")
     with pytest.raises(UnsupportedOption, match="repetition_penalty"):
         ask(engine, text(), options=GenerationOptions(repetition_penalty=1.1))
     with pytest.raises((CapabilityError, UnsupportedOption), match="logprobs"):

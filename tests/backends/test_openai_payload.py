@@ -10,6 +10,7 @@ import pytest
 from evalharness.backends import SERVERS
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeTokenizer
+from evalharness.backends.max_seeds import max_seed
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
 from evalharness.backends.openai_payload import check_plan, completion_body, completion_of
 from evalharness.errors import BackendError, ConfigError, UnsupportedOption
@@ -69,7 +70,7 @@ def test_1_every_kind_of_server_that_can_be_named_is_known() -> None:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_2_ids_go_to_servers_that_take_them_and_texts_to_the_others(flavour: str) -> None:
     sent = body(flavour)
-    takes_ids = flavour in ("vllm", "sglang")
+    takes_ids = flavour in ("vllm", "sglang", "max")
     assert sent["prompt"] == ([1, 2, 3] if takes_ids else "abc")
     assert sent.get("return_token_ids", False) is takes_ids
     assert (sent["n"], sent["max_tokens"], sent["temperature"], sent["top_p"]) == (1, 8, 0.0, 1.0)
@@ -94,8 +95,22 @@ def test_stops_are_ids_and_strings_where_a_server_knows_both() -> None:
     [letter] = TOKENIZER.encode("x", add_special_tokens=False)
     plan = replace(PLAN, stop_token_ids=(2, letter), stop_strings=("end",))
     assert {"stop": ["end"], "stop_token_ids": [2, letter]}.items() <= body("vllm", plan).items()
-    assert body("max", plan)["stop"] == ["end", "x"]
-    assert "stop_token_ids" not in body("max", plan)
+    assert body("openai", plan)["stop"] == ["end", "x"]
+    assert "stop_token_ids" not in body("openai", plan)
+
+
+def test_max_is_told_ids_beside_its_own_eos_and_none_where_eos_ends_no_text() -> None:
+    [letter] = TOKENIZER.encode("x", add_special_tokens=False)
+    beside, without = (body("max", replace(PLAN, stop_token_ids=ids)) for ids in ((2, letter), (letter,)))
+    assert (beside["stop_token_ids"], beside["ignore_eos"]) == ([2, letter], False)
+    assert (without.get("stop_token_ids"), without["ignore_eos"]) == (None, True)  # it would forget the ids as well
+
+
+def test_max_is_sent_no_field_that_it_does_not_know_and_no_seed_of_0() -> None:
+    sent = body("max", replace(PLAN, temperature=1.0, seed=0))
+    assert not {"skip_special_tokens", "add_generation_prompt", "continue_final_message"} & sent.keys()
+    assert sent["seed"] == max_seed(0) != 0
+    assert {"top_k": -1, "repetition_penalty": 1.0, "min_tokens": 0, "reasoning_split": False}.items() <= sent.items()
 
 
 def test_extra_options_go_by_the_servers_own_names() -> None:
@@ -110,7 +125,8 @@ def test_extra_options_go_by_the_servers_own_names() -> None:
         ("vllm", {"no_repeat_ngram_size": 3}, "no_repeat_ngram_size"),
         ("vllm", {"use_cache": False}, "use_cache"),
         ("openai", {"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
-        ("max", {"logprobs": True}, "belong to none"),
+        ("openai", {"logprobs": True}, "belong to none"),
+        ("max", {"extra": (("presence_penalty", 1.0),)}, "option 'presence_penalty' cannot be honoured by server 'max'"),
         ("openai", {"extra": (("top_k", 4),)}, "option 'top_k' cannot be honoured by server 'openai'"),
     ],
 )

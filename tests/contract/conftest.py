@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeAlias
 
 import pytest
@@ -14,13 +15,34 @@ from evalharness.backends.base import Backend
 from evalharness.contracts import GenerationResult, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.engine import Engine
 from evalharness.engine_building import build_backend
+from evalharness.errors import CapabilityError
+from tests.backends.max_models import IS_INSTALLED
+from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, arbitrary_fake, ask, generate
 
 FAKE = pytest.param("fake", id="fake")
-REAL = [pytest.param("hf", id="hf"), pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]
+MAX = [pytest.param("max", id="max")] if IS_INSTALLED else []  # an environment of its own: docs/max.md
+REAL = [pytest.param("hf", id="hf"), pytest.param("vllm", id="vllm", marks=pytest.mark.vllm), *MAX]
 
 MAX_PIXELS = 16_384
 """The pixel budget of `other_engine`: 16 image tokens."""
+
+
+NOT_IN_MAX = {"image requests": "takes no pictures", "score given responses": "scores no given responses"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Skip what MAX cannot be asked, once the engine has refused it."""
+    try:
+        return (yield)
+    except CapabilityError as error:
+        is_max = "max" in getattr(pyfuncitem, "callspec", SimpleNamespace(params={})).params.values()
+        for asked, reason in NOT_IN_MAX.items():
+            if is_max and asked in str(error):
+                pytest.skip(f"MAX in this process {reason}")
+        raise
+
 
 BackendOf: TypeAlias = "Callable[[str], Backend]"
 
@@ -30,7 +52,8 @@ def backend_of(request: pytest.FixtureRequest) -> BackendOf:
     """Returns the session's backend of that name, started when it is first asked for."""
 
     def start(name: str) -> Backend:
-        return arbitrary_fake() if name == "fake" else request.getfixturevalue(f"{name}_vlm_backend")
+        kind = "text" if name == "max" else "vlm"
+        return arbitrary_fake() if name == "fake" else request.getfixturevalue(f"{name}_{kind}_backend")
 
     return start
 
@@ -51,6 +74,16 @@ def free(engine: Engine) -> list[GenerationResult]:
 def real_engine(request: pytest.FixtureRequest, backend_of: BackendOf) -> Engine:
     """The engines with a model."""
     return Engine(backend_of(request.param))
+
+
+@pytest.fixture(scope="session")
+def reference(request: pytest.FixtureRequest, real_engine: Engine) -> Reference:
+    """Plain transformers on the checkpoint of `real_engine`."""
+    if real_engine.name != "max":
+        return request.getfixturevalue("reference")
+    from tests.backends.max_models import TextReference
+
+    return TextReference(request.getfixturevalue("max_text_checkpoint"))
 
 
 @pytest.fixture(scope="session")

@@ -154,6 +154,8 @@ def test_a_bad_request_fails_alone(engine: Engine, bad: Any, kind: str, problem:
 
 
 def test_a_video_placeholder_fails_alone(real_engine: Engine) -> None:
+    if not real_engine.backend.supports_vlm:
+        pytest.skip("to a text model it is a token like any")
     good, failed = outcomes_of(real_engine, [ask("hi"), ask("see <|video_pad|>")], SHORT)
     assert isinstance(good, GenerationResult)
     assert isinstance(failed, GenerationFailure)
@@ -256,6 +258,8 @@ def test_b24_images_run_on_the_fallback_texts_do_not_and_one_warning_says_so(bac
 
 
 def test_b25_an_error_while_generating_reaches_the_caller_and_the_fallback_is_not_called(engine: Engine) -> None:
+    if not engine.backend.supports_vlm:
+        pytest.skip("it takes no pictures")
     dying, other = Dying(engine.backend), StandIn(engine.backend)
     with pytest.raises(BackendError, match="the card fell off the bus"):
         Engine(dying, fallback_backend=other).generate_vlm_batch([look(PICTURE)], SHORT)

@@ -223,7 +223,7 @@ class TestWrongOptions:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--backend", "fak"], "--backend 'fak' is unknown; did you mean 'fake'? Known: auto, fake, hf, openai, vllm."),
+            (["--backend", "fak"], "--backend 'fak' is unknown; did you mean 'fake'? Known: auto, fake, hf, max, openai, vllm."),
             (["--backend", "fake", "--limit", "0"], "--limit"),
             (["--backend", "fake", "--limit", "two"], "--limit"),
             (["--backend", "fake", "--enforce-eager"], "--enforce-eager is honoured by vllm only, but the run is on --backend fake"),

@@ -1,0 +1,72 @@
+"""A text checkpoint for MAX with the tokenizer, chat template and traps of the tiny Qwen3-VL, and what transformers makes of it.
+
+A Llama: MAX 26.7 ends the process where it starts a Qwen3 on a CPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+from evalharness.backends.torchvision_cpu import register_missing_operators
+from tests.backends.vllm_models import Reference
+
+IS_INSTALLED = importlib.util.find_spec("max") is not None
+WHY_NOT = "MAX is not installed: it needs an environment of its own, see docs/max.md"
+
+_FILES = ("chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+_VOCAB_SIZE = 652
+_END_IDS = (642, 640)
+
+
+def make_text_checkpoint(source: Path, out: Path, *, seed: int = 5, **changes: Any) -> Path:
+    """Return `out`, now a tiny Llama beside the tokenizer of `source`, its weights drawn wide, so that greedy choices are clear."""
+    register_missing_operators()
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    out.mkdir(parents=True, exist_ok=True)
+    config: dict[str, Any] = {
+        "vocab_size": _VOCAB_SIZE,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 4096,
+        "eos_token_id": _END_IDS[0],
+        "bos_token_id": None,
+        "pad_token_id": None,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**{**config, **changes}))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, parameter in sorted(model.named_parameters()):
+            if parameter.ndim > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5)
+        model.lm_head.weight.mul_(4.0)
+        model.lm_head.weight[_END_IDS[0]] *= 1.3  # some rows end by themselves
+    model.save_pretrained(str(out))
+    for name in _FILES:  # after the weights, whose own generation_config has no traps
+        shutil.copyfile(source / name, out / name)
+    return out
+
+
+class TextReference(Reference):
+    """Plain transformers on that checkpoint: one request at a time, float32."""
+
+    def __init__(self, path: Path) -> None:
+        register_missing_operators()
+        import torch
+        from transformers import AutoTokenizer, LlamaForCausalLM
+
+        self._torch = torch
+        self._tokenizer = AutoTokenizer.from_pretrained(path)
+        self._model = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+    def inputs(self, text: str, images: Any = (), size: Any = None) -> Any:
+        """Return the tokenizer's tensors for one prompt."""
+        return self._tokenizer([text], return_tensors="pt", add_special_tokens=False, return_token_type_ids=False)
