@@ -6,6 +6,7 @@ on a CPU and later ones seconds. What its `AutoModel` leaves off stays off: over
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -90,6 +91,8 @@ def _require_installed() -> None:
 
 def _auto_model() -> Any:
     register_missing_operators()  # MAX imports transformers' model classes
+    if importlib.util.find_spec("pyarrow") is not None:
+        importlib.import_module("pyarrow")  # first: loaded after a model of MAX, it ends the process when pandas uses it (26.7)
     try:
         from max.pipelines import AutoModel
     except ImportError as error:

@@ -232,6 +232,14 @@ def test_a_second_stream_is_refused_while_one_runs(max_text_backend: MaxBackend)
     first.close()  # type: ignore[attr-defined]
 
 
+def test_tables_can_be_made_in_the_same_process(max_text_backend: MaxBackend) -> None:
+    pytest.importorskip("pyarrow")
+    import pandas
+
+    table = pandas.DataFrame({"a": ["x"], "b": ["y"]})  # a segmentation fault where pyarrow comes after MAX's model
+    assert list(table[["b", "a"]].columns) == ["b", "a"]
+
+
 def test_weights_stay_and_the_backend_says_why(max_text_backend: MaxBackend) -> None:
     config = ModelLoadConfig("elsewhere")
     assert max_text_backend.why_not_swap(config) == "MAX keeps the weights that its model was made with"
