@@ -74,9 +74,10 @@ def check_options(options: GenerationOptions) -> None:
             "a given response cannot be scored after penalties: set repetition_penalty to 1 and no_repeat_ngram_size to 0, or ask for "
             "logprobs_kind='raw'"
         )
-    history = [name for name in ("bad_words_ids", "suppress_tokens", "min_new_tokens") if options.extra_generation_kwargs.get(name)]
-    if history:
-        raise UnsupportedOption(f"a given response cannot be scored with bans ({', '.join(history)}); leave them out")
+    bans = [name for name in ("bad_words_ids", "suppress_tokens", "min_new_tokens") if options.extra_generation_kwargs.get(name)]
+    bans += [name for name in ("structured", "max_thinking_tokens") if getattr(options, name) is not None]
+    if bans:
+        raise UnsupportedOption(f"a given response cannot be scored with bans ({', '.join(bans)}); leave them out")
 
 
 def check_room(num_prompt_tokens: int | None, num_response_tokens: int, max_model_len: int | None) -> None:

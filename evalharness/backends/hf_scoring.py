@@ -46,7 +46,7 @@ def row_to_score(row: Row, vocab_size: int, max_model_len: int | None) -> Row:
 
 def logit_bytes(prompts: Sequence[Prompt], width: int, vocab_size: int) -> int:
     """Return the bytes of logits that a row of these takes in a batch of that width; every row has those of all rows' responses."""
-    earliest = min(len(prompt.token_ids) for prompt in prompts)
+    earliest = min(prompt.num_tokens or len(prompt.token_ids) for prompt in prompts)
     return max(width - earliest, 1) * vocab_size * 4 * _LOGIT_COPIES
 
 

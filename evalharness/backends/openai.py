@@ -24,6 +24,7 @@ from evalharness.backends.openai_flavours import FLAVOURS, base_url
 from evalharness.backends.openai_live_weights import ServerLiveWeights
 from evalharness.backends.openai_models import check_weights, find_model, listed_models
 from evalharness.backends.openai_payload import chat_body, check_plan, completion_body, completion_of
+from evalharness.backends.openai_scoring import completion_of_response, scoring_body
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.checkpoint_architecture import LoadedFolder
 from evalharness.config_sources import API_KEY
@@ -75,6 +76,7 @@ class OpenAIBackend(ServerLiveWeights):
         self.capabilities = Capabilities(
             supports_vlm=self.supports_vlm,
             supports_logprobs=self._flavour.token_ids,
+            supports_scoring=self._flavour.scores_prompts,
             structures=frozenset(self._flavour.structures),
             extra_options=frozenset(self._flavour.extras),
             live=live,
@@ -151,7 +153,10 @@ class OpenAIBackend(ServerLiveWeights):
         as_text = self._ids_refused or not self._flavour.token_ids
         common: dict[str, Any] = {"tokenizer": self.tokenizer, "eos_token_ids": self.eos_token_ids}
         model, fields = (self._adapters.model, self._adapters.fields) if self._adapters is not None else (self._model, {})
-        if prompt.load_images is not None and prompt.chat is not None:
+        if prompt.response_ids is not None:
+            has_adapter = self._adapters is not None and self._adapters.adapter is not None
+            path, body = "/v1/completions", scoring_body(prompt, model, has_adapter=has_adapter)
+        elif prompt.load_images is not None and prompt.chat is not None:
             path = "/v1/chat/completions"
             body = chat_body(prompt, prompt.chat, prompt.load_images(), self._flavour, model, **common)
         else:
@@ -163,7 +168,7 @@ class OpenAIBackend(ServerLiveWeights):
 
     def _takes_no_ids(self, prompt: Prompt, as_text: bool, future: Future[Any]) -> bool:
         """Return whether the server refuses the form of the prompt (422, told by the status alone); from now on it gets text."""
-        if as_text or prompt.has_images or future.cancelled():
+        if as_text or prompt.has_images or prompt.response_ids is not None or future.cancelled():
             return False
         error = future.exception()
         if not (isinstance(error, RefusedRequest) and error.status == 422):
@@ -176,6 +181,8 @@ class OpenAIBackend(ServerLiveWeights):
         try:
             answer = future.result()
             self._check_who_answered(answer)
+            if prompt.response_ids is not None:
+                return completion_of_response(answer, prompt)
             return completion_of(answer, prompt, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids, exact_prompt=exact)
         except Exception as error:  # whatever a server says concerns the request that it says it to
             return prompt.index, _failure(error)

@@ -43,7 +43,7 @@ class Flavour:
     """One kind of server. `token_ids`: it takes prompts as ids and gives ids back, so nothing is tokenised twice.
 
     `structures`: kinds of `StructuredOutput` that it holds answers to. `extras`: extra options that it knows, by our name. `stop_ids`: it
-    ends texts at token ids, and ignores its own idea of EOS.
+    ends texts at token ids, and ignores its own idea of EOS. `scores_prompts`: it gives log-probabilities of prompt tokens.
     `is_max`: what MAX does otherwise; it takes no field that it does not know, so what is left out is not sent.
     """
 
@@ -56,6 +56,7 @@ class Flavour:
     adapters: AdapterWay | None = None
     structures: tuple[str, ...] = ()
     reload: ReloadWay | None = None
+    scores_prompts: bool = False
     is_max: bool = False
 
     def __post_init__(self) -> None:
@@ -114,7 +115,7 @@ _SGLANG_RELOAD = ReloadWay((("/update_weights_from_disk", {"model_path": "{folde
 
 # Servers fill in what is not sent from the checkpoint's generation_config, so what they know of is sent although it is off.
 FLAVOURS: Mapping[str, Flavour] = {
-    "vllm": Flavour(8000, True, True, True, _SAMPLING, {"top_k": 0, "min_p": 0.0}, _VLLM_ADAPTERS, STRUCTURES, _VLLM_RELOAD),
+    "vllm": Flavour(8000, True, True, True, _SAMPLING, {"top_k": 0, "min_p": 0.0}, _VLLM_ADAPTERS, STRUCTURES, _VLLM_RELOAD, True),
     "sglang": Flavour(
         30000,
         True,

@@ -89,8 +89,9 @@ class Progress:
         total = len(self._state.eval_nodeids)
         elapsed = now - self._started
         tokens = max(self._num_tokens, self._state.progress.num_completion_tokens)
-        parts = [f"{self._num_done}/{total} tests", f"{tokens / elapsed:,.0f} tokens/s"]
         generated = self._state.progress.num_generations
+        rate = [f"{tokens / elapsed:,.0f} tokens/s"] if tokens or not generated else []  # given responses are scored, not generated
+        parts = [f"{self._num_done}/{total} tests", *rate]
         if generated > self._num_done:
             parts.insert(1, f"{generated} generated")
         steps = self._state.progress.num_step_generations

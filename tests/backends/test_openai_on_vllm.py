@@ -32,7 +32,7 @@ from evalharness.contracts import (
 )
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
-from evalharness.errors import CheckpointError
+from evalharness.errors import CheckpointError, RequestsFailed
 from tests.backends.hf_models import one_thread
 from tests.backends.lora_server import BASE, CHECKPOINTS, HELPS, HURTS, copied
 
@@ -139,6 +139,22 @@ def test_texts_and_pictures_get_the_tokens_that_transformers_gives_in_this_proce
 def test_2_ids_are_taken_as_they_are(served: Engine, transformers: Engine) -> None:
     [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
     assert (theirs.token_ids, theirs.num_prompt_tokens, theirs.exact_ids) == (mine.token_ids, 400, True)
+
+
+def test_21_given_responses_are_scored_as_in_this_process(server: str, served: Engine, transformers: Engine) -> None:
+    prompts = [*TEXTS, LONG, [], PHOTOS[0]]
+    responses = ["yes", "a screw, or two", "中文", "no", [5, 6, 7], "x"]
+    # One at a time: with --enable-lora, on a CPU, vLLM 0.32 dies of two (evalharness/backends/openai_scoring.py).
+    one_by_one = ServerOptions(base_url=server, concurrency=1)
+    with build_engine("openai", ModelLoadConfig(str(BASE)), server_options=one_by_one) as careful:
+        theirs = careful.get_logprobs(prompts[:5], responses[:5])
+    mine = transformers.get_logprobs(prompts[:5], responses[:5])
+    assert (theirs.token_ids, theirs.num_prompt_tokens) == (mine.token_ids, mine.num_prompt_tokens)
+    for one, other in zip(mine.rows(), theirs.rows(), strict=True):
+        assert other == pytest.approx(one, abs=1e-3)
+    assert theirs.rows()[4][0] is None
+    with pytest.raises(RequestsFailed, match="takes pictures with messages only"):
+        served.get_logprobs(prompts[5:], responses[5:])
 
 
 def test_19_samples_are_drawn_by_their_seeds(served: Engine) -> None:

@@ -31,7 +31,7 @@ _MOST_COPIES = 5_000
 """Kept for the next page of a run; pages in a row share photos where several engines were asked about them."""
 
 # Only keys: a quote inside a text has a backslash before it, so `,"` never stands in one.
-_IDS = re.compile(rb',\s*"(?:token_ids|logprobs)":\s*\[[^\]"]*\]')
+_IDS = re.compile(rb',\s*"(?:token_ids|logprobs|entropies)":\s*\[(?:[^\]"]|"-inf")*\]')
 _HAS_PICTURES = re.compile(rb'"images":\s*\[\s*\{')
 
 

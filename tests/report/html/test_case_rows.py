@@ -36,6 +36,11 @@ def test_rows_come_back_whole_but_for_ids_and_log_probabilities(tmp_path, separa
     assert found == expected
 
 
+def test_scores_of_tokens_are_left_out_also_where_one_is_impossible():
+    line = b'{"a":1,"logprobs":[-0.5,null,"-inf"],"entropies":[0.1,null],"b":["-inf"]}'
+    assert case_rows._IDS.sub(b"", line) == b'{"a":1,"b":["-inf"]}'
+
+
 def test_blocks_and_columns_speak_of_the_same_rows_whatever_lines_are_empty_or_torn(tmp_path, monkeypatch):
     monkeypatch.setattr(case_rows, "_ROWS_PER_BLOCK", 2)
     write_run(tmp_path, [])
