@@ -11,13 +11,15 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evalharness.checkpoint_adapter import Adapter, read_adapter
 from evalharness.checkpoint_adapter_settings import find_base, is_adapter
+from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
+from evalharness.checkpoint_quantization import quantization_of
 from evalharness.checkpoint_weights import base_shapes, find_weights, fingerprint_checkpoint
 from evalharness.contracts import Variant
 from evalharness.errors import CheckpointError
@@ -44,6 +46,7 @@ class CheckpointInfo:
 
     `fingerprint` (SHA-256, hex) tells two checkpoints apart whatever their folders are called; `fingerprint_checkpoint`
     says what goes into it. Of an adapter it is made of its own and its base's; `variant` and template are the base's.
+    `quantization`: facts for run.json where weights are kept in fewer bits.
     """
 
     path: Path
@@ -52,6 +55,7 @@ class CheckpointInfo:
     fingerprint: str
     base: CheckpointInfo | None = None
     adapter: Adapter | None = None
+    quantization: Mapping[str, Any] | None = None
 
 
 def inspect_checkpoint(
@@ -65,10 +69,14 @@ def inspect_checkpoint(
     """Return what the checkpoint holds. Raises `CheckpointError` when it is no checkpoint, is damaged or needs a permission.
 
     A folder with adapter_config.json alone is a LoRA adapter: its base is `base_model`, or looked for, also below `root`
-    (default: the current folder), and both must fit.
+    (default: the current folder), and both must fit. A GGUF file, or a folder with one and no config.json, is a checkpoint too.
     """
     folder = Path(path)
     check_folder(folder)
+    gguf_file = gguf_file_of(folder)
+    if gguf_file is not None:
+        gguf = read_gguf(gguf_file)
+        return CheckpointInfo(folder, "text", gguf.has_chat_template, gguf.fingerprint(), quantization=gguf.quantization())
     if is_adapter(folder):
         base_path = find_base(folder, base_model, root or Path.cwd())
         return _with_adapter(folder, inspect_checkpoint(base_path, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle))
@@ -81,6 +89,7 @@ def inspect_checkpoint(
         variant="vlm" if "vl" in config["model_type"].lower() or config.get("vision_config") is not None else "text",
         has_chat_template=_has_chat_template(folder),
         fingerprint=fingerprint_checkpoint(folder, weights),
+        quantization=quantization_of(config),
     )
 
 
@@ -145,14 +154,16 @@ def natural_key(path: Path) -> list[list[str | int]]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `CheckpointError` unless the path is a folder with something in it that may be a checkpoint."""
+    """Raise `CheckpointError` unless the path is a folder with something in it that may be a checkpoint, or a GGUF file."""
     if not folder.exists():
         parent = folder.parent
         siblings = [entry.name for entry in os.scandir(parent) if entry.is_dir()] if parent.is_dir() else []
         hint = did_you_mean(folder.name, siblings) or f"; the nearest folder that exists is {nearest_folder(folder)}"
         raise CheckpointError(f"checkpoint {folder} does not exist{hint}")
+    if gguf_file_of(folder) is not None:
+        return
     if not folder.is_dir():
-        raise CheckpointError(f"checkpoint {folder} is a file; give the folder that holds config.json and the weights")
+        raise CheckpointError(f"checkpoint {folder} is a file; give the folder that holds config.json and the weights, or a .gguf file")
     if not any(folder.iterdir()):
         raise CheckpointError(f"checkpoint {folder} is an empty folder; it must hold config.json, weights and tokenizer files")
 

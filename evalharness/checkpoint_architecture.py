@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.checkpoint_gguf import gguf_file_of
 from evalharness.checkpoint_weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights
 from evalharness.errors import CheckpointError
 
@@ -72,6 +73,8 @@ def architecture_difference(running: LoadedFolder, other: Path, *, dtype_matters
     The same means: config.json equal in every field but those that say who wrote it, and the weights' own type unless the
     engine follows it (`dtype_matters`); unquantized; no code of its own.
     """
+    if gguf_file_of(running.path) is not None or gguf_file_of(other) is not None:
+        return "a GGUF file is always loaded anew"
     if running.problem is not None:
         return running.problem
     ours, theirs = running.config, _config(other)

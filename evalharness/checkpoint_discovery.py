@@ -19,6 +19,7 @@ from typing import Any
 from evalharness.checkpoint import TOKENIZER_FILES, check_folder, natural_key
 from evalharness.checkpoint_adapter import ADAPTER_WEIGHTS
 from evalharness.checkpoint_adapter_settings import is_adapter
+from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 from evalharness.checkpoint_weights import PICKLED_SUFFIXES, find_weights, read_head
 from evalharness.errors import CheckpointError
 from evalharness.suggestions import nearest_folder
@@ -65,7 +66,7 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
 
 
 def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
-    """Return the folders that paths and glob patterns name, each once; what one pattern matches comes in natural order.
+    """Return the folders and GGUF files that paths and glob patterns name, each once; what one pattern matches comes in natural order.
 
     Natural order takes numbers as numbers: checkpoint-200 before checkpoint-1000. A training run's folder that is no
     checkpoint itself stands for its checkpoint-N folders. Relative patterns are relative to `root`. Raises `CheckpointError`
@@ -87,7 +88,8 @@ def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict
             matches = checkpoints_in(full) or [full]
             named = matches == [full]
         else:
-            matches = [Path(match) for match in glob.glob(str(full), recursive=True) if os.path.isdir(match)]
+            every = (Path(match) for match in glob.glob(str(full), recursive=True))
+            matches = [match for match in every if match.is_dir() or gguf_file_of(match) is not None]
             if not matches:
                 nearest = nearest_folder(_before_wildcards(full))
                 raise CheckpointError(f"{pattern!r} matches no folder; the nearest folder that exists is {nearest}{_listing(nearest)}")
@@ -100,8 +102,8 @@ def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict
 
 
 def checkpoints_in(run: Path) -> list[Path]:
-    """Return the checkpoint-N folders of a training run that is no checkpoint itself, by step; [] for any other folder."""
-    if (run / "config.json").exists() or (run / "adapter_config.json").exists():
+    """Return the checkpoint-N folders of a training run that is no checkpoint itself, by step; [] for anything else."""
+    if not run.is_dir() or (run / "config.json").exists() or (run / "adapter_config.json").exists():
         return []
     return sorted((entry for entry in run.iterdir() if _NUMBERED.fullmatch(entry.name) and entry.is_dir()), key=natural_key)
 
@@ -138,7 +140,10 @@ def why_unfinished(folder: Path) -> str | None:
 
 def _what_is_missing(folder: Path) -> str | None:
     try:
-        if is_adapter(folder):
+        gguf_file = gguf_file_of(folder)
+        if gguf_file is not None:
+            read_gguf(gguf_file)
+        elif is_adapter(folder):
             read_head(folder / ADAPTER_WEIGHTS)
         elif not (folder / "config.json").is_file():
             return "it has no config.json yet"
@@ -161,7 +166,7 @@ def _what_is_missing(folder: Path) -> str | None:
 
 
 def _last_change(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    return max(path.stat().st_mtime for path in (folder, *(folder.iterdir() if folder.is_dir() else ())))
 
 
 def training_facts(folder: Path) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from evalharness.errors import CheckpointError
 
-__all__ = ["GgufFile", "gguf_file_of", "read_gguf"]
+__all__ = ["GgufFile", "gguf_file_of", "read_gguf", "refuse_gguf"]
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
@@ -93,6 +93,12 @@ def gguf_file_of(path: Path | str) -> Path | None:
         names = ", ".join(file.name for file in found[:5])
         raise CheckpointError(f"{path} holds {len(found)} GGUF files ({names}); give the path of one of them")
     return found[0] if found else None
+
+
+def refuse_gguf(path: Path | str, backend: str) -> None:
+    """Raise `CheckpointError` for a GGUF file on vLLM, which has none in its list of quantisations any more, and says something else."""
+    if backend == "vllm" and (file := gguf_file_of(path)) is not None:
+        raise CheckpointError(f"{file} is a GGUF file, which vLLM does not read; use --backend hf, or give the checkpoint as safetensors")
 
 
 def read_gguf(path: Path) -> GgufFile:

@@ -5,12 +5,15 @@ transformers is imported only when a tokenizer is loaded: vLLM's settings need n
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
+from evalharness.checkpoint_quantization import package_hint
 from evalharness.contracts import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, ConfigError, EvalHarnessError, MissingDependency, UnsupportedOption
 from evalharness.suggestions import did_you_mean
@@ -18,6 +21,7 @@ from evalharness.suggestions import did_you_mean
 __all__ = [
     "apply_pixel_budget",
     "checkpoint_errors",
+    "checkpoint_source",
     "declared_variant",
     "declared_vocab_size",
     "detect_variant",
@@ -36,6 +40,8 @@ DEFAULT_MIN_PIXELS = 56 * 56  # what Qwen-VL's own processor takes where a check
 
 def declared_variant(model_path: str) -> Variant:
     """Return "vlm" where the checkpoint's config.json names a vision model, else "text"; `CheckpointError` if it cannot be read."""
+    if gguf_file_of(model_path) is not None:
+        return "text"
     values = _read_json(model_path, "config.json")
     if values is None:
         raise CheckpointError(f"{model_path} has no config.json; give the path of a checkpoint directory")
@@ -110,7 +116,17 @@ def _load_part(config: ModelLoadConfig, part: Literal["tokenizer", "processor"])
         raise MissingDependency(f"transformers cannot be imported ({error}); pip install torch transformers") from error
     auto_class = transformers.AutoTokenizer if part == "tokenizer" else transformers.AutoProcessor
     with checkpoint_errors(config, part):
-        return auto_class.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
+        return auto_class.from_pretrained(**checkpoint_source(config.model_name_or_path), trust_remote_code=config.trust_remote_code)
+
+
+def checkpoint_source(model_path: str) -> dict[str, Any]:
+    """Return transformers' arguments that say where a checkpoint is; `MissingDependency` for a GGUF file without the package gguf."""
+    file = gguf_file_of(model_path)
+    if file is None:
+        return {"pretrained_model_name_or_path": model_path}
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingDependency(f"{file} is read with the package gguf, which is not installed; pip install 'evalharness[gguf]'")
+    return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
 
 
 @contextmanager
@@ -122,7 +138,9 @@ def checkpoint_errors(config: ModelLoadConfig, part: str) -> Iterator[None]:
     except EvalHarnessError:
         raise
     except ImportError as error:
-        raise MissingDependency(f"the {part} of {path} needs a package that is not installed: {first_line(error)}") from error
+        raise MissingDependency(
+            f"the {part} of {path} needs a package that is not installed: {first_line(error)}{package_hint(path)}"
+        ) from error
     except Exception as error:
         if "trust_remote_code" in str(error):
             raise CheckpointError(
@@ -196,8 +214,12 @@ def _has_pixel_budget(image_processor: Any) -> bool:
 def end_of_sequence_ids(model_path: str, tokenizer: Any) -> tuple[int, ...]:
     """Return the ids that end a sequence: those of generation_config.json, then the tokenizer's, each once; 0 is one like any.
 
-    Older checkpoints have no generation_config.json; then config.json says it, or its text_config.
+    Older checkpoints have no generation_config.json; then config.json says it, or its text_config. A GGUF file says it itself.
     """
+    gguf_file = gguf_file_of(model_path)
+    if gguf_file is not None:
+        declared_ids = (*read_gguf(gguf_file).end_ids, tokenizer.eos_token_id)
+        return tuple(dict.fromkeys(token_id for token_id in declared_ids if token_id is not None))
     origin = "generation_config.json"
     values = _read_json(model_path, origin)
     if values is None:

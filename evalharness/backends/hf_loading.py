@@ -10,13 +10,14 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from evalharness.backends.checkpoint_reading import (
     checkpoint_errors,
+    checkpoint_source,
     declared_variant,
     end_of_sequence_ids,
     first_line,
@@ -27,6 +28,7 @@ from evalharness.backends.checkpoint_reading import (
 from evalharness.backends.hf_memory import is_out_of_memory
 from evalharness.backends.hf_sharing import SharedModel
 from evalharness.backends.hf_transformers import transformers
+from evalharness.checkpoint_quantization import quantization_at
 from evalharness.contracts import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.errors import BackendError, CheckpointError, ConfigError
 
@@ -76,11 +78,14 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
     dtype = resolve_dtype_name(config.torch_dtype, on_cuda=on_cuda, allow_auto=True)
     is_vision = "vlm" in (config.variant, declared_variant(config.model_name_or_path))
     with checkpoint_errors(config, "config"):
-        model_config = transformers.AutoConfig.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
+        model_config = transformers.AutoConfig.from_pretrained(
+            **checkpoint_source(config.model_name_or_path), trust_remote_code=config.trust_remote_code
+        )
     tokenizer, processor, eos_token_ids = read_companions(config, preprocess)
     model = _load_model(config, model_config, is_vision, dtype, device)
     device_map = None if device is not None else _plain(getattr(model, "hf_device_map", config.device_map))
-    return _loaded(model, tokenizer, processor, eos_token_ids, device_map)
+    loaded = _loaded(model, tokenizer, processor, eos_token_ids, device_map)
+    return replace(loaded, settings={**loaded.settings, "quantization": quantization_at(config.model_name_or_path)})
 
 
 def shared_checkpoint(shared: SharedModel, tokenizer: Any, processor: Any) -> LoadedCheckpoint:
@@ -137,7 +142,7 @@ def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dty
     if config.device_map is not None:
         arguments["device_map"] = config.device_map
     with checkpoint_errors(config, "model"), _model_errors(config), _quiet_unless_terminal():
-        model, info = auto_class.from_pretrained(config.model_name_or_path, **arguments)
+        model, info = auto_class.from_pretrained(**checkpoint_source(config.model_name_or_path), **arguments)
         if missing := sorted(info["missing_keys"]):
             raise CheckpointError(
                 f"{config.model_name_or_path} lacks {len(missing)} weights that its config asks for, such as {missing[0]}; "

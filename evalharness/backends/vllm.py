@@ -38,6 +38,8 @@ from evalharness.backends.vllm_settings import (
 )
 from evalharness.backends.vllm_structured import check_thinking, thinking_arguments
 from evalharness.checkpoint_adapter import adapter_of
+from evalharness.checkpoint_gguf import refuse_gguf
+from evalharness.checkpoint_quantization import quantization_at
 from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, MissingDependency, PromptTooLong, RequestError
 from evalharness.generation_plugins import RowWatchers, preflight
@@ -72,6 +74,7 @@ class VllmBackend(VllmLiveWeights):
     name = "vllm"
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: VllmEngineOptions) -> None:
+        refuse_gguf(config.model_name_or_path, self.name)
         started = time.perf_counter()
         self._config, self._preprocess = config, preprocess
         self._generating = False
@@ -299,6 +302,7 @@ class VllmBackend(VllmLiveWeights):
             "load_s": round(self._load_s, 3),
             "max_model_len": self.max_model_len,
             "vlm_problem": self._vlm_problem,
+            "quantization": quantization_at(self._config.model_name_or_path),
             "pixel_budget_verified": self._images is not None and self._images.can_verify,
             "adapter": self._adapter_facts(),
             **self._facts,

@@ -16,6 +16,7 @@ from evalharness.backend_wishes import wishes_of
 from evalharness.backends import AUTO
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.checkpoint_discovery import find_models, training_facts
+from evalharness.checkpoint_gguf import refuse_gguf
 from evalharness.config import OPTIONS, Option, RunConfig
 from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.devices import installed_cards, uses_cards, visible_cards
@@ -53,6 +54,8 @@ class EngineSpec:
     """Of an adapter, `fingerprint` is made of both."""
     chosen: str | None = None
     """Why `--backend auto` took this backend, None where it was named."""
+    quantization: Mapping[str, Any] | None = None
+    """How the weights are kept in fewer bits, as the checkpoint says."""
     training: Mapping[str, Any] | None = None
     """Step, epoch and time of saving, where trainer_state.json tells."""
 
@@ -82,6 +85,8 @@ def engine_specs(
         infos = [_inspected(path, run, root) for path in paths]
         backends = _backends(run, infos, chosen or {})
         for path, own_name, info in zip(paths, name_checkpoints(paths), infos, strict=True):
+            for backend, _ in backends[path]:
+                refuse_gguf(path, backend)
             name = own_name if info.base is None else f"{name_checkpoints([info.base.path])[0]}+{own_name}"
             for notice in info.adapter.notices if info.adapter is not None else ():
                 on_notice(notice)
@@ -96,6 +101,7 @@ def engine_specs(
                     _not_taken(backend, run),
                     dtype,
                     **_base_and_adapter(info),
+                    quantization=info.quantization,
                     chosen=why,
                     training=training_facts(path),
                 )

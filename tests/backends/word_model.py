@@ -13,7 +13,7 @@ from typing import Any
 
 from evalharness.backends.torchvision_cpu import register_missing_operators
 
-__all__ = ["BEGINS_AGAIN", "END_ID", "ONLY_THREE", "SENTENCE", "THINKS", "make_word_checkpoint", "token_id"]
+__all__ = ["BEGINS_AGAIN", "END_ID", "ONLY_THREE", "SENTENCE", "THINKS", "make_word_checkpoint", "quantise", "token_id"]
 
 END_ID = 0
 SENTENCE = ("The", " quick", " brown", " fox", " jumps")
@@ -85,7 +85,6 @@ def make_word_checkpoint(path: Path, *, int8: bool = False) -> Path:
     """Return `path`, now the checkpoint; `int8`: its matrices as 8-bit integers in the form of compressed-tensors."""
     register_missing_operators()
     import torch
-    from safetensors.torch import save_file
     from transformers import LlamaConfig, LlamaForCausalLM
 
     path.mkdir(parents=True, exist_ok=True)
@@ -118,16 +117,16 @@ def make_word_checkpoint(path: Path, *, int8: bool = False) -> Path:
             model.lm_head.weight[after, direction] = 2.0
     model.save_pretrained(str(path))
     if int8:
-        _quantise(path, save_file)
+        quantise(path)
     _write_tokenizer(path)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": END_ID}))
     return path
 
 
-def _quantise(path: Path, save_file: Any) -> None:
-    """Write the linear layers anew as int8 with one scale per output row, as llm-compressor does for W8A8."""
+def quantise(path: Path) -> None:
+    """Write a checkpoint's linear layers anew as int8 with one scale per output row, as llm-compressor does for W8A8."""
     import torch
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
 
     weights = load_file(path / "model.safetensors")
     for name in [name for name in weights if name.endswith("_proj.weight")]:
@@ -138,17 +137,16 @@ def _quantise(path: Path, save_file: Any) -> None:
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     values = json.loads((path / "config.json").read_text())
     common = {"num_bits": 8, "type": "int", "symmetric": True, "group_size": None}
+    group: dict[str, Any] = {
+        "targets": ["Linear"],
+        "weights": {**common, "strategy": "channel", "dynamic": False},
+        "input_activations": {**common, "strategy": "token", "dynamic": True},
+    }
     values["quantization_config"] = {
         "quant_method": "compressed-tensors",
         "format": "int-quantized",
         "quantization_status": "compressed",
         "ignore": ["lm_head"],
-        "config_groups": {
-            "group_0": {
-                "targets": ["Linear"],
-                "weights": {**common, "strategy": "channel", "dynamic": False},
-                "input_activations": {**common, "strategy": "token", "dynamic": True},
-            }
-        },
+        "config_groups": {"group_0": group},
     }
     (path / "config.json").write_text(json.dumps(values))
