@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -82,7 +83,9 @@ def check_instance(path: str, value: object, wanted: type) -> None:
 
 def check_sequence(path: str, value: object, of: str) -> None:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise ContractTypeError(f"{path} must be a sequence of {of}, got {value!r} ({type(value).__name__})")
+        # Arrays and tensors, whose numbers are no ints and whose text may be long.
+        hint = "; give its .tolist()" if hasattr(value, "tolist") else ""
+        raise ContractTypeError(f"{path} must be a sequence of {of}, got {reprlib.repr(value)} ({type(value).__name__}){hint}")
 
 
 def check_json(path: str, value: object) -> None:

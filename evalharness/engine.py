@@ -270,7 +270,10 @@ class Engine(LiveWeights):
                     failures.append(GenerationFailure("invalid", str(error), error))
             if failures:
                 raise RequestsFailed(failures, [failure.problem for failure in failures]) from failures[0].error
-            return run(prompts)
+            try:
+                return run(prompts)
+            except RequestError as error:  # what only the backend could tell
+                raise RequestsFailed([GenerationFailure("invalid", str(error), error)], [str(error)]) from error
 
     def join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
         """Return requests, with positions from `first` on, that a running `stream` of this engine can take up by its `more`.

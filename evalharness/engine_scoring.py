@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import Backend, Prompt, TensorBackend
+from evalharness.contract_checks import check_integer, check_sequence
 from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult
-from evalharness.errors import CapabilityError, ConfigError, ContractValueError, RequestsFailed
+from evalharness.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, RequestsFailed
 from evalharness.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.scoring_prompts import check_options
 
@@ -64,6 +65,7 @@ def response_logits(
 ) -> ResponseLogits:
     """See `Engine.get_logits`."""
     requests = _requests(prompts, responses, ends)
+    check_integer("max_bytes", max_bytes, minimum=0)
     backend = _tensor_backend(engine.backend, "give logits")
 
     def run(made: Sequence[Prompt]) -> ResponseLogits:
@@ -83,9 +85,16 @@ def _requests(prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds],
     for name, given in (("prompts", prompts), ("responses", responses)):
         if isinstance(given, str):
             raise ContractValueError(f"{name} must be a list, one per pair, got one text: {given[:80]!r}")
+        check_sequence(name, given, "texts, token ids or chats, one per pair")
     if len(prompts) != len(responses):
         raise ContractValueError(f"{len(prompts)} prompts but {len(responses)} responses; give one response for each prompt")
-    return [ScoringRequest(prompt, response, ends) for prompt, response in zip(prompts, responses, strict=True)]
+    requests = []
+    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        try:
+            requests.append(ScoringRequest(prompt, response, ends))
+        except (ContractTypeError, ContractValueError) as error:
+            raise type(error)(f"pair {number}: {error}") from None
+    return requests
 
 
 def _tensor_backend(backend: Backend, what: str) -> TensorBackend:

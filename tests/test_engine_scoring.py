@@ -185,6 +185,17 @@ def test_prompts_and_responses_come_in_lists_of_equal_length() -> None:
         engine().get_logprobs([text(), text()], ["a"])
     with pytest.raises(ContractValueError, match="responses must be a list, one per pair, got one text: 'ab'"):
         engine().get_logprobs([text(), text()], "ab")
+    with pytest.raises(ContractTypeError, match="responses must be a sequence of texts, token ids or chats, one per pair, got None"):
+        engine().get_logprobs([text(), text()], None)  # type: ignore[arg-type]
+
+
+def test_a_pair_that_is_none_is_named_and_arrays_are_told_how_to_come() -> None:
+    import numpy as np
+
+    with pytest.raises(ContractTypeError, match=r"pair 1: scoring.response must be .*ndarray\); give its .tolist\(\)"):
+        engine().get_logprobs([text(), text()], ["a", np.arange(100_000)])  # type: ignore[list-item]
+    with pytest.raises(ContractValueError, match=r"pair 0: scoring.prompt\[0\] must be at least 0"):
+        engine().get_logprobs([[-1]], ["a"])
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def logits_of_responses(model: Any, rows: Sequence[Row]) -> list[torch.Tensor]:
     `num_known` is the number of response tokens, less the first of all where there is no prompt: nothing stands before it.
     """
     starts = [max(len(row.token_ids) - _num_response(row), 1) - 1 for row in rows]  # logits at i judge token i + 1
-    ends = [len(row.token_ids) - 1 for row in rows]
+    ends = [max(len(row.token_ids) - 1, start) for row, start in zip(rows, starts, strict=True)]  # neither prompt nor response: none
     if all(start >= end for start, end in zip(starts, ends, strict=True)):
         return [torch.empty(0, int(model.config.get_text_config().vocab_size), device=model.device) for _ in rows]
     # What fills the gaps is masked, and comes last; no tokenizer's setting has a say.
@@ -132,7 +132,7 @@ def _completion(row: Row, logits: torch.Tensor) -> BackendOutput:
     unknown = (None,) * (len(response) - logits.shape[0])
     values = _logprobs(logits, row)
     if bool(values.isnan().any()):
-        problem = f"the model gave no usable scores (NaN) at token {int(values.isnan().nonzero()[0])} of the response"
+        problem = _unusable(values)
         return row.prompt.index, GenerationFailure("error", problem, BackendError(problem))
     entropies = (*unknown, *entropies_of(logits.float().log_softmax(dim=-1)).tolist()) if row.prompt.plan.entropies else None
     return Completion(
@@ -146,10 +146,18 @@ def _completion(row: Row, logits: torch.Tensor) -> BackendOutput:
     )
 
 
+def _unusable(values: torch.Tensor) -> str:
+    return f"the model gave no usable scores (NaN) at token {int(values.isnan().nonzero()[0])} of the response"
+
+
 def padded_logprobs(batches: Sequence[tuple[Sequence[Row], Sequence[torch.Tensor]]], num_prompts: int) -> ResponseScores:
-    """Return the scores of all rows as tensors `[batch, response]`, in the order of the prompts."""
+    """Return the scores of all rows as tensors `[batch, response]`, in the order of the prompts; `BackendError` where one is NaN."""
     rows = _in_order(batches, num_prompts)
-    values = [_behind(_logprobs(logits, row), row) for row, logits in rows]
+    known = [_logprobs(logits, row) for row, logits in rows]
+    for number, each in enumerate(known):
+        if bool(each.isnan().any()):
+            raise BackendError(f"response {number}: {_unusable(each)}")
+    values = [_behind(each, row) for each, (row, _) in zip(known, rows, strict=True)]
     with_entropies = bool(rows) and rows[0][0].prompt.plan.entropies
     entropies = [_behind(entropies_of(logits.float().log_softmax(dim=-1)), row) for row, logits in rows] if with_entropies else []
     padded = _padded(values)

@@ -100,6 +100,13 @@ def test_22_nothing_is_kept_behind_the_end_of_a_row(engine):
     assert PAD_ID not in outputs[0].token_ids
 
 
+def test_neither_prompt_nor_response_is_a_row_without_values_among_others(engine):
+    prompts, responses = [[], [5]], [[], [6, 7]]
+    assert engine.get_logprobs(prompts, responses).mask.tolist() == [[False, False], [True, True]]
+    assert engine.get_logprobs(prompts, responses, grad=True).mask.tolist() == [[False, False], [True, True]]
+    assert engine.get_logits(prompts, responses).mask.tolist() == [[False, False], [True, True]]
+
+
 def test_no_pairs_give_an_empty_array(engine):
     assert engine.get_logprobs([], []).values.shape == (0, 0)
     assert engine.get_logits([], []).values.shape == (0, 0)
@@ -338,3 +345,19 @@ def test_a_model_that_gives_nan_is_an_error_not_a_score(checkpoint):
         backend.model.lm_head.weight.fill_(math.nan)
     with Engine(backend) as engine, pytest.raises(RequestsFailed, match=r"no usable scores \(NaN\) at token 0 of the response"):
         engine.get_logprobs([[5]], [[6]])
+
+
+def test_with_gradients_nan_is_an_error_not_a_place_without_a_value(checkpoint):
+    import torch
+
+    backend = load(checkpoint)
+    with torch.no_grad():
+        backend.model.get_input_embeddings().weight[9].fill_(math.nan)
+    with Engine(backend) as engine, pytest.raises(BackendError, match=r"^response 1: the model gave no usable scores \(NaN\)"):
+        engine.get_logprobs([[5], [5]], [[6], [9, 6]], grad=True)
+
+
+@pytest.mark.parametrize("ask", ["get_logits", "get_logprobs"])
+def test_what_cannot_be_asked_fails_alike_with_and_without_tensors(engine, ask):
+    with pytest.raises(RequestsFailed, match="there is token id 260; the model's vocabulary ends at 259"):
+        getattr(engine, ask)([[5], [5]], [[6], [260]], grad=True)
