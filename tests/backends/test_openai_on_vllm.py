@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from evalharness.backends.vllm_worker import WORKER_EXTENSION
 from evalharness.contracts import (
     GenerationOptions,
     GenerationResult,
@@ -55,19 +56,20 @@ GREEDY = GenerationOptions(max_new_tokens=12, logprobs=True)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A running `vllm serve` on the trained Qwen3-VL, ready for adapters; gives its address."""
+    """A running `vllm serve` on the trained Qwen3-VL, ready for adapters and checkpoints; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "log"
     arguments = ["--model", str(BASE), "--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
-    arguments += ["--served-model-name", "middle", "--enable-lora", "--max-lora-rank", "16"]
+    arguments += ["--served-model-name", "middle", "--enable-lora", "--max-lora-rank", "16", "--worker-extension-cls", WORKER_EXTENSION]
+    routes = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_SERVER_DEV_MODE": "1"}
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.backends.vllm_server", *arguments],
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"},
+            env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", **routes},
             start_new_session=True,
         )
     try:
@@ -111,8 +113,8 @@ def transformers() -> Iterator[Engine]:
             yield engine
 
 
-def weights(adapter: Path | None) -> ModelLoadConfig:
-    return ModelLoadConfig(str(BASE), torch_dtype="float32", device="cpu", adapter_path=str(adapter) if adapter is not None else None)
+def weights(adapter: Path | None, base: Path = BASE) -> ModelLoadConfig:
+    return ModelLoadConfig(str(base), torch_dtype="float32", device="cpu", adapter_path=str(adapter) if adapter is not None else None)
 
 
 def answers(
@@ -216,3 +218,15 @@ def test_8_an_adapter_that_the_server_refuses_leaves_the_one_before(served: Engi
         served.load_adapter(str(wide))
     assert [result.token_ids for result in served.generate_token_batch([LONG], GREEDY)] == [result.token_ids for result in before]
     served.unload_adapter()
+
+
+def test_another_checkpoint_answers_as_in_this_process(served: Engine, transformers: Engine) -> None:
+    for base in (CHECKPOINTS / "final", BASE):
+        served.reload_weights(str(base))
+        transformers.swap(weights(None, base))
+        for requests in (TEXTS, PHOTOS):
+            for mine, theirs in zip(answers(transformers, requests, GREEDY), answers(served, requests, GREEDY), strict=True):
+                assert theirs.token_ids == mine.token_ids, (base, theirs, mine)
+                assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
+        [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
+        assert theirs.token_ids == mine.token_ids
