@@ -106,7 +106,8 @@ class Engine(LiveWeights):
         with self._lock:
             if cache is not None and isinstance(self._backend, WatchedBackend) and self._backend.is_shared:
                 raise CapabilityError("the weights of a shared model may change unseen, so none of its answers can be kept")
-            self._cache, self._identity = cache, dict(identity)
+            changed = {"weights": self.weights_id} if self.weights_were_changed else {}
+            self._cache, self._identity = cache, {**identity, **changed}
 
     @property
     def name(self) -> str:

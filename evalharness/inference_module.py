@@ -20,6 +20,7 @@ from evalharness.config_aliases import ENGINES
 from evalharness.contracts import GenerationOptions, GenerationResult, ModelLoadConfig, TextGenerationRequest, TokenGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.live_weights import WatchedBackend
 from evalharness.response_cache import ResponseCache
 from evalharness.scoring import ResponseLogits, ResponseScores
 from evalharness.tool_calls import Tool, ToolAnswer, ToolCall, parse_tool_calls, read_tools
@@ -76,8 +77,9 @@ class InferenceModule:
         self.engine = engine
         self.tool_parser = tool_parser
         self._identity = uuid.uuid4().hex
-        # A server may change its weights unseen.
-        self.cache = ResponseCache(max_entries=cache_size) if cache_size and engine.name != "openai" else None
+        # A server may change its weights unseen, and so may the trainer that shares its model.
+        unseen = engine.name == "openai" or (isinstance(engine.backend, WatchedBackend) and engine.backend.is_shared)
+        self.cache = ResponseCache(max_entries=cache_size) if cache_size and not unseen else None
 
     def generate(
         self,
@@ -152,8 +154,7 @@ class InferenceModule:
         self.engine.close()
 
     def _use_cache(self, wanted: bool) -> None:
-        version = self.engine.weight_version
-        self.engine.use_cache(self.cache if wanted else None, {"module": self._identity, "weight_version": version})
+        self.engine.use_cache(self.cache if wanted else None, {"module": self._identity, "weights": self.engine.weights_id})
 
 
 def create_inference_module(model_name: str, backend: str = "auto", **options: Any) -> InferenceModule:

@@ -109,6 +109,7 @@ class LiveWeights:
         self._num_generating = 0
         self._num_changes = 0
         self._version = "0"
+        self._weights_id = uuid.uuid4().hex
         self._stamp: Hashable | None = self._look_at_stamp()
 
     @property
@@ -118,9 +119,15 @@ class LiveWeights:
         It stands in every result. Steps of an optimizer on the model itself (hf) are changes, too.
         """
         with self._lock:
-            if self._look_at_stamp() != self._stamp:
-                self._count_change(None)
+            self._notice_change()
             return self._version
+
+    @property
+    def weights_id(self) -> str:
+        """A name that no other weights have, of any engine: another after each change and each swap, whatever versions are called."""
+        with self._lock:
+            self._notice_change()
+            return self._weights_id
 
     @property
     def weights_were_changed(self) -> bool:
@@ -227,18 +234,22 @@ class LiveWeights:
     def _look_at_stamp(self) -> Hashable | None:
         return self._backend.weight_stamp() if isinstance(self._backend, WatchedBackend) else None
 
+    def _notice_change(self) -> None:
+        if self._look_at_stamp() != self._stamp:
+            self._count_change(None)
+
     def _count_change(self, named: str | None) -> None:
         self._stamp = self._look_at_stamp()
         self._num_changes += 1
         self._version = named if named is not None else str(self._num_changes)
         # No other engine, in no other run, has these weights: a cache on disk must not take them for each other.
-        self._identity = {**self._identity, "weights": uuid.uuid4().hex}
+        self._weights_id = uuid.uuid4().hex
+        self._identity = {**self._identity, "weights": self._weights_id}
 
     def _start_over(self) -> None:
         """After a swap the weights are those of a new start."""
-        self._stamp = self._look_at_stamp()
-        self._num_changes, self._version = 0, "0"
-        self._identity = {**self._identity, "weights": uuid.uuid4().hex}
+        self._count_change("0")
+        self._num_changes = 0
 
 
 class WeightSync:

@@ -74,6 +74,14 @@ def test_29_other_weights_are_asked_anew() -> None:
     assert asked(text()).text == "answer 2"
 
 
+def test_29_an_identity_that_is_given_again_after_a_change_of_weights_is_not_the_old_one() -> None:
+    asked = Asked()
+    asked(text())
+    asked.engine._count_change(None)  # as every change of live weights does
+    asked.engine.use_cache(asked.cache, IDENTITY)
+    assert [asked(text()).text for _ in range(2)] == ["answer 2", "answer 2"]
+
+
 def test_another_way_of_reading_uses_the_same_tokens() -> None:
     asked = Asked()
     asked(text())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from evalharness.backends.fake import FakeAnswer, FakeBackend
+from evalharness.contracts import ModelLoadConfig
 from evalharness.engine import Engine
 from evalharness.errors import ConfigError
 from evalharness.inference_module import InferenceModule, create_inference_module
@@ -55,6 +56,51 @@ def test_29_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_
     assert found.generate("a", temperature=0.0).texts == ["5"]
     assert found.generate(["a|||b"], temperature=0.0).texts == ["6"]
     assert found.generate(["a", "b"], temperature=0.0).texts == ["5", "7"]
+
+
+class Watched(FakeBackend):
+    """A script whose weights others can reach: `stamp` is raised where they change."""
+
+    stamp = 0
+    is_shared = False
+
+    def weight_stamp(self) -> int:
+        return self.stamp
+
+
+def watched() -> tuple[InferenceModule, Watched]:
+    backend = Watched.from_answers(lambda prompt: f"weights {backend.stamp}")
+    return InferenceModule.on(Engine(backend)), backend
+
+
+def greedy(found: InferenceModule) -> tuple[str, bool]:
+    result = found.generate("a", temperature=0.0)
+    return result.texts[0], result.metadata[0]["cached"]
+
+
+def test_29_weights_that_get_one_name_twice_are_asked_anew() -> None:
+    found, backend = watched()
+    seen = []
+    for stamp in (1, 2):
+        backend.stamp = stamp
+        found.engine.weights_changed("policy")
+        seen += [greedy(found), greedy(found)]
+    assert seen == [("weights 1", False), ("weights 1", True), ("weights 2", False), ("weights 2", True)]
+
+
+def test_29_a_swapped_checkpoint_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, backend = watched()
+    monkeypatch.setattr(Watched, "why_not_swap", lambda self, config: None)
+    monkeypatch.setattr(Watched, "swap", lambda self, config: setattr(self, "stamp", 7))
+    assert greedy(found) == ("weights 0", False)
+    found.engine.swap(ModelLoadConfig("other"))
+    assert (found.engine.weight_version, greedy(found)) == ("0", ("weights 7", False))
+
+
+def test_a_model_that_is_shared_with_its_trainer_is_never_cached() -> None:
+    found, backend = watched()
+    backend.is_shared = True
+    assert [greedy(InferenceModule.on(found.engine)) for _ in range(2)] == [("weights 0", False)] * 2
 
 
 def test_a_cache_of_no_size_is_none() -> None:
