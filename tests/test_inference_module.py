@@ -68,8 +68,8 @@ class Watched(FakeBackend):
         return self.stamp
 
 
-def watched() -> tuple[InferenceModule, Watched]:
-    backend = Watched.from_answers(lambda prompt: f"weights {backend.stamp}")
+def watched() -> tuple[InferenceModule, Any]:
+    backend: Any = Watched.from_answers(lambda prompt: f"weights {backend.stamp}")
     return InferenceModule.on(Engine(backend)), backend
 
 
@@ -89,7 +89,7 @@ def test_29_weights_that_get_one_name_twice_are_asked_anew() -> None:
 
 
 def test_29_a_swapped_checkpoint_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, backend = watched()
+    found, _ = watched()
     monkeypatch.setattr(Watched, "why_not_swap", lambda self, config: None)
     monkeypatch.setattr(Watched, "swap", lambda self, config: setattr(self, "stamp", 7))
     assert greedy(found) == ("weights 0", False)
