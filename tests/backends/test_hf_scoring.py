@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evalharness.backends.hf_decoding import Row
+from evalharness.backends.hf_scoring import logits_of_responses, row_to_score
 from evalharness.contracts import GenerationOptions, StopOptions
 from evalharness.engine import Engine
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
@@ -22,6 +25,17 @@ DOCS = Path(__file__).parents[2] / "docs" / "scoring.md"
 PAIRS = [([5, 6, 7], [8, 9]), (list(range(2, 60)), list(range(60, 90))), ([200], [100, 101, 102, 103, 104]), ([], [3, 4, 5]), ([9, 9], [])]
 PROMPTS, RESPONSES = [list(pair[0]) for pair in PAIRS], [list(pair[1]) for pair in PAIRS]
 HALF = {"logprobs": True, "temperature": 0.5, "seed": 3}
+
+
+SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,6 +95,31 @@ def test_22_no_padding_changes_a_row(engine, side):
         if response_ids:
             wanted = gathered(plain_logits(engine, prompt_ids, response_ids).log_softmax(-1), response_ids).tolist()
             assert [value for value in together.rows()[i] if value is not None] == pytest.approx(wanted, abs=1e-5)
+
+
+OTHER_KINDS = {
+    "sliding window, capped logits": ("gemma2", {**SIZES, "sliding_window": 8, "final_logit_softcapping": 5.0}),
+    "no position ids": ("bloom", {"vocab_size": 100, "hidden_size": 32, "n_layer": 2, "n_head": 2}),
+    "states in place of keys": ("mamba", {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2}),
+}
+
+
+@pytest.mark.parametrize("kind, values", OTHER_KINDS.values(), ids=OTHER_KINDS)
+@pytest.mark.filterwarnings("ignore")  # of models that miss their fast kernels
+def test_22_rows_are_as_alone_in_models_of_other_kinds(kind, values):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **values)).eval()
+    rows = []
+    for i, (prompt_ids, response_ids) in enumerate((([5, 6, 7], [8, 9]), ([*range(2, 42)], [*range(42, 50)]), ([], [3, 4, 5]))):
+        asked = replace(prompt(i, prompt_ids), response_ids=tuple(response_ids))
+        rows.append(row_to_score(Row(asked, asked.token_ids), 100, None))
+    with torch.no_grad():
+        for row, logits in zip(rows, logits_of_responses(model, rows), strict=True):
+            alone = model(input_ids=torch.tensor([row.token_ids])).logits[0]
+            torch.testing.assert_close(logits, alone[len(row.token_ids) - 1 - len(logits) : -1], atol=1e-5, rtol=0)
 
 
 def test_22_generated_logprobs_have_the_shape_of_the_new_tokens(engine):

@@ -159,6 +159,20 @@ def test_20_what_vllm_cannot_say_it_refuses(vllm_engine: Engine, options: dict[s
             generate(vllm_engine, [request], GenerationOptions(**options))
 
 
+def test_gradients_reach_the_layers_that_look_at_pictures(hf_engine: Engine) -> None:
+    prompts, responses = [look(noise(64, 48)), ask("hi"), look(noise(300, 200, 1))], ["a dog", "yes", "two dogs"]
+    scores = hf_engine.get_logprobs(prompts, responses, grad=True)
+    assert scores.rows()[2] == pytest.approx(scored(hf_engine, prompts, responses)[2].logprobs, abs=1e-4)
+    model = hf_engine.backend.model  # type: ignore[attr-defined]
+    try:
+        scores.values[scores.mask].mean().backward()
+        reached = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.abs().sum() > 0}
+    finally:
+        model.zero_grad()
+    assert any("visual" in name for name in reached)
+    assert any("language_model" in name for name in reached)
+
+
 @pytest.mark.vllm
 def test_logits_and_gradients_are_refused_without_a_torch_module(vllm_engine: Engine) -> None:
     with pytest.raises(CapabilityError, match="backend 'vllm' cannot give logits.*use --backend hf"):
