@@ -343,16 +343,17 @@ class TestWhatIsOthersNow:
         assert self.changes(rescored) == {("a", what): ["c0", "c1", "c2", "c3"]}
         assert rescored.counts == {"pass": 4}
 
-    def test_prompts_of_token_ids_are_the_same_by_their_ids(self, project: Project) -> None:
+    @pytest.mark.parametrize(("ids", "is_same"), [([80, 81], True), ([80, 81, 82], False)], ids=["same", "others"])
+    def test_prompts_of_token_ids_are_told_by_their_ids(self, project: Project, ids: list[int], is_same: bool) -> None:
         head = MARK.replace(
             "    return TextGenerationRequest(", "    from evalharness import TokenGenerationRequest as T\n    return T(IDS) or ("
         )
         test = "def test_s(case, generation, score): score(n=len(generation.prompt_text))\n"
         live = project.write(test_a=f"IDS = [80, 81]\n{head}{test}").run_inline()
         assert [row["scores"]["n"] for row in live.rows] == [2.0] * 4
-        assert self.changes(again(project.write(test_a=f"IDS = [80, 81]\n{head}{test}"), live)) == {}
-        other = again(project.write(test_a=f"IDS = [80, 81, 82]\n{head}{test}"), live)
-        assert self.changes(other) == {("a", "the token ids of its prompt would be others now"): ["c0", "c1", "c2", "c3"]}
+        rescored = again(project.write(test_a=f"IDS = {ids}\n{head}{test}"), live)
+        changed = {("a", "the token ids of its prompt would be others now"): ["c0", "c1", "c2", "c3"]}
+        assert self.changes(rescored) == ({} if is_same else changed)
 
     @pytest.mark.parametrize(
         ("old", "new", "what"),
