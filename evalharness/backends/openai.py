@@ -130,10 +130,7 @@ class OpenAIBackend(ServerLiveWeights):
         try:
             while not should_stop():
                 while len(running) < self._concurrency and (prompt := next(source, None)) is not None:
-                    try:
-                        self._send(prompt, running, done)
-                    except Exception as error:  # of its pictures, or of what cannot be written as JSON: the others go on
-                        yield prompt.index, _failure(error)
+                    yield from self._send(prompt, running, done)
                 if not running:
                     return
                 try:
@@ -142,14 +139,21 @@ class OpenAIBackend(ServerLiveWeights):
                     continue
                 del running[prompt.index]
                 if self._takes_no_ids(prompt, as_text, future):
-                    self._send(prompt, running, done)
+                    yield from self._send(prompt, running, done)
                 else:
                     yield self._read(prompt, as_text, future)
         finally:
             for future in running.values():
                 future.cancel()
 
-    def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done) -> None:
+    def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done) -> Iterator[BackendOutput]:
+        """Send a prompt, or yield why it cannot be sent: its pictures, or what cannot be written as JSON. The others go on."""
+        try:
+            self._submit(prompt, running, done)
+        except Exception as error:
+            yield prompt.index, _failure(error)
+
+    def _submit(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done) -> None:
         as_text = self._ids_refused or not self._flavour.token_ids
         common: dict[str, Any] = {"tokenizer": self.tokenizer, "eos_token_ids": self.eos_token_ids}
         model, fields = (self._adapters.model, self._adapters.fields) if self._adapters is not None else (self._model, {})

@@ -140,6 +140,14 @@ def test_3_a_server_that_takes_no_ids_gets_texts_from_then_on(told: Told, tiny_t
     assert engine.describe()["prompts_as_text"]
 
 
+def test_3_ids_that_no_text_gives_take_no_other_along_where_the_server_takes_texts_only(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x", ids=False)
+    told.say = lambda asked: Reply("no ids", 422) if isinstance(asked.body["prompt"], list) else fine(asked)
+    apart = [token_id for letter in "hello" for token_id in tiny_tokenizer.encode(letter, add_special_tokens=False)]
+    refused, other = ask(told.engine(), TokenGenerationRequest(apart), text())
+    assert (refused.kind, other.text) == ("invalid", "x")
+
+
 def test_3_a_broken_server_is_no_server_without_ids(told: Told) -> None:
     told.say = lambda asked: Reply("error 400 and 422", 500)
     [failure] = ask(told.engine(), text())
