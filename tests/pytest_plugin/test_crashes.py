@@ -331,12 +331,12 @@ class TestUnitsThatDoNotEnd:
     CONFTEST = """
 import threading
 from evalharness.backends.fake import FakeBackend
-from evalharness.pytest_plugin import unit_runner
+from evalharness.pytest_plugin import engine_feed
 
-unit_runner.STOP_TIMEOUT_S = PATIENCE
+engine_feed.STOP_TIMEOUT_S = PATIENCE
 
 def close(self):
-    print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("unit-")])
+    print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("engine-feed")])
 
 FakeBackend.close = close
 """
