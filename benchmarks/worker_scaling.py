@@ -1,6 +1,6 @@
 """Several workers against one on a simulated engine: what the harness leaves unused of engines that run side by side.
 
-    python -m benchmarks.worker_scaling [--workers 1 4] [--cases 384] [--rounds 3]
+    python -m benchmarks.worker_scaling [--workers 1 4] [--cases 384] [--spread 0.5] [--rounds 3]
 
 Engines are `simulated/conftest.py`'s, which wait instead of computing, so that two cores are enough for four of them. What is told is
 the harness's share only: units, hand-over, tests, ends. Rates are counted as in `gpu_scaling.py`, start-up apart.
@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[1]
 EVAL = ROOT / "benchmarks" / "simulated" / "test_answers.py"
 
 
-def run(folder: Path, num_workers: int, num_cases: int, number: int) -> dict[str, Any]:
+def run(folder: Path, num_workers: int, num_cases: int, spread: float, number: int) -> dict[str, Any]:
     """Run pytest once and return what its journal and run.json say; one worker is a run without -n."""
     run_id = f"{num_workers}-workers-{number}"
     command = [sys.executable, "-m", "pytest", str(EVAL), "-q", "--backend", "fake", "--model", "echo", "--run-id", run_id]
     command += ["--report-dir", str(folder), "-p", "no:cacheprovider", *(["-n", str(num_workers)] if num_workers > 1 else [])]
-    environment = {**os.environ, "SIMULATED_CASES": str(num_cases)}
+    environment = {**os.environ, "SIMULATED_CASES": str(num_cases), "SIMULATED_SPREAD": str(spread)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
@@ -43,13 +43,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4], help="Numbers of workers (default: 1 4)")
     parser.add_argument("--cases", type=int, default=384, help="Number of cases (default: 384)")
+    parser.add_argument("--spread", type=float, default=0.0, help="How unequal answers are: 0.5 for 16 to 48 tokens (default: 0, 32 each)")
     parser.add_argument("--rounds", type=int, default=3, help="Rounds, all numbers of workers in each; medians count (default: 3)")
     asked = parser.parse_args(argv)
     rates: dict[int, list[float]] = {num: [] for num in asked.workers}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(asked.rounds):
             for num_workers in asked.workers:
-                values = run(Path(folder), num_workers, asked.cases, number)
+                values = run(Path(folder), num_workers, asked.cases, asked.spread, number)
                 rates[num_workers].append(values["tokens_per_s"])
                 idle = ", ".join(str(worker["idle_share"]) for worker in values["by_worker"])
                 units = ", ".join(str(worker["num_units"]) for worker in values["by_worker"])

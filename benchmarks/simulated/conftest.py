@@ -20,13 +20,13 @@ STEP_S, ROW_S = 0.024, 0.0029
 def generate(
     self: FakeBackend, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool]
 ) -> Iterator[BackendOutput]:
-    """Yield each answer after as many steps as it may have tokens."""
+    """Yield each answer after as many steps as it has tokens."""
     source = iter(prompts)
     running: list[tuple[int, Prompt]] = []
     step = 0
     while not should_stop():
         while len(running) < CAPACITY and (prompt := next(source, None)) is not None:
-            running.append((step + prompt.plan.max_new_tokens, prompt))
+            running.append((step + len(self._answer(prompt).text), prompt))
         if not running:
             return
         time.sleep(STEP_S + ROW_S * len(running))

@@ -1,10 +1,11 @@
-"""As many answers as `worker_scaling.py` asks for, each of as many tokens; a test takes a while, as reading and scoring do."""
+"""As many answers as `worker_scaling.py` asks for, as long and as unequal; a test takes a while, as reading and scoring do."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,7 +13,8 @@ from evalharness import Case, GenerationOptions, GenerationResult, TextGeneratio
 from evalharness.pytest_plugin.recording import Score
 
 NUM_CASES = int(os.environ.get("SIMULATED_CASES", "384"))
-MAX_NEW_TOKENS = 32
+SPREAD = float(os.environ.get("SIMULATED_SPREAD", "0"))
+NUM_TOKENS = 32
 TEST_S = 0.03
 
 
@@ -22,11 +24,12 @@ def load_cases(data_dir: Path | None) -> list[Case]:
 
 
 def request(case: Case) -> TextGenerationRequest:
-    """Return what is echoed: as many characters as an answer may have tokens."""
-    return TextGenerationRequest([{"role": "user", "content": case.id.ljust(MAX_NEW_TOKENS, ".")}])
+    """Return what is echoed, a character a token."""
+    num_tokens = round(NUM_TOKENS * (1 + SPREAD * Random(case.id).uniform(-1, 1)))
+    return TextGenerationRequest([{"role": "user", "content": case.id.ljust(num_tokens, ".")}])
 
 
-pytestmark = pytest.mark.eval(cases=load_cases, request=request, options=GenerationOptions(max_new_tokens=MAX_NEW_TOKENS))
+pytestmark = pytest.mark.eval(cases=load_cases, request=request, options=GenerationOptions(max_new_tokens=2 * NUM_TOKENS))
 
 
 def test_answer(case: Case, generation: GenerationResult, score: Score) -> None:
