@@ -16,7 +16,7 @@ from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_to
 from evalharness.backends.openai_adapters import ServerAdapters
 from evalharness.backends.openai_client import HttpClient
 from evalharness.backends.openai_flavours import Flavour
-from evalharness.checkpoint_adapter import Adapter
+from evalharness.checkpoint_adapter import Adapter, read_adapter
 from evalharness.checkpoint_architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
 from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError
@@ -134,17 +134,24 @@ class ServerLiveWeights:
             raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
         config = replace(self._config, model_name_or_path=path, adapter_path=None)
         loaded = LoadedFolder.read(folder)
+        if adapter_path is not None:
+            if self._adapters is None:
+                raise CapabilityError(f"server {self._flavour_name!r} cannot be told to load adapters; load the checkpoint without one")
+            read_adapter(Path(adapter_path), loaded.weight_shapes())  # refused before anything is loaded
         companions = load_tokenizer_and_processor(config, self._preprocess)
         self._load_checkpoint(folder)
         self.tokenizer, self.processor = companions
         self.eos_token_ids = end_of_sequence_ids(path, self.tokenizer)
         self._config, self._folder, self._broken = config, loaded, None
-        if self._adapters is not None:
-            self._adapters.unload()  # not before: a server that does not load checkpoints keeps base and adapter
-        report = WeightReport(path, len(loaded.weight_shapes()))
-        if adapter_path is None:
-            return report
-        return replace(self.load_adapter(adapter_path), source=path)
+        try:
+            if self._adapters is not None:
+                self._adapters.unload()  # not before: a server that does not load checkpoints keeps base and adapter
+            if adapter_path is None:
+                return WeightReport(path, len(loaded.weight_shapes()))
+            return replace(self.load_adapter(adapter_path), source=path)
+        except BaseException as error:
+            self._broken = f"{path} was loaded, its adapter not changed: {error}"
+            raise
 
     def _load_checkpoint(self, folder: Path) -> None:
         """Tell the server, step by step; once the first step has begun nobody knows its weights until the last has ended well."""

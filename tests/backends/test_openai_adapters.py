@@ -448,6 +448,30 @@ def test_8_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Ope
     assert (sync.dirty, answer(engine)) == (False, "final")
 
 
+def test_an_adapter_that_is_none_is_refused_before_its_checkpoint_is_loaded(opened: Opened, tmp_path: Path) -> None:
+    server = opened.server("vllm")
+    engine = opened.engine(server)
+    with pytest.raises(CheckpointError, match="adapter_config.json"):
+        engine.reload_weights(str(OTHER), adapter_path=str(tmp_path))
+    assert (server.routes(), answer(engine), engine.weight_version) == ([], "base", "0")
+
+
+def test_8_a_checkpoint_whose_adapter_could_not_be_changed_stops_all_questions(opened: Opened) -> None:
+    server = opened.server("vllm")
+    engine = opened.engine(server)
+    server.refuse = Reply("rank too big", 500)
+    with pytest.raises(CheckpointError, match="rank too big"):
+        engine.reload_weights(str(OTHER), adapter_path=str(HURTS))
+    with pytest.raises(BackendError, match="the server cannot be asked: .*final was loaded, its adapter not changed"):
+        answer(engine)
+    engine.reload_weights(str(OTHER), adapter_path=str(HURTS))
+    server.replies["/v1/unload_lora_adapter"] = Reply("no", 500)
+    with pytest.raises(BackendError, match="did not take adapter"):
+        engine.reload_weights(str(BASE))
+    with pytest.raises(BackendError, match="the server cannot be asked: .*middle was loaded, its adapter not changed"):
+        answer(engine)
+
+
 # --- whose weights --------------------------------------------------------------------------------------------------------
 
 
