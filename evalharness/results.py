@@ -68,12 +68,17 @@ def _thinking(
     if not is_closed and start not in ending.raw_text and not prepared.prompt.text.rstrip().endswith(start):
         return None
     num_tokens = len(ending.token_ids) if num_tokens is None else num_tokens
-    thought = tokenizer.decode(list(ending.token_ids[:num_tokens]), skip_special_tokens=True)
+    thought = str(tokenizer.decode(list(ending.token_ids[:num_tokens]), skip_special_tokens=True))
     answer = ""
     if is_closed:
-        rest = replace(completion, token_ids=ending.token_ids[num_tokens:])
-        answer = postprocess_text(plugins, finish(rest, prepared.stops, tokenizer, prepared.options.decode).text)
-    text = str(thought).removesuffix(end).partition(start)[2] if start in thought else str(thought).removesuffix(end)
+        decode = prepared.options.decode
+        rest = finish(replace(completion, token_ids=ending.token_ids[num_tokens:]), prepared.stops, tokenizer, decode).text
+        if thought.partition(end)[2].strip():  # one token closes the thought and begins the answer, so the mark is plain text
+            rest = ending.text.partition(end)[2]
+            rest = rest.strip() if decode.strip_whitespace else rest
+        answer = postprocess_text(plugins, rest)
+    thought = thought.partition(end)[0]
+    text = thought.partition(start)[2] if start in thought else thought
     return Thinking(text.strip(), answer, is_closed, num_tokens)
 
 

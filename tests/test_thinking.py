@@ -111,6 +111,22 @@ def test_other_marks_can_be_named() -> None:
     assert answered("<thought>a<end>b", marks=("<thought>", "<end>")).thinking == Thinking("a", "b", True, 15)
 
 
+@pytest.mark.parametrize(("glued", "answer"), [(">{", '{"a": 1}'), (">\n\n", "yes")], ids=["answer", "space"])
+def test_a_token_that_closes_the_thought_and_begins_the_answer_is_shared_out(glued: str, answer: str) -> None:
+    class Gluing(FakeTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+            return super().encode(text.replace(glued, "\ue000"))
+
+        def decode(self, token_ids: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:
+            return super().decode(token_ids, skip_special_tokens).replace("\ue000", glued)
+
+    backend = FakeBackend.from_answers(["<why>a</why" + glued + answer.removeprefix("{")])
+    backend.tokenizer = Gluing()
+    template = ChatTemplateOptions(enable_thinking=True, thinking_marks=("<why>", "</why>"))
+    [result] = Engine(backend, chat_template=template, on_notice=lambda notice: None).generate_text_batch([ask("x")], GenerationOptions())
+    assert (result.thinking.text, result.answer) == ("a", answer)
+
+
 @pytest.mark.parametrize("marks", [("<think>",), ("<think>", ""), ("a", 3)], ids=str)
 def test_marks_must_be_two_texts(marks: Any) -> None:
     with pytest.raises(ContractValueError, match="must be two texts such as"):
