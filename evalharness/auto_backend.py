@@ -23,7 +23,7 @@ from evalharness.devices import installed_cards, visible_cards
 from evalharness.errors import CheckpointError
 from evalharness.probing import Probed, probe_backend, weights_folder
 
-__all__ = ["Chosen", "choose_backend", "choose_backends"]
+__all__ = ["Chosen", "architecture_of", "choose_backend", "choose_backends"]
 
 _LIBRARIES = {"vllm": "vllm", "hf": "transformers"}
 _BLIND = "it was built without CUDA, or sees no GPU"
@@ -108,11 +108,12 @@ def _problem(name: str, info: CheckpointInfo | None, probed: Probed) -> str | No
 
 def _reason(name: str, info: CheckpointInfo | None, where: str, probed: Probed, passed_over: Mapping[str, str]) -> str:
     library = f"{_LIBRARIES[name]} {probed.facts.get(_LIBRARIES[name], '')}"
-    runs = f"{where}, and {library} {'works' if info is None else f'runs {_architecture(info)}'}"
+    runs = f"{where}, and {library} {'works' if info is None else f'runs {architecture_of(info)}'}"
     return "; ".join([runs, *(f"not {other}: {problem}" for other, problem in passed_over.items() if other != name)])
 
 
-def _architecture(info: CheckpointInfo) -> str:
+def architecture_of(info: CheckpointInfo) -> str:
+    """Return the classes that config.json names, else the kind of model; of a GGUF file its family."""
     gguf_file = gguf_file_of(weights_folder(info))
     if gguf_file is not None:
         return f"GGUF files of {read_gguf(gguf_file).architecture}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -14,11 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from evalharness.auto_backend import choose_backends
+from evalharness.auto_backend import architecture_of, choose_backends
 from evalharness.backend_wishes import Wishes, wishes_of
 from evalharness.backends import AUTO, known_backends
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint
 from evalharness.checkpoint_discovery import find_models, training_facts
+from evalharness.checkpoint_gguf import gguf_file_of
 from evalharness.checkpoint_weights import find_weights, read_head, tensors_of
 from evalharness.config import RunConfig, resolve
 from evalharness.devices import MASK, installed_cards, visible_cards
@@ -136,11 +136,13 @@ def _inspected(patterns: Sequence[str], root: Path, run: RunConfig | None) -> It
 def _described(info: CheckpointInfo, path: Path) -> Check:
     """Return what a checkpoint is: architecture, size, type of weights, step, adapter and base, template."""
     base = path if info.base is None else info.base.path
-    config = json.loads((base / "config.json").read_bytes())
-    parts = [f"{', '.join(config.get('architectures') or [config.get('model_type', '?')])} ({info.variant})"]
+    parts = [f"{architecture_of(info)} ({info.variant})"]
     if info.adapter is not None:
         parts.insert(0, f"LoRA adapter of {base}")
-    parts += _weights(base)
+    if info.quantization is not None:
+        parts.append(" ".join(str(info.quantization[name]) for name in ("method", "format") if info.quantization.get(name)))
+    gguf_file = gguf_file_of(base)
+    parts += _weights(base) if gguf_file is None else [f"{gguf_file.stat().st_size / 1e6:,.1f} MB"]
     training = training_facts(path) or {}
     parts += [f"step {training['step']}"] if training.get("step") is not None else []
     parts.append(f"fingerprint {info.fingerprint[:12]}")

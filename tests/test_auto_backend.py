@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from evalharness.auto_backend import Chosen, choose_backends
 from evalharness.backend_wishes import Wishes, possible_backends, wishes_of
-from evalharness.backends.probe import _gguf_refusal
+from evalharness.backends.probe import _check_quantization, _gguf_refusal
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint
 from evalharness.config_checks import check_combinations
 from evalharness.contracts import ModelLoadConfig
@@ -110,7 +111,7 @@ def gguf(path: Path, architecture: str) -> Path:
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
 
-    values = {"general.architecture": architecture, "tokenizer.ggml.model": "gpt2"}
+    values = {"general.architecture": architecture, "tokenizer.ggml.model": "gpt2", "tokenizer.chat_template": "{{ messages }}"}
     body = b"".join(text(name) + struct.pack("<I", 8) + text(value) for name, value in values.items())
     tensor = text("w") + struct.pack("<IQIQ", 1, 1, 0, 0)
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, len(values)) + body + tensor + b"\0" * 64)
@@ -138,6 +139,15 @@ def test_a_gguf_file_is_for_transformers_though_there_is_a_gpu(tmp_path: Path) -
 def test_transformers_knows_some_gguf_files(tmp_path: Path, architecture: str, refusal: str | None) -> None:
     found = _gguf_refusal(gguf(tmp_path / "m.gguf", architecture), "5")
     assert found is None if refusal is None else (found or "").startswith(refusal)
+
+
+@pytest.mark.skipif(find_spec("gptqmodel") is not None, reason="is about what is not installed")
+def test_quantised_weights_whose_package_is_missing_are_refused_by_transformers() -> None:
+    from evalharness.backends.hf_transformers import transformers
+
+    _check_quantization(transformers.LlamaConfig())
+    with pytest.raises(ImportError, match="requires gptqmodel"):
+        _check_quantization(transformers.LlamaConfig(quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128}))
 
 
 def test_an_adapter_is_judged_by_its_base(tmp_path: Path, info: CheckpointInfo) -> None:

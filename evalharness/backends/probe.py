@@ -66,10 +66,20 @@ def _probe_hf() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
         if gguf_file is not None:
             return _gguf_refusal(gguf_file, transformers.__version__)
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        _check_quantization(config)
         missing = [name for name in config.architectures or () if not hasattr(transformers, name)]
         return f"transformers {transformers.__version__} has no {missing[0]}; install a newer one" if missing else None
 
     return {**facts, "transformers": transformers.__version__}, why_not
+
+
+def _check_quantization(config: Any) -> None:
+    """Raise what transformers would raise for quantised weights whose packages, or whose GPU, are not here."""
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    declared = getattr(config, "quantization_config", None) or getattr(config.get_text_config(), "quantization_config", None)
+    if declared is not None and AutoHfQuantizer.supports_quant_method(declared):
+        AutoHfQuantizer.from_config(declared, pre_quantized=True).validate_environment(device_map=None, weights_only=True)
 
 
 def _gguf_refusal(path: Path, version: str) -> str | None:

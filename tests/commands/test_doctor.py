@@ -12,6 +12,7 @@ from evalharness.cli import main
 from evalharness.diagnosis import diagnose
 from evalharness.exit_codes import NOT_PASSED, REFUSED
 from evalharness.probing import _MARK
+from tests.test_auto_backend import gguf
 from tests.test_checkpoint import GOOD, write
 
 
@@ -47,6 +48,11 @@ def test_a_checkpoint_is_described(capsys: pytest.CaptureFixture[str], tiny_vlm_
     assert text.startswith("Qwen3VLForConditionalGeneration (vlm); ")
     for part in (" parameters in F32", " MB in 1 file", "fingerprint ", "chat template"):
         assert part in text
+
+
+def test_a_gguf_file_is_described(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = gguf(tmp_path / "m.gguf", "llama")
+    assert checks(capsys, str(path))[str(path)]["text"].startswith("GGUF files of llama (text); gguf F32; 0.0 MB; fingerprint ")
 
 
 def test_the_shipped_adapter_names_its_base(capsys: pytest.CaptureFixture[str]) -> None:
