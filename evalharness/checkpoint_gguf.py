@@ -7,6 +7,7 @@ makes numpy arrays of every word of the vocabulary: 7 s for 49,152 of them, and 
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections import Counter
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ _WHOLE_FILE_BYTES = 16 * 1024 * 1024
 _NUM_BLOCKS, _BLOCK_BYTES = 256, 4096
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _TEXT, _ARRAY = 8, 9
+_MAX_DEPTH = 8  # of lists in lists; no converter writes any
 _KEPT_ARRAY = 64  # items; longer lists are vocabularies and merges
 _TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K"} | {
     14: "Q6_K",
@@ -51,7 +53,7 @@ class GgufFile:
     def end_ids(self) -> tuple[int, ...]:
         """The ids that end a text or a turn."""
         found = (self.values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
-        return tuple(dict.fromkeys(token_id for token_id in found if isinstance(token_id, int)))
+        return tuple(dict.fromkeys(token_id for token_id in found if type(token_id) is int))
 
     @property
     def has_chat_template(self) -> bool:
@@ -112,7 +114,8 @@ def read_gguf(path: Path) -> GgufFile:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"the head of {path} is damaged ({type(error).__name__}: {error}); copy the file again") from error
-    if found.values.get("split.count", 1) > 1:
+    num_parts = found.values.get("split.count", 1)
+    if not isinstance(num_parts, int) or num_parts > 1:
         raise CheckpointError(f"{path} is one part of several; join them with llama.cpp's llama-gguf-split --merge")
     if found.architecture == "clip":
         raise CheckpointError(f"{path} holds the eyes of a vision model alone, without the model; GGUF checkpoints take text only here")
@@ -160,13 +163,12 @@ def _number(file: BinaryIO, kind: int) -> Any:
 
 def _text(file: BinaryIO) -> str:
     length = _checked(_number(file, 10))
-    content = file.read(length)
-    if len(content) != length:
+    if length > os.fstat(file.fileno()).st_size - file.tell():  # before it is read: memory would be taken for all of it
         raise ValueError("it ends within a text")
-    return content.decode("utf-8", "replace")
+    return file.read(length).decode("utf-8", "replace")
 
 
-def _value(file: BinaryIO, kind: int) -> Any:
+def _value(file: BinaryIO, kind: int, depth: int = 0) -> Any:
     """Return a value, None for a list that is too long to be kept."""
     if kind == _TEXT:
         return _text(file)
@@ -174,7 +176,9 @@ def _value(file: BinaryIO, kind: int) -> Any:
         return _number(file, kind)
     inner, length = _number(file, 4), _checked(_number(file, 10))
     if length <= _KEPT_ARRAY or inner == _ARRAY:
-        return [_value(file, inner) for _ in range(length)]
+        if depth >= _MAX_DEPTH:
+            raise ValueError(f"lists nested more than {_MAX_DEPTH} deep")
+        return [_value(file, inner, depth + 1) for _ in range(length)]
     if inner == _TEXT:
         for _ in range(length):
             file.seek(_checked(_number(file, 10)), 1)

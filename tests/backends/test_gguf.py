@@ -101,6 +101,11 @@ def test_a_gguf_is_never_swapped_in(pair: tuple[Path, Path]) -> None:
 
 def changed(content: bytes, what: str) -> bytes:
     """Return the file's bytes, damaged in one way."""
+
+    def with_first(name: bytes, value: bytes) -> bytes:
+        (num_values,) = struct.unpack("<Q", content[16:24])
+        return content[:16] + struct.pack("<QQ", num_values + 1, len(name)) + name + value + content[24:]
+
     return {
         "empty": b"",
         "other": b"PK\x03\x04" + content[4:],
@@ -110,6 +115,9 @@ def changed(content: bytes, what: str) -> bytes:
         "half": content[: len(content) // 2],
         "head": content[:500],
         "length": content[:24] + b"\xff" * 8 + content[32:],
+        "text": content[:24] + struct.pack("<Q", 2**32) + content[32:],
+        "deep": with_first(b"x", struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000 + struct.pack("<IQ", 4, 0)),
+        "parts": with_first(b"split.count", struct.pack("<IQ", 8, 1) + b"a"),
         "none": content[:8] + struct.pack("<QQ", 0, 0),
     }[what]
 
@@ -125,6 +133,9 @@ def changed(content: bytes, what: str) -> bytes:
         ("half", "its head speaks of more; it was copied or written only in part"),
         ("head", r"the head of .* is damaged"),
         ("length", r"the head of .* is damaged \(ValueError: a length of"),
+        ("text", r"is damaged \(ValueError: it ends within a text\)"),
+        ("deep", r"is damaged \(ValueError: lists nested more than 8 deep\)"),
+        ("parts", "is one part of several"),
         ("none", "holds no weights"),
     ],
 )
