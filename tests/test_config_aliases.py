@@ -28,6 +28,7 @@ ENGINE, ADDRESS = "--inference-engine", "--inference-url"
         pytest.param([ENGINE, "vllm"], "vllm", "vllm", id="vllm-in-process"),
         pytest.param([ENGINE, "vllm", ADDRESS, URL], "openai", "vllm", id="vllm-served"),
         pytest.param([ENGINE, "vllm", "--base-url", URL], "openai", "vllm", id="vllm-served-own-name-of-the-address"),
+        pytest.param([ENGINE, "max"], "max", "vllm", id="max-in-process"),
         pytest.param([ENGINE, "max", ADDRESS, URL], "openai", "max", id="max-served"),
         pytest.param([ENGINE, "sglang"], "openai", "sglang", id="sglang-is-always-a-server"),
         pytest.param([ENGINE, "trtllm"], "openai", "trtllm", id="trtllm"),
