@@ -14,6 +14,7 @@ from evalharness.backends.max_seeds import max_seed
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
 from evalharness.backends.openai_payload import check_plan, completion_body, completion_of
 from evalharness.errors import BackendError, ConfigError, UnsupportedOption
+from evalharness.structured_output import StructuredOutput
 from tests.backends.plans import PLAN
 
 PROMPT = Prompt(4, "abc", (1, 2, 3), 3, PLAN)
@@ -213,3 +214,28 @@ def test_an_end_at_a_stop_string_is_told_from_one_at_the_end_token() -> None:
     assert TOKENIZER.decode(list(got.token_ids)) == "The brow"
     ended = read(choice(text="The b", token_ids=None, finish_reason="stop", stop_reason=None), plan=plan)
     assert (ended.stopped_by, ended.token_ids[-1]) == ("id", 2)
+
+
+STRUCTURES = {
+    "choice": (StructuredOutput(choice=("a", "b")), {"structured_outputs": {"choice": ["a", "b"]}}, None),
+    "regex": (StructuredOutput(regex="a+"), {"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
+    "json_schema": (
+        StructuredOutput(json_schema={"type": "object"}),
+        {"structured_outputs": {"json": {"type": "object"}}},
+        {"json_schema": '{"type": "object"}'},
+    ),
+    "grammar": (StructuredOutput(grammar="root ::= [a]"), {"structured_outputs": {"grammar": "root ::= [a]"}}, {"ebnf": "root ::= [a]"}),
+}
+
+
+@pytest.mark.parametrize(("structured", "for_vllm", "for_sglang"), STRUCTURES.values(), ids=STRUCTURES)
+def test_a_structure_is_sent_in_each_servers_way(
+    structured: StructuredOutput, for_vllm: dict[str, object], for_sglang: dict[str, object] | None
+) -> None:
+    plan = replace(PLAN, structured=structured)
+    assert for_vllm.items() <= body("vllm", plan).items()
+    if for_sglang is None:
+        assert structured.kind not in FLAVOURS["sglang"].structures
+    else:
+        assert for_sglang.items() <= body("sglang", plan).items()
+    assert all(structured.kind not in FLAVOURS[name].structures for name in ("openai", "max", "mlx", "trtllm"))
