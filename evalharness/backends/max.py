@@ -46,7 +46,12 @@ class MaxBackend:
         self._max_prefill_tokens = loaded.max_prefill_tokens
         self._page_size = int(pipeline.kv_manager.params.page_size)
         self._num_pages = int(pipeline.kv_manager.block_count().total)
-        self.capabilities = Capabilities(supports_token_watchers=True, extra_options=frozenset(EXTRA_OPTIONS), vocab_size=self._vocab_size)
+        self.capabilities = Capabilities(
+            supports_entropies=True,
+            supports_token_watchers=True,
+            extra_options=frozenset(EXTRA_OPTIONS),
+            vocab_size=self._vocab_size,
+        )
         self._load_s = time.perf_counter() - started
 
     def check_plan(self, plan: SamplingPlan) -> None:

@@ -85,10 +85,12 @@ class _RawScores:
     def __call__(self, inputs: Any) -> None:
         self._scores = np.array(inputs.logits[-1, :].to_numpy(), dtype=np.float64)
 
-    def logprob(self, token_id: int) -> float:
-        """Return the raw log-probability, natural log, of a token at the place that was looked at last."""
+    def logprob_and_entropy(self, token_id: int) -> tuple[float, float]:
+        """Return the raw log-probability of a token at the place that was looked at last, and the entropy there; natural log."""
         shifted = self._scores - self._scores.max()
-        return float(shifted[token_id] - np.log(np.exp(shifted).sum()))
+        logprobs = shifted - np.log(np.exp(shifted).sum())
+        possible = logprobs[np.isfinite(logprobs)]
+        return float(logprobs[token_id]), float(-(np.exp(possible) * possible).sum())
 
 
 class MaxRow:
@@ -99,7 +101,7 @@ class MaxRow:
 
         plan = prompt.plan
         params = sampling_params(plan, vocab_size=vocab_size)
-        self._scores = _RawScores() if plan.logprobs else None
+        self._scores = _RawScores() if plan.logprobs or plan.entropies else None
         if self._scores is not None:
             params.logits_processors = [self._scores]
         self.prompt = prompt
@@ -115,6 +117,7 @@ class MaxRow:
         self._watchers = RowWatchers(watching, tokenizer, plan.stop_token_ids) if watching else None
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
+        self._entropies: list[float] = []
 
     @property
     def num_tokens(self) -> int:
@@ -128,7 +131,9 @@ class MaxRow:
         token_id = int(output.tokens[0])
         self._token_ids.append(token_id)
         if self._scores is not None:
-            self._logprobs.append(self._scores.logprob(token_id))
+            logprob, entropy = self._scores.logprob_and_entropy(token_id)
+            self._logprobs.append(logprob)
+            self._entropies.append(entropy)
         by_string = self._strings is not None and self._strings.push(token_id)
         by_plugin = self._watchers.push(token_id) if self._watchers is not None else None
         if token_id in self._stop_ids:
@@ -152,6 +157,7 @@ class MaxRow:
             token_ids=tuple(self._token_ids),
             num_prompt_tokens=len(self.prompt.token_ids),
             stopped_by=stopped_by,
-            logprobs=tuple(self._logprobs) if self._scores is not None else None,
+            logprobs=tuple(self._logprobs) if self.prompt.plan.logprobs else None,
+            entropies=tuple(self._entropies) if self.prompt.plan.entropies else None,
             stop_name=stop_name,
         )

@@ -155,11 +155,12 @@ def test_greedy_results_are_those_of_hf(engine: Engine, hf_engine: Engine, optio
     assert [replace(result, backend="") for result in mine] == [replace(result, backend="") for result in theirs]
 
 
-def test_logprobs_are_those_of_hf_whatever_changes_the_choice(engine: Engine, hf_engine: Engine) -> None:
+def test_logprobs_and_entropies_are_those_of_hf_whatever_changes_the_choice(engine: Engine, hf_engine: Engine) -> None:
     for options in (FREE, replace(FREE, repetition_penalty=1.3)):
-        mine, theirs = (generate(one, ASKED, replace(options, logprobs=True)) for one in (engine, hf_engine))
+        mine, theirs = (generate(one, ASKED, replace(options, logprobs=True, entropies=True)) for one in (engine, hf_engine))
         for one, other in zip(mine, theirs, strict=True):
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+            assert one.entropies == pytest.approx(other.entropies, abs=1e-4)
 
 
 @pytest.mark.parametrize("option", ["presence_penalty", "frequency_penalty"])
