@@ -10,7 +10,7 @@ import pytest
 from evalharness import engine_building
 from evalharness.backends.fake import FakeBackend
 from evalharness.config import RunConfig, resolve
-from evalharness.contracts import ModelLoadConfig, VllmEngineOptions
+from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions
 from evalharness.engine_building import build_engine
 from evalharness.errors import CheckpointError
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint, open_engine
@@ -191,3 +191,16 @@ def test_what_is_said_of_checkpoints_that_are_not_there_is_named(scripts: Path) 
         f"--base-model {scripts / 'ckpt'} is not used: no checkpoint of this run is an adapter",
         "--coordinates base-*=unit fits no checkpoint of this run: ckpt",
     ]
+
+
+def test_thinking_and_its_marks_reach_the_engine(tmp_path: Path) -> None:
+    (tmp_path / "answers.jsonl").write_text('{"text": "<thought>2 and 2</thought>4"}\n')
+    run = config(tmp_path, str(tmp_path / "answers.jsonl"), backend=["fake"], thinking=True, thinking_marks="<thought>,</thought>")
+    told: list[str] = []
+    with open_engine(engine_specs(run, tmp_path)[0], run, told.append) as engine:
+        (result,) = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "?"}])], GenerationOptions())
+        assert engine.describe()["enable_thinking"] is True
+    assert (result.answer, told) == (
+        "4",
+        ["thinking was asked for, but the chat template does not know enable_thinking: the prompts are as without it"],
+    )
