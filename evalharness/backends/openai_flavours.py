@@ -86,7 +86,7 @@ _MAX_ADAPTERS = AdapterWay(
     "/v1/unload_lora_adapter",
     model="{name}",
     is_listed=True,
-    hint="is it started with --enable-lora and a --max-lora-rank as large?",
+    hint="is it started with --enable-lora --prefer-module-v3 --no-enable-prefix-caching and a --max-lora-rank as large?",
 )
 
 # Penalties and min_tokens do nothing, without a word, on a server that is not started for them; logit_bias does nothing on any.
