@@ -7,6 +7,7 @@ its own and is told of its own tokens alone.
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,14 +21,16 @@ from evalharness.thinking import ThinkingRow
 
 __all__ = ["Grammars", "HeldToGrammar", "HeldToThinkingBudget"]
 
+_MOST_KEPT = 256  # an eval may have a schema for each case, and with a large vocabulary a grammar takes megabytes
+
 
 class Grammars:
-    """Compiled grammars of one tokenizer, each made once; `vocab_size`: how many scores the model gives."""
+    """Compiled grammars of one tokenizer, the last that were asked for kept; `vocab_size`: how many scores the model gives."""
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._compiler: Any = None
-        self._compiled: dict[StructuredOutput, Any] = {}
+        self._compiled: OrderedDict[StructuredOutput, Any] = OrderedDict()
 
     def check(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` for a structure that is none, `UnsupportedOption` for one that could not be held."""
@@ -45,9 +48,11 @@ class Grammars:
 
     def compiled(self, structured: StructuredOutput) -> Any:
         """Return xgrammar's grammar."""
-        if structured not in self._compiled:
-            self._compiled[structured] = self._compile(structured)
-        return self._compiled[structured]
+        found = self._compiled.pop(structured, None)
+        self._compiled[structured] = found = self._compile(structured) if found is None else found
+        if len(self._compiled) > _MOST_KEPT:
+            self._compiled.popitem(last=False)
+        return found
 
     def _compile(self, structured: StructuredOutput) -> Any:
         if unheld := list(unheld_keywords(structured.json_schema)):
@@ -78,7 +83,7 @@ def _compiler(tokenizer: Any, vocab_size: int) -> Any:
             f"structured output on backend 'hf' needs xgrammar ({error}); pip install 'evalharness[structured]'"
         ) from error
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocab_size)
-    return xgrammar.GrammarCompiler(info, max_threads=min(8, torch.get_num_threads()))
+    return xgrammar.GrammarCompiler(info, max_threads=min(8, torch.get_num_threads()), cache_enabled=False)
 
 
 class HeldToGrammar(transformers.LogitsProcessor):

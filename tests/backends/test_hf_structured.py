@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.backends import hf_structured
 from evalharness.backends.base import SamplingPlan
 from evalharness.errors import ConfigError, MissingDependency, UnsupportedOption
 from evalharness.structured_output import StructuredOutput
@@ -84,6 +85,17 @@ def test_what_is_no_grammar_is_told_without_the_line_of_the_librarys_source(back
 def test_a_grammar_is_compiled_once(backend: Any) -> None:
     grammars = backend._grammars
     assert grammars.compiled(REGEX) is grammars.compiled(StructuredOutput(regex=REGEX.regex))
+
+
+def test_only_the_grammars_that_were_asked_for_last_are_kept(tiny_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf_structured, "_MOST_KEPT", 2)
+    grammars = hf_structured.Grammars(tiny_tokenizer, len(tiny_tokenizer))
+    first, second, third = (StructuredOutput(choice=(text,)) for text in "abc")
+    made = [grammars.compiled(each) for each in (first, second)]
+    assert grammars.compiled(first) is made[0]
+    grammars.compiled(third)
+    assert grammars.compiled(first) is made[0]
+    assert grammars.compiled(second) is not made[1]
 
 
 def test_without_xgrammar_the_command_that_installs_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
