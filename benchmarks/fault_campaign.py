@@ -102,9 +102,12 @@ class Campaign:
     def _kill(self, process: subprocess.Popen[str], moment_s: float) -> bool:
         if self.victim == "engine":
             wait_until(lambda: process.poll() is not None or engines_of(process.pid))
+            if process.poll() is not None:
+                return False  # nothing was left to generate
         deadline = time.monotonic() + moment_s
         wait_until(lambda: process.poll() is not None or time.monotonic() > deadline)
-        if process.poll() is not None:
+        if process.poll() is not None:  # a machine that others use is slower at times; nothing there to kill yet says nothing
+            self.span_s = min(self.span_s, moment_s * 0.8)
             return False
         if self.victim == "controller":
             os.kill(process.pid, signal.SIGKILL)
@@ -138,10 +141,7 @@ class Campaign:
         run_id, begun, num_kills = f"r{self.tally.num_runs}", False, 0
         while True:
             moment_s = self.draw.uniform(0.0, self.span_s) if num_kills < most else None
-            began = time.monotonic()
             run, killed = self.session(run_id, not begun, moment_s)
-            if moment_s is not None and not killed:  # a machine that others use is slower at times
-                self.span_s = min(self.span_s, max(moment_s, 0.5 * (time.monotonic() - began)) * 0.8)
             if killed and moment_s is not None:
                 num_kills += 1
                 self.tally.moments.append(round(moment_s, 2))
