@@ -21,6 +21,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from tests.pytest_plugin.killing import CONFTEST, content, engines_of, generations, workers_of
 from tests.pytest_plugin.project import HEADER, Project, Run
 
@@ -100,30 +102,33 @@ class Campaign:
         return Run(process.returncode, output, 0.0, self.project.root, run_id), killed
 
     def _kill(self, process: subprocess.Popen[str], moment_s: float) -> bool:
-        if self.victim == "engine":
-            wait_until(lambda: process.poll() is not None or engines_of(process.pid))
+        if self.victim != "controller":
+            wait_until(lambda: process.poll() is not None or self._victims(process))
             if process.poll() is not None:
                 return False  # nothing was left to generate
         deadline = time.monotonic() + moment_s
         wait_until(lambda: process.poll() is not None or time.monotonic() > deadline)
-        if process.poll() is not None:  # a machine that others use is slower at times; nothing there to kill yet says nothing
+        if process.poll() is not None:  # a machine that others use is slower at times
             self.span_s = min(self.span_s, moment_s * 0.8)
             return False
         if self.victim == "controller":
             os.kill(process.pid, signal.SIGKILL)
             return True
-        found = engines_of(process.pid) if self.victim == "engine" else workers_of(process.pid)
+        found = self._victims(process)
         if found:
             self.draw.choice(found).kill()
         return bool(found)
 
+    def _victims(self, process: subprocess.Popen[str]) -> list[psutil.Process]:
+        return engines_of(process.pid) if self.victim == "engine" else workers_of(process.pid)
+
     def calm(self) -> Run:
-        """Return the undisturbed run, and note how long it took, or how long its engine was there."""
-        began, engine_at = time.monotonic(), None
+        """Return the undisturbed run, and note how long it took, or how long workers or an engine were there to be killed."""
+        began, victim_at = time.monotonic(), None
         with self.project.start("--run-id", "calm", *self.options, *self.mode(), backend=self.backend) as process:
             while process.poll() is None:
-                if engine_at is None and (self.victim != "engine" or engines_of(process.pid)):
-                    engine_at = time.monotonic()
+                if victim_at is None and self.victim != "controller" and self._victims(process):
+                    victim_at = time.monotonic()
                 time.sleep(0.05)
                 if process.poll() is None and time.monotonic() - began > SESSION_TIMEOUT_S:
                     raise RuntimeError("the undisturbed run does not end")
@@ -132,7 +137,7 @@ class Campaign:
         run = Run(process.returncode, output, 0.0, self.project.root, "calm")
         if run.exit_code != 0:
             raise RuntimeError(f"the undisturbed run failed:\n{output[-3000:]}")
-        self.span_s = time.monotonic() - (engine_at or began)
+        self.span_s = time.monotonic() - (victim_at or began)
         return run
 
     def disturb(self, calm: Run, most: int) -> None:
