@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -34,6 +34,9 @@ from evalharness.engine_building import build_engine
 from evalharness.errors import UnsupportedOption
 from tests.backends.max_models import IS_INSTALLED, WHY_NOT, TextReference
 from tests.contract.asking import FREE, TEXTS, ask, generate
+
+if TYPE_CHECKING:
+    from evalharness.backends.max import MaxBackend
 
 pytestmark = pytest.mark.skipif(not IS_INSTALLED, reason=WHY_NOT)
 
@@ -130,6 +133,11 @@ def test_a_seed_gives_the_same_again(served: Engine, seed: int) -> None:
     first, second = (generate(served, ASKED, replace(SEEDED, seed=seed)) for _ in range(2))
     assert first == second
     assert {result.seed for result in first} == {seed}
+
+
+def test_a_seed_draws_what_it_draws_in_this_process(served: Engine, max_text_backend: MaxBackend) -> None:
+    here, there = (generate(engine, ASKED, SEEDED) for engine in (Engine(max_text_backend), served))
+    assert [replace(result, backend="") for result in here] == [replace(result, backend="") for result in there]
 
 
 def test_another_seed_gives_another_text(served: Engine) -> None:
