@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalharness.config_aliases import ENGINES
+from evalharness.contract_checks import check_sequence, check_text
 from evalharness.contracts import GenerationOptions, GenerationResult, ModelLoadConfig, TextGenerationRequest, TokenGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
 from evalharness.live_weights import WatchedBackend
 from evalharness.response_cache import ResponseCache
 from evalharness.scoring import ResponseLogits, ResponseScores
+from evalharness.scoring_prompts import bare_prompt
 from evalharness.tool_calls import Tool, ToolAnswer, ToolCall, parse_tool_calls, read_tools
 
 __all__ = ["InferenceModule", "InferenceResult", "create_inference_module"]
@@ -32,13 +34,13 @@ __all__ = ["InferenceModule", "InferenceResult", "create_inference_module"]
 class InferenceResult:
     """What was generated, flat: the samples of the first prompt, then those of the second.
 
-    `logprobs`: a list per sample where asked for, raw. `logits`: raw ones of the generated tokens, padded, with their mask.
-    `metadata`: of each sample its finish reason, seed, number of tokens, weight version and more, as plain JSON.
+    `logprobs`: a list per sample where asked for, raw; None in place of one that has none. `logits`: raw ones of the generated tokens,
+    padded, with their mask. `metadata`: of each sample its finish reason, seed, number of tokens, weight version and more, as plain JSON.
     """
 
     texts: list[str]
     token_ids: list[list[int]]
-    logprobs: list[list[float | None]] | None
+    logprobs: list[list[float | None] | None] | None
     logits: ResponseLogits | None
     metadata: list[dict[str, Any]]
 
@@ -96,11 +98,10 @@ class InferenceModule:
     ) -> InferenceResult:
         """Return what the model writes on from each prompt, as it is: no chat template, but what its tokenizer puts before texts.
 
-        `options`: more of `GenerationOptions`, as plain data (`seed`, `top_k`, `stop`). Temperature 0 is greedy and gives one sequence.
-        Raises as `Engine.generate_samples` and, for logits, `Engine.get_logits`.
+        `options`: more of `GenerationOptions`, as plain data (`seed`, `top_k`, `stop`: texts that end it). Temperature 0 is greedy and
+        gives one sequence. Raises as `Engine.generate_samples` and, for logits, `Engine.get_logits`.
         """
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        requests = [TokenGenerationRequest(self.engine.tokenizer.encode(text, add_special_tokens=True)) for text in texts]
+        requests = [TokenGenerationRequest(bare_prompt(text, self.engine.tokenizer)[1]) for text in _texts(prompts)]
         asked = _options(max_new_tokens, temperature, top_p, return_logprobs, options)
         self._use_cache(use_cache)
         groups = self.engine.generate_samples(requests, asked, num_return_sequences)
@@ -133,8 +134,7 @@ class InferenceModule:
         `parse_tool_calls` has the others, too, each with its error. Answers with tools are never taken from the cache.
         """
         tools = read_tools([_whole_schema(tool) for tool in available_tools or ()])
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        requests = [TextGenerationRequest([{"role": "user", "content": text}], tools) for text in texts]
+        requests = [TextGenerationRequest([{"role": "user", "content": text}], tools) for text in _texts(prompts)]
         self._use_cache(False)
         results = self.engine.generate_text_batch(requests, _options(max_new_tokens, temperature, top_p, False, options))
         calls = [list(self.parse_tool_calls(one.raw_text, tools, one.finish_reason).executable) for one in results]
@@ -162,8 +162,19 @@ def create_inference_module(model_name: str, backend: str = "auto", **options: A
     return InferenceModule(model_name, backend, **options)
 
 
+def _texts(prompts: str | Sequence[str]) -> list[str]:
+    texts = [prompts] if isinstance(prompts, str) else prompts
+    check_sequence("prompts", texts, "texts")
+    for number, text in enumerate(texts):
+        check_text(f"prompts[{number}]", text)
+    return list(texts)
+
+
 def _options(max_new_tokens: int, temperature: float, top_p: float, logprobs: bool, more: Mapping[str, Any]) -> GenerationOptions:
     named = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "logprobs": logprobs}
+    stop = more.get("stop")
+    if isinstance(stop, (str, list, tuple)):
+        more = {**more, "stop": {"stop": [stop] if isinstance(stop, str) else stop}}
     return GenerationOptions.from_mapping({**named, **more})
 
 
@@ -196,7 +207,7 @@ def _result(results: Sequence[GenerationResult], logprobs: bool, logits: Respons
     return InferenceResult(
         [one.text for one in results],
         [list(one.token_ids) for one in results],
-        [list(one.logprobs or ()) for one in results] if logprobs else None,
+        [None if one.logprobs is None else list(one.logprobs) for one in results] if logprobs else None,
         logits,
         metadata,
     )

@@ -133,7 +133,8 @@ class LiveWeights:
     def weights_were_changed(self) -> bool:
         """Whether the weights are others than those of the start, or of the last swap."""
         with self._lock:
-            return self._num_changes > 0 or self._look_at_stamp() != self._stamp
+            self._notice_change()
+            return self._num_changes > 0
 
     def reload_weights(self, path: str, *, adapter_path: str | None = None, weight_version: str | None = None) -> WeightReport:
         """Load a checkpoint of the same architecture from `path`, read anew even where it is the folder that was loaded before.
@@ -235,7 +236,8 @@ class LiveWeights:
         return self._backend.weight_stamp() if isinstance(self._backend, WatchedBackend) else None
 
     def _notice_change(self) -> None:
-        if self._look_at_stamp() != self._stamp:
+        stamp = self._look_at_stamp()
+        if stamp is not None and stamp != self._stamp:  # None: the backend is closed
             self._count_change(None)
 
     def _count_change(self, named: str | None) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from evalharness.backends.fake import FakeAnswer, FakeBackend
+from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.contracts import ModelLoadConfig
 from evalharness.engine import Engine
-from evalharness.errors import ConfigError
+from evalharness.errors import ConfigError, ContractTypeError, RequestError
 from evalharness.inference_module import InferenceModule, create_inference_module
 
 SEARCH = {"name": "search", "description": "Search the web", "parameters": {"query": "string"}}
@@ -44,6 +44,34 @@ def test_options_go_by_the_names_of_ours() -> None:
     seen = []
     module(lambda prompt: seen.append(prompt.plan) or "x").generate("a", max_new_tokens=3, temperature=0.5, top_p=0.8, top_k=4)
     assert (seen[0].max_new_tokens, seen[0].temperature, seen[0].top_p, seen[0].extra) == (3, 0.5, 0.8, (("top_k", 4),))
+
+
+def test_texts_that_end_an_answer_are_plain_data() -> None:
+    assert module(["one;two"]).generate("a", stop=[";"]).texts == module(["one;two"]).generate("a", stop=";").texts == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "error", "problem"),
+    [
+        (None, ContractTypeError, "prompts must be a sequence of texts, got None"),
+        (["a", b"b"], ContractTypeError, r"prompts\[1\] must be a str, got b'b'"),
+        ("\ud800", RequestError, "half of a surrogate pair"),
+    ],
+    ids=["none", "bytes", "surrogate"],
+)
+def test_what_is_no_text_is_refused(prompts: Any, error: type[Exception], problem: str) -> None:
+    with pytest.raises(error, match=problem):
+        module().generate(prompts)
+
+
+def test_a_prompt_has_no_end_token_whatever_the_tokenizer_adds() -> None:
+    class Ending(FakeTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+            return [*super().encode(text), *([self.eos_token_id] if add_special_tokens else [])]
+
+    backend = FakeBackend.from_answers(lambda prompt: prompt.text)
+    backend.tokenizer = Ending()
+    assert InferenceModule.on(Engine(backend)).generate("a").texts == ["a"]
 
 
 def test_29_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_cleared() -> None:

@@ -87,3 +87,19 @@ def test_a_mark_that_is_made_while_a_sync_runs_is_not_lost() -> None:
     sync = WeightSync(push)
     sync()
     assert sync.dirty
+
+
+def test_closing_an_engine_changes_no_weights() -> None:
+    class Watched(FakeBackend):
+        is_shared = False
+        stamp: int | None = 5
+
+        def weight_stamp(self) -> int | None:
+            return self.stamp
+
+        def close(self) -> None:
+            self.stamp = None
+
+    engine = Engine(Watched.from_answers(["answer"]))
+    engine.close()
+    assert (engine.weight_version, engine.weights_were_changed) == ("0", False)

@@ -132,9 +132,12 @@ class GivenWeights:
 def pair_tensors(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], place_of: Callable[[str], object]) -> GivenWeights:
     """Return the tensors by the model's names; `place_of` a name is equal where two names are one weight.
 
-    `ContractValueError` for shapes that differ, for two values of one weight, and for numbers of a kind that no load would make.
+    `ContractValueError` for shapes that differ, for two values of one weight, for numbers of a kind that no load would make, and where no
+    name means a weight.
     """
     pairing = pair_names({name: tuple(tensor.shape) for name, tensor in tensors.items()}, shapes)
+    if not pairing.pairs:
+        raise ContractValueError(f"none of the names means a weight of the model, such as {pairing.not_matched[0]!r}; is it another model?")
     held: dict[object, str] = {}
     kept: dict[str, Any] = {}
     tied = []

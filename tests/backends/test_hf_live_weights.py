@@ -274,6 +274,15 @@ def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: dict[
     assert answers(engine) == answers(start(folder))
 
 
+def test_tensors_of_which_none_is_meant_are_no_change_strict_or_not(engine: Engine) -> None:
+    import torch
+
+    for strict in (True, False):
+        with pytest.raises(ContractValueError, match="none of the names means a weight of the model, such as 'other.weight'"):
+            engine.sync_from_state_dict({"other.weight": torch.ones(2)}, strict=strict)
+    assert engine.weight_version == "0"
+
+
 def test_an_adapters_tensors_answer_as_its_folder(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
     first, second, scaled = (state_dict(made[name]) for name in ("lora-1", "lora-2", "lora-8"))
     report = engine.sync_from_state_dict(first, adapter_config=read_settings(made["lora-1"]))
