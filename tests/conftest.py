@@ -137,20 +137,18 @@ def hf_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[HfBackend]:
 
 
 @pytest.fixture(scope="session")
-def max_text_checkpoint(tiny_vlm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random Llama with the tokenizer, template and generation_config of the tiny Qwen3-VL."""
-    from tests.backends.max_models import make_text_checkpoint
+def max_text_checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama with the tokenizer, template and generation_config of the tiny Qwen3-VL; only where MAX is installed."""
+    from tests.backends.max_models import IS_INSTALLED, WHY_NOT, make_text_checkpoint
 
-    return make_text_checkpoint(tiny_vlm_checkpoint, tmp_path_factory.mktemp("checkpoints") / "tiny-llama")
+    if not IS_INSTALLED:
+        pytest.skip(WHY_NOT)
+    return make_text_checkpoint(request.getfixturevalue("tiny_vlm_checkpoint"), tmp_path_factory.mktemp("checkpoints") / "tiny-llama")
 
 
 @pytest.fixture(scope="session")
 def max_text_backend(max_text_checkpoint: Path) -> Iterator[MaxBackend]:
     """MAX with default options on that checkpoint; its first start on a machine compiles for minutes."""
-    from tests.backends.max_models import IS_INSTALLED, WHY_NOT
-
-    if not IS_INSTALLED:
-        pytest.skip(WHY_NOT)
     from evalharness.backends.max import MaxBackend
     from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
 
