@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +160,7 @@ class ServerAdapters:
         if self._own_folder is None:
             try:
                 self._own_folder = Path(tempfile.mkdtemp(prefix="evalharness-adapters-", dir=self._parent))
+                weakref.finalize(self, shutil.rmtree, self._own_folder, ignore_errors=True)  # of a script that closes nothing
                 self._own_folder.chmod(0o755)  # the server may run as somebody else
             except OSError as error:
                 raise ConfigError(f"copies of adapters cannot be put into {self._parent or tempfile.gettempdir()}: {error}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -220,15 +221,14 @@ class _GivenFile:
             whole = {**load_file(before.path), **whole}
         self.names: set[str] = set(whole)
         self._folder = Path(tempfile.mkdtemp(prefix="evalharness-weights-", dir=_room_for(whole.values())))
+        # A script that ends without closing its engine would leave gigabytes in shared memory, until the machine starts anew.
+        self.remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.path: str = str(self._folder / "given.safetensors")
         try:
             save_file(whole, self.path)
         except BaseException:
             self.remove()
             raise
-
-    def remove(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _room_for(tensors: Any) -> Path | None:

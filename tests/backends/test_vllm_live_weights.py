@@ -5,6 +5,7 @@ All tests share the session's engine, which has its own checkpoint back after ea
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import random
 import shutil
@@ -211,6 +212,19 @@ def test_files_of_a_trainers_tensors_do_not_stay(engine: Engine, made: dict[str,
     assert Path(given.path).is_file()
     engine.reload_weights(str(made["a"]))
     assert not Path(given.path).parent.exists()
+
+
+def test_files_of_an_engine_that_nobody_closes_go_with_it() -> None:
+    import torch
+
+    from evalharness.backends.vllm_live_weights import _GivenFile
+
+    file = _GivenFile({"a": torch.ones(2)}, None)
+    path = Path(file.path)
+    assert path.is_file()
+    del file
+    gc.collect()
+    assert not path.parent.exists()
 
 
 def test_a_cpu_has_no_sleep_mode(engine: Engine) -> None:
