@@ -15,6 +15,7 @@ from typing import Any
 from evalharness.errors import ContractTypeError, ContractValueError
 
 __all__ = [
+    "MAX_TOKEN_ID",
     "check_boolean",
     "check_instance",
     "check_integer",
@@ -23,6 +24,7 @@ __all__ = [
     "check_sequence",
     "check_temperature",
     "check_text",
+    "check_token_ids",
     "known_keys",
 ]
 
@@ -53,6 +55,16 @@ def _is_finite(value: float) -> bool:
 def check_integer(path: str, value: object, *, minimum: int | None = None, maximum: int | None = None, optional: bool = False) -> None:
     if not (optional and value is None):
         check_number(path, value, integer=True, minimum=minimum, maximum=maximum)
+
+
+MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; what is larger does not fit the engines' integers
+
+
+def check_token_ids(path: str, value: Sequence[Any]) -> None:
+    if set(map(type, value)) <= {int} and min(value, default=0) >= 0 and max(value, default=0) <= MAX_TOKEN_ID:
+        return  # prompts have thousands, and trainers give each once for every sample
+    for position, token_id in enumerate(value):
+        check_integer(f"{path}[{position}]", token_id, minimum=0, maximum=MAX_TOKEN_ID)
 
 
 _TEMPERATURES = (0.01, 2.0)  # vLLM raises what is lower without a word, and refuses, as servers do, what is higher

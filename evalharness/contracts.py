@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from evalharness.contract_checks import (
+    MAX_TOKEN_ID,
     check_boolean,
     check_instance,
     check_integer,
@@ -22,6 +23,7 @@ from evalharness.contract_checks import (
     check_sequence,
     check_temperature,
     check_text,
+    check_token_ids,
     known_keys,
 )
 from evalharness.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError, TemplateError
@@ -54,7 +56,6 @@ Variant: TypeAlias = Literal["vlm", "text"]
 
 _MAX_SEED = 2**63 - 1  # what every backend's generators take
 _MAX_COUNT = 2**31 - 1  # of tokens; no context is as long
-_MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; what is larger does not fit the engines' integers
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ class StopOptions:
             if not string:
                 raise ContractValueError(f"stop.stop[{position}] is empty; an empty stop string would end every text at once")
         check_sequence("stop.stop_token_ids", self.stop_token_ids, "ints")
-        for position, token_id in enumerate(self.stop_token_ids):
-            check_integer(f"stop.stop_token_ids[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
+        check_token_ids("stop.stop_token_ids", self.stop_token_ids)
         check_boolean("stop.include_in_text", self.include_in_text)
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
@@ -292,17 +292,16 @@ class GenerationOptions:
             check_instance("options.structured", self.structured, StructuredOutput)
         check_integer("options.max_thinking_tokens", self.max_thinking_tokens, minimum=0, maximum=_MAX_COUNT, optional=True)
         self._check_eos()
-        check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
+        check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=MAX_TOKEN_ID, optional=True)
         check_instance("options.decode", self.decode, DecodeOptions)
         self._check_extras()
 
     def _check_eos(self) -> None:
         if self.eos_token_id is None or isinstance(self.eos_token_id, int):
-            check_integer("options.eos_token_id", self.eos_token_id, minimum=0, maximum=_MAX_TOKEN_ID, optional=True)
+            check_integer("options.eos_token_id", self.eos_token_id, minimum=0, maximum=MAX_TOKEN_ID, optional=True)
             return
         check_sequence("options.eos_token_id", self.eos_token_id, "ints")
-        for position, token_id in enumerate(self.eos_token_id):
-            check_integer(f"options.eos_token_id[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
+        check_token_ids("options.eos_token_id", self.eos_token_id)
         object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
 
     def _check_extras(self) -> None:
@@ -470,8 +469,7 @@ class TokenGenerationRequest:
 
     def __post_init__(self) -> None:
         check_sequence("request.prompt_token_ids", self.prompt_token_ids, "ints")
-        for position, token_id in enumerate(self.prompt_token_ids):
-            check_integer(f"request.prompt_token_ids[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
+        check_token_ids("request.prompt_token_ids", self.prompt_token_ids)
         object.__setattr__(self, "prompt_token_ids", tuple(self.prompt_token_ids))
 
 

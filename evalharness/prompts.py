@@ -25,7 +25,7 @@ from evalharness.contracts import (
 from evalharness.errors import ConfigError, ImageError, PromptTooLong, RequestError
 from evalharness.generation_plugins import RequestType
 from evalharness.scoring import Chat, ScoringRequest, asked_chat
-from evalharness.scoring_prompts import bare_prompt, check_room, response_ids, text_ids
+from evalharness.scoring_prompts import bare_prompt, check_room, response_ids, text_ids, text_of_ids
 from evalharness.stop_policy import StopPlan, resolve_stops
 from evalharness.thinking import ThinkingBudget
 
@@ -141,8 +141,7 @@ class PromptBuilder:
         vocab_size = self._backend.capabilities.vocab_size or len(tokenizer)
         if max(ids) >= vocab_size:
             raise RequestError(f"the prompt has token id {max(ids)}; the vocabulary ends at {vocab_size - 1}")
-        known = [token_id for token_id in ids if token_id < len(tokenizer)]  # a model may have more, which mean nothing
-        text: str = tokenizer.decode(known, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = text_of_ids(ids, tokenizer)
         self._decoded = (request, text)
         return text
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from evalharness.contract_checks import check_boolean, check_integer, check_sequence
+from evalharness.contract_checks import check_boolean, check_sequence, check_token_ids
 from evalharness.contracts import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.errors import ContractTypeError
 
@@ -21,8 +21,6 @@ __all__ = ["Chat", "ResponseLogits", "ResponseScores", "ScoringRequest", "TokenI
 Chat: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 TokenIds: TypeAlias = "str | Sequence[int]"
 """A text, which the tokenizer makes ids of, or ids."""
-
-_MAX_TOKEN_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,7 @@ def _text_or_ids(path: str, value: TokenIds) -> str | tuple[int, ...]:
     if isinstance(value, str):
         return value
     check_sequence(path, value, "token ids, or a text")
-    for position, token_id in enumerate(value):
-        check_integer(f"{path}[{position}]", token_id, minimum=0, maximum=_MAX_TOKEN_ID)
+    check_token_ids(path, value)
     return tuple(value)
 
 

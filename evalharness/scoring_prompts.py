@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from evalharness.contracts import GenerationOptions
 from evalharness.errors import PromptTooLong, RequestError, UnsupportedOption
 from evalharness.scoring import ScoringRequest
 
-__all__ = ["bare_prompt", "check_options", "check_room", "response_ids", "text_ids"]
+__all__ = ["bare_prompt", "check_options", "check_room", "response_ids", "text_ids", "text_of_ids"]
 
 _WORD_SPACE = "\u2581"  # how SentencePiece's tokenizers write the space before a word
 
@@ -24,11 +25,17 @@ def text_ids(text: str, tokenizer: Any, what: str = "prompt") -> tuple[int, ...]
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
+def text_of_ids(ids: Sequence[int], tokenizer: Any) -> str:
+    """Return what the ids of a prompt decode to, special tokens and spaces as they are."""
+    size = len(tokenizer)
+    known = [token_id for token_id in ids if token_id < size]  # a model may have more, which mean nothing
+    return str(tokenizer.decode(known, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
 def bare_prompt(prompt: str | tuple[int, ...], tokenizer: Any) -> tuple[str, tuple[int, ...]]:
     """Return text and ids of a prompt that is no chat: a text begins as its tokenizer begins texts (BOS), once, and has no end token."""
     if not isinstance(prompt, str):
-        known = [token_id for token_id in prompt if token_id < len(tokenizer)]  # a model may have more, which mean nothing
-        return str(tokenizer.decode(known, skip_special_tokens=False, clean_up_tokenization_spaces=False)), prompt
+        return text_of_ids(prompt, tokenizer), prompt
     ids = text_ids(prompt, tokenizer)
     bos = getattr(tokenizer, "bos_token_id", None)
     begins = tokenizer.encode("", add_special_tokens=True)[:1]
