@@ -1,7 +1,7 @@
 """An engine that takes time as a GPU does, and no processor: so many rows at once, a step for all of them, waiting instead of work.
 
-At a sixteenth of a GPU's scale: 32 rows for 512, and a step for four. With 32 rows a step takes 117 ms, alone 27, as a 4B model on an H200
-takes 29 and 6 ms for one of its steps with 512 rows and with few.
+At a sixteenth of a GPU's scale: 32 rows for 512, smallest units of 2 cases for vLLM's 32, and a step for four. With 32 rows a step
+takes 117 ms, alone 27, as a 4B model on an H200 takes 29 and 6 ms for one of its steps with 512 rows and with few.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from evalharness.backends.base import BackendOutput, Prompt
 from evalharness.backends.fake import FakeBackend
 from evalharness.generation_plugins import GenerationPlugin
+from evalharness.pytest_plugin import units
 
 CAPACITY = 32
 STEP_S, ROW_S = 0.024, 0.0029
@@ -36,4 +37,5 @@ def generate(
         running = [row for row in running if row[0] > step]
 
 
+units._SMALLEST_FOR["fake"] = units._SMALLEST_FOR["vllm"] // 16
 FakeBackend.generate = generate  # type: ignore[method-assign, assignment]
