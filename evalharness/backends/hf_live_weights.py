@@ -90,6 +90,8 @@ class HfLiveWeights:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Whatever ends this early leaves weights of two kinds behind, and nothing may be generated with them."""
+        if self._own_stamp != self.weight_stamp():  # somebody trained the base, which the stamp taken below would not tell
+            self._is_as_loaded = False
         try:
             yield
         except BaseException as error:

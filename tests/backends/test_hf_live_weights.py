@@ -274,6 +274,18 @@ def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: dict[
     assert answers(engine) == answers(start(folder))
 
 
+def test_a_base_that_somebody_trained_is_not_kept_by_a_swap_back_to_it(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+    import torch
+
+    before = engine.backend._config  # type: ignore[attr-defined]
+    with torch.no_grad():
+        for weight in engine.backend.model.parameters():  # type: ignore[attr-defined]
+            weight.mul_(1.5)
+    engine.load_adapter(str(made["lora-1"]))
+    engine.swap(before)
+    assert answers(engine) == cold["a"]
+
+
 def test_tensors_of_which_none_is_meant_are_no_change_strict_or_not(engine: Engine) -> None:
     import torch
 
