@@ -258,18 +258,20 @@ class HfBackend(HfLiveWeights):
             yield from self._run_batch(take_batch(rows, _length, self._fits([row.prompt for row in rows]), self._max_padding), runner)
 
     def _fits(self, prompts: Sequence[Prompt]) -> Callable[[int, int], bool]:
-        is_given, num_new = prompts[0].response_ids is not None, prompts[0].plan.max_new_tokens
         budget = available_bytes(self._model.device)
         if self._known_limit is not None:
             budget = min(budget, self._known_limit)
+        needed = self._bytes_of(prompts)
+        return lambda num_rows, width: num_rows <= self._row_cap and needed(num_rows, width) <= budget
 
-        def fits(num_rows: int, width: int) -> bool:
-            needed = self._cost.bytes_for(num_rows, width, 0 if is_given else num_new)
-            if is_given:
-                needed += num_rows * logit_bytes(prompts, width, self._vocab_size)
-            return num_rows <= self._row_cap and needed <= budget
-
-        return fits
+    def _bytes_of(self, prompts: Sequence[Prompt]) -> Callable[[int, int], int]:
+        """Return what a batch of so many of these, so wide, takes: with the tokens that they may generate, or the logits of given ones."""
+        if prompts[0].response_ids is None:
+            num_new = prompts[0].plan.max_new_tokens
+            return lambda num_rows, width: self._cost.bytes_for(num_rows, width, num_new)
+        earliest = min(prompt.num_tokens or len(prompt.token_ids) for prompt in prompts)
+        vocab_size = self._vocab_size
+        return lambda num_rows, width: self._cost.bytes_for(num_rows, width, 0) + num_rows * logit_bytes(width - earliest, vocab_size)
 
     def _run_batch(self, batch: list[Row], runner: Runner) -> Iterator[BackendOutput]:
         """Run a batch: in halves when memory is not enough, row by row after any other error."""
@@ -309,7 +311,7 @@ class HfBackend(HfLiveWeights):
     def _note_halving(self, rows: list[Row], problem: _Problem) -> None:
         self._num_halvings += 1
         width = max(len(row.token_ids) for row in rows)
-        self._known_limit = self._cost.bytes_for(len(rows) // 2, width, rows[0].prompt.plan.max_new_tokens)
+        self._known_limit = self._bytes_of([row.prompt for row in rows])(len(rows) // 2, width)
         logger.warning("out of memory with %d rows of %d tokens; going on with half (%s)", len(rows), width, problem.text)
 
     def close(self) -> None:

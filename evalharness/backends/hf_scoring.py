@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
+from evalharness.backends.base import BackendOutput, Completion, SamplingPlan
 from evalharness.backends.hf_decoding import Row, collate
 from evalharness.backends.hf_memory import describe_error, is_out_of_memory
 from evalharness.backends.hf_sampling import entropies_of, warpers_for
@@ -44,10 +44,9 @@ def row_to_score(row: Row, vocab_size: int, max_model_len: int | None) -> Row:
     return replace(row, token_ids=token_ids, per_token=per_token)
 
 
-def logit_bytes(prompts: Sequence[Prompt], width: int, vocab_size: int) -> int:
-    """Return the bytes of logits that a row of these takes in a batch of that width; every row has those of all rows' responses."""
-    earliest = min(prompt.num_tokens or len(prompt.token_ids) for prompt in prompts)
-    return max(width - earliest, 1) * vocab_size * 4 * _LOGIT_COPIES
+def logit_bytes(num_positions: int, vocab_size: int) -> int:
+    """Return the bytes of the logits of a row; every row of a batch has those from where the first response begins to the end."""
+    return max(num_positions, 1) * vocab_size * 4 * _LOGIT_COPIES
 
 
 @dataclass(frozen=True)

@@ -372,6 +372,12 @@ def test_a_batch_that_does_not_fit_is_halved(checkpoint, monkeypatch):
         scores = engine.get_logprobs(PROMPTS[:3] * 2, RESPONSES[:3] * 2)
         assert scores.mask.sum() == 2 * 37
         assert max(sizes) > 2
+        for expected in (6, 1):  # what did not fit is not tried again; 6, then 3, of which half is 1
+            sizes.clear()
+            backend._known_limit = None if expected == 6 else backend._known_limit
+            engine.get_logprobs(PROMPTS[:1] * 6, RESPONSES[:1] * 6)
+            assert max(sizes) == expected
+        backend._known_limit = None
         with pytest.raises(BackendError, match="not enough memory to score 6 responses at once: MemoryError: no room"):
             engine.get_logprobs(PROMPTS[:3] * 2, RESPONSES[:3] * 2, grad=True)
 
