@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def _probe_hf() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     def why_not(path: Path) -> str | None:
         gguf_file = gguf_file_of(path)
         if gguf_file is not None:
-            return _gguf_refusal(gguf_file, transformers.__version__)
+            return _gguf_refusal(gguf_file)
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
         _check_quantization(config)
         missing = [name for name in config.architectures or () if not hasattr(transformers, name)]
@@ -75,23 +76,25 @@ def _probe_hf() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
 
 def _check_quantization(config: Any) -> None:
     """Raise what transformers would raise for quantised weights whose packages, or whose GPU, are not here."""
-    from transformers.quantizers.auto import AutoHfQuantizer
+    from evalharness.backends.hf_transformers import transformers
 
+    quantizer = transformers.quantizers.AutoHfQuantizer
     declared = getattr(config, "quantization_config", None) or getattr(config.get_text_config(), "quantization_config", None)
-    if declared is not None and AutoHfQuantizer.supports_quant_method(declared):
-        AutoHfQuantizer.from_config(declared, pre_quantized=True).validate_environment(device_map=None, weights_only=True)
+    if declared is not None and quantizer.supports_quant_method(declared):
+        quantizer.from_config(declared, pre_quantized=True).validate_environment(device_map=None, weights_only=True)
 
 
-def _gguf_refusal(path: Path, version: str) -> str | None:
+def _gguf_refusal(path: Path) -> str | None:
     if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
         return f"GGUF files need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
-    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+    from evalharness.backends.hf_transformers import transformers
 
     architecture = read_gguf(path).architecture
-    known = {name.replace("_", "") for name in GGUF_SUPPORTED_ARCHITECTURES}  # llama.cpp says qwen2moe and gpt-oss
+    supported = import_module("transformers.modeling_gguf_pytorch_utils").GGUF_SUPPORTED_ARCHITECTURES  # not among its attributes
+    known = {name.replace("_", "") for name in supported}  # llama.cpp says qwen2moe and gpt-oss
     if architecture.replace("_", "").replace("-", "") in known:
         return None
-    return f"transformers {version} reads no GGUF files of {architecture}; convert the checkpoint to safetensors"
+    return f"transformers {transformers.__version__} reads no GGUF files of {architecture}; convert the checkpoint to safetensors"
 
 
 def _probe_vllm() -> tuple[dict[str, Any], Callable[[Path], str | None]]:

@@ -135,7 +135,7 @@ pytestmark = pytest.mark.eval(
     cases=lambda d: [Case(id=f"c{i}") for i in range(4)],
     request=ask,
     num_samples=2,
-    options=GenerationOptions(max_new_tokens=24, temperature=0.8, logprobs=True),
+    options=GenerationOptions(max_new_tokens=NUM_TOKENS, temperature=0.8, logprobs=True),
 )
 
 def test_s(case, generations):
@@ -153,12 +153,18 @@ def apart_from_logprobs(run: Run) -> tuple[list[dict[str, Any]], list[float]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", MODES[::2])
 def test_a_killed_run_of_a_real_model_goes_on_token_by_token_as_if_nothing_had_happened(tmp_path: Path, mode: str) -> None:
-    project = Project(tmp_path / "project").write(test_a=HF, test_b=HF, test_c=HF)
+    # Three evals go to the engine in one call; other lengths are other batches, so that the first ends well before the last.
+    evals = {f"test_{name}": HF.replace("NUM_TOKENS", str(num_tokens)) for name, num_tokens in (("a", 24), ("b", 25), ("c", 26))}
+    project = Project(tmp_path / "project").write(**evals)
     arguments = (f"--model={CHECKPOINT}", "--dtype=float32", "--device=cpu")
     with project.start("--run-id", "r", *arguments, backend="hf") as process:
         deadline = time.monotonic() + 120
         path = project.root / "reports" / "r" / "journal" / "main.jsonl"
-        while not (path.exists() and b'{"kind":"unit","' in path.read_bytes()) and time.monotonic() < deadline and process.poll() is None:
+        while (
+            not (path.exists() and b'{"kind":"generation","' in path.read_bytes())
+            and time.monotonic() < deadline
+            and process.poll() is None
+        ):
             time.sleep(0.02)
         process.kill()
     before = generations(project.root / "reports" / "r")
