@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -171,7 +172,7 @@ class TestEveryOutcome:
         assert "E   assert 'misses' == 'something else'" in shown
         assert "E   not good enough" in shown
         assert "def judge" not in shown
-        assert ", 2 miss," in every_outcome.summary()
+        assert re.search(r", 2 miss(,| in )", every_outcome.summary())  # workers decide in which order pytest lists what it does not know
 
     def test_tests_that_are_no_evals_are_unaffected(self, every_outcome: Run) -> None:
         assert "test_other.py::test_unrelated_failure - AssertionError: unrelated" in every_outcome.output
