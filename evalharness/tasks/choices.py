@@ -79,8 +79,11 @@ def judge(right: GenerationResult, others: Sequence[GenerationResult]) -> Choice
     """Return how a model decides between the right choice and the others, each scored.
 
     `acc`: the right one has the highest sum of log-probabilities; `acc_per_byte`, `acc_per_token`: the highest mean. `p_right`: its share
-    of the probability of all choices.
+    of the probability of all choices. `ConfigError` where a choice has a token without a value: it would count as certain.
     """
+    for result in (right, *others):
+        if not result.logprobs or None in result.logprobs:
+            raise ConfigError(f"{result.text[:80]!r} cannot be weighed: nothing stands before its first token; give the text a beginning")
     sums = [sum(known_logprobs(result)) for result in (right, *others)]
     sizes = [(len(known_logprobs(result)), len(result.text.encode("utf-8", "surrogatepass"))) for result in (right, *others)]
     per_token = [total / max(tokens, 1) for total, (tokens, _) in zip(sums, sizes, strict=True)]

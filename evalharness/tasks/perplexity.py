@@ -93,7 +93,12 @@ def judge(result: GenerationResult) -> Surprise:
 
 
 def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return `perplexity`, of all tokens together, and `bits_per_byte`, which models with other tokenizers can be compared by."""
+    """Return `perplexity`, of all tokens together, and `bits_per_byte`, which models with other tokenizers can be compared by.
+
+    Neither where a token is held for impossible: both are infinite then, and a gate on them has nothing to judge, so it does not pass.
+    """
+    if any(row["scores"].get("impossible") for row in rows):
+        return {}
     scores = [row["scores"] for row in rows if row["scores"].get("num_nats") is not None]
     nats, tokens, num_bytes = (sum(one[name] for one in scores) for name in ("num_nats", "num_tokens", "num_bytes"))
     found = {}

@@ -103,8 +103,11 @@ def test_a_tie_is_wrong_and_impossible_choices_have_no_share():
     assert choices.judge(scored("a", -1.0), [scored("b", -math.inf)]).scores["p_right"] == 1.0
 
 
-def test_a_first_token_without_value_is_left_out():
-    assert choices.judge(scored("ab", None, -1.0), [scored("cd", None, -2.0)]).scores["acc"] == 1.0
+@pytest.mark.parametrize("values", [(None, -1.0), (None,), ()], ids=["first", "only", "none"])
+def test_a_choice_with_a_token_without_a_value_is_not_weighed(values):
+    for right, other in ((scored("ab", *values), scored("cd", -2.0)), (scored("cd", -2.0), scored("ab", *values))):
+        with pytest.raises(ConfigError, match="'ab' cannot be weighed: nothing stands before its first token"):
+            choices.judge(right, [other])
 
 
 def test_the_shipped_rows_are_photos_and_work_orders_of_the_benchmark():

@@ -69,12 +69,17 @@ def test_nothing_to_score_has_no_mean():
 
 def test_perplexity_is_that_of_all_tokens_together():
     rows = [{"scores": perplexity.judge(scored("a" * size, *logprobs)).scores} for size, logprobs in ((4, [-1.0]), (12, [-3.0] * 3))]
-    rows.append({"scores": {"impossible": 1.0}})
+    rows.append({"scores": {"impossible": 0.0}})  # a row that could not be judged has no numbers
     assert perplexity.aggregate(rows) == {
         "perplexity": pytest.approx(math.exp(10 / 4)),
         "bits_per_byte": pytest.approx(10 / math.log(2) / 16),
     }
     assert perplexity.aggregate([]) == {}
+
+
+def test_one_impossible_token_leaves_no_perplexity_that_a_gate_could_pass():
+    rows = [{"scores": perplexity.judge(scored("ab", *logprobs)).scores} for logprobs in ([-1.0], [-1.0, -math.inf])]
+    assert perplexity.aggregate(rows) == {}
 
 
 def test_photos_of_stage_a_are_asked_as_stage_a_asks_and_answered_by_their_reference():
