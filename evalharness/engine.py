@@ -3,8 +3,8 @@
     engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))  # in engine_building.py
     results = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "Hi"}])], GenerationOptions())
 
-Rendering, tokenising, stop policy and decoding happen here, once. It knows nothing about evals or pytest. Over 300
-lines because preflight and the stream are read together.
+Rendering, tokenising, stop policy and decoding happen here, once. It knows nothing about evals or pytest. Far over 300
+lines because preflight and the stream are read together; scores and changes of weights are in engine_scoring.py and live_weights.py.
 """
 
 from __future__ import annotations

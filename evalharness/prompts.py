@@ -1,7 +1,6 @@
 """Requests → prompts: rendered, tokenised and measured once, before any backend sees them. Knows no torch.
 
-Images are referred to, not held: a prompt opens its pictures when its backend asks for them, and their hashes become
-known then.
+Pictures are referred to, not held (`request_images.py`).
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from evalharness import images
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
@@ -24,15 +23,13 @@ from evalharness.contracts import (
 )
 from evalharness.errors import ConfigError, ImageError, PromptTooLong, RequestError
 from evalharness.generation_plugins import RequestType
+from evalharness.request_images import RequestImages, images_of, without_pictures
 from evalharness.scoring import Chat, ScoringRequest, asked_chat
 from evalharness.scoring_prompts import bare_prompt, check_room, response_ids, text_ids, text_of_ids
 from evalharness.stop_policy import StopPlan, resolve_stops
 from evalharness.thinking import ThinkingBudget
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-__all__ = ["PreparedRequest", "PromptBuilder", "Request", "check_length", "images_of", "prompt_sha256", "token_ids_sha256"]
+__all__ = ["PreparedRequest", "PromptBuilder", "Request", "check_length", "prompt_sha256", "token_ids_sha256"]
 
 Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
 
@@ -49,32 +46,6 @@ class PreparedRequest:
     images: RequestImages | None
     response_text: str | None = None
     thinking_marks: tuple[str, str] | None = None
-
-
-@dataclass
-class RequestImages:
-    """The images of one request, in prompt order; `facts` is filled in when they are opened."""
-
-    sources: tuple[Any, ...]
-    verify: bool
-    facts: tuple[dict[str, Any], ...] = field(default=())
-
-    def identify(self) -> tuple[dict[str, Any], ...]:
-        """Return size, hash and file of each image, and note them, without reading pictures; raises `ImageError`."""
-        return self._note([images.image_size(source) for source in self.sources])
-
-    def load(self) -> list[Image.Image]:
-        """Return the opened images and note their size, hash and file."""
-        loaded = [images.load_image(source) for source in self.sources]
-        self._note([picture.size for picture in loaded])
-        return loaded
-
-    def _note(self, sizes: Sequence[tuple[int, int]]) -> tuple[dict[str, Any], ...]:
-        self.facts = tuple(
-            {"width": width, "height": height, "sha256": images.image_sha256(source), **images.image_file(source)}
-            for (width, height), source in zip(sizes, self.sources, strict=True)
-        )
-        return self.facts
 
 
 class PromptBuilder:
@@ -112,7 +83,7 @@ class PromptBuilder:
 
     def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...]]:
         owner = self.template_owner("text" if request_images is None else "vlm")
-        text = render_prompt(owner, _without_pictures(chat.messages), self._chat_template, tools=chat.tools)
+        text = render_prompt(owner, without_pictures(chat.messages), self._chat_template, tools=chat.tools)
         return text, text_ids(text, self._backend.tokenizer)
 
     def _without_chat(self, request: Request) -> tuple[str, tuple[int, ...]]:
@@ -148,7 +119,7 @@ class PromptBuilder:
     def _chat(self, request: TextGenerationRequest | VlmGenerationRequest) -> ChatCall:
         asked = self._chat_template
         return ChatCall(
-            _without_pictures(request.messages),
+            without_pictures(request.messages),
             asked.add_generation_prompt,
             asked.continue_final_message,
             asked.enable_thinking,
@@ -264,67 +235,6 @@ def _sampling_plan(options: GenerationOptions, stops: StopPlan, thinking: Thinki
         structured=options.structured,
         thinking=thinking,
     )
-
-
-def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    parts: list[Mapping[str, Any]] = []
-    for message in messages:
-        content = message.get("content")
-        if _is_list(content):
-            parts += [part for part in content if _is_image(part)]
-    return parts
-
-
-def images_of(request: Request) -> RequestImages | None:
-    """Return the images of a request in prompt order, None for a text request; raises `RequestError` where they do not fit it."""
-    chat = asked_chat(request)
-    return _images_of_chat(chat) if chat is not None else None
-
-
-def _images_of_chat(request: Chat) -> RequestImages | None:
-    parts = _image_parts(request.messages)
-    if isinstance(request, TextGenerationRequest):
-        if parts:
-            raise RequestError(f"a TextGenerationRequest has {len(parts)} image parts; use VlmGenerationRequest")
-        return None
-    waiting = list(request.images)
-    sources = []
-    for part in parts:
-        source = part.get("image")
-        if source is None:
-            if not waiting:
-                counts = f"{len(parts)} placeholders, {len(request.images)} in request.images"
-                raise ImageError(f"the messages have more image placeholders than images: {counts}")
-            source = waiting.pop(0)
-        sources.append(source)
-    if waiting:
-        raise ImageError(
-            f"{len(waiting)} of {len(request.images)} images in request.images have no placeholder {{'type': 'image'}} in the messages"
-        )
-    if not sources:
-        raise ImageError("a VlmGenerationRequest needs at least one image; use TextGenerationRequest for a chat without")
-    return RequestImages(tuple(sources), request.verify)
-
-
-def _without_pictures(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the messages as they are, but with image parts that name no source: templates only place them."""
-    if not _image_parts(messages):
-        return messages
-    bare = []
-    for message in messages:
-        content = message.get("content")
-        if _is_list(content):
-            message = {**message, "content": [{"type": "image"} if _is_image(part) else part for part in content]}
-        bare.append(message)
-    return bare
-
-
-def _is_list(content: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(content, Sequence) and not isinstance(content, (str, bytes))
-
-
-def _is_image(part: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(part, Mapping) and part.get("type") == "image"
 
 
 def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:

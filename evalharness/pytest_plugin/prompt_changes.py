@@ -70,7 +70,7 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
 
 
 def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
-    from evalharness.prompts import images_of  # brings what engines need, and most runs compare nothing
+    from evalharness.request_images import images_of  # brings what engines need, and most runs compare nothing
 
     chat = asked_chat(request)
     if isinstance(request, ScoringRequest) and not _same_response(request, made):

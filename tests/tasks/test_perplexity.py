@@ -10,7 +10,7 @@ import pytest
 
 from evalharness.contracts import GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.errors import ConfigError
-from evalharness.prompts import images_of
+from evalharness.request_images import images_of
 from evalharness.scoring import ScoringRequest
 from evalharness.tasks import perplexity, stage_a
 from fixtures.make_given_text import make_given_text
