@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -56,7 +57,7 @@ class Run:
 
     @cached_property
     def run_dir(self) -> Path:
-        """The run's directory: the one that --run-id names, or the only one."""
+        """The run's directory: the one that --run-id or --resume names, or the only one."""
         if self.run_id is not None:
             return self.root / "reports" / self.run_id
         (found,) = (path for path in (self.root / "reports").iterdir() if path.is_dir())
@@ -194,7 +195,8 @@ class Project:
 
 
 def _run_id(arguments: Sequence[str]) -> str | None:
-    return arguments[arguments.index("--run-id") + 1] if "--run-id" in arguments else None
+    named = [value for flag, value in itertools.pairwise(arguments) if flag in ("--run-id", "--resume")]
+    return named[0] if named else None
 
 
 @contextlib.contextmanager

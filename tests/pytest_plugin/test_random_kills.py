@@ -18,6 +18,24 @@ NUM_KILLS = 20
 STARTING_S = 0.7
 KILLS_PER_RUN = 2
 ARGUMENTS = ("--max-worker-restart=20",)
+# What the kills of a clock do only now and then: both meet one case at work.
+KILLED_TWICE = """
+import os, signal
+
+def meet(name):
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def slow_and_killed(self, prompt, plugins):
+    if "PYTEST_XDIST_WORKER" in os.environ and "ask c11 again" in prompt.text:
+        meet("first"), meet("second")
+    return slow(self, prompt, plugins)
+
+FakeBackend._complete = slow_and_killed
+"""
 
 
 def disturbed(project: Project, run_id: str, draw: random.Random, span_s: float) -> tuple[Run, int]:
@@ -34,12 +52,41 @@ def disturbed(project: Project, run_id: str, draw: random.Random, span_s: float)
         return project.wait(process, run_id=run_id), num_killed
 
 
+def made_whole(project: Project, run: Run, run_id: str, num_killed: int) -> Run:
+    """Return the run, resumed where both kills met one case at work: that is what a culprit looks like, and its rows say so."""
+    blamed = [row for row in run.rows if row["outcome"] == "error"]
+    if not blamed or num_killed < KILLS_PER_RUN:
+        return run
+    assert len({row["case_id"] for row in blamed}) == 1
+    assert all("and another one had before" in row["problem"] for row in blamed)
+    return project.run("--resume", run_id, mode="n2")
+
+
+def check(run: Run, calm: Run) -> None:
+    """Assert that a disturbed run lost nothing, made nothing twice and hid nothing."""
+    assert content(run) == content(calm)
+    assert len({row["nodeid"] for row in run.rows}) == len(run.rows)
+    made = Counter((line["engine"], line["eval"], line["case_id"], line["sample"]) for line in generated(run))
+    assert set(made.values()) == {1}, "what is in a journal is not generated again"
+    assert bool(run.facts["problems"]) == (run.exit_code == 10)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "project").write(conftest=CONFTEST, **{name: HEADER + CASES + text for name, text in EVALS.items()})
+
+
+@pytest.fixture
+def calm(project: Project) -> Run:
+    """A run that nobody disturbed."""
+    run = project.run("--run-id", "calm", *ARGUMENTS, mode="n2")
+    assert run.counts == {"pass": 4 * NUM_CASES - 2, "miss": 2}
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_twenty_random_kills_change_no_row(tmp_path: Path) -> None:
-    project = Project(tmp_path / "project").write(conftest=CONFTEST, **{name: HEADER + CASES + text for name, text in EVALS.items()})
-    calm = project.run("--run-id", "calm", *ARGUMENTS, mode="n2")
-    assert calm.counts == {"pass": 4 * NUM_CASES - 2, "miss": 2}
+def test_twenty_random_kills_change_no_row(project: Project, calm: Run) -> None:
     draw = random.Random(20)
     kills, number = 0, 0
     while kills < NUM_KILLS:
@@ -47,16 +94,16 @@ def test_twenty_random_kills_change_no_row(tmp_path: Path) -> None:
         run, num_killed = disturbed(project, f"r{number}", draw, calm.duration_s)
         kills += num_killed
         assert (run.run_dir / "samples.jsonl").exists(), run.output
-        if (blamed := {row["case_id"] for row in run.rows if row["outcome"] == "error"}) and num_killed == KILLS_PER_RUN:
-            # By chance both kills met one case at work, which is what a culprit looks like: its rows say so, and a resumed run asks it.
-            assert len(blamed) == 1
-            assert all("and another one had before" in row["problem"] for row in run.rows if row["outcome"] == "error")
-            run = project.run("--resume", f"r{number}", mode="n2")
-        assert content(run) == content(calm), f"run {number}"
-        assert len({row["nodeid"] for row in run.rows}) == len(run.rows)
-        made = Counter((line["engine"], line["eval"], line["case_id"], line["sample"]) for line in generated(run))
-        assert set(made.values()) == {1}, "what is in a journal is not generated again"
-        assert bool(run.facts["problems"]) == (run.exit_code == 10)
+        check(made_whole(project, run, run.run_dir.name, num_killed), calm)
+
+
+def test_two_kills_that_meet_one_case_change_no_row_of_the_resumed_run(project: Project, calm: Run) -> None:
+    project.write(conftest=CONFTEST + KILLED_TWICE)
+    run = project.run("--run-id", "r", *ARGUMENTS, mode="n2")
+    assert {row["case_id"] for row in run.rows if row["outcome"] == "error"} == {"c11"}
+    resumed = made_whole(project, run, "r", KILLS_PER_RUN)
+    assert resumed is not run
+    check(resumed, calm)
 
 
 def generated(run: Run) -> list[dict[str, Any]]:
