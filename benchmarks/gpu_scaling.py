@@ -109,7 +109,7 @@ def raw(folder: Path) -> dict[str, Any]:
     from vllm import SamplingParams
 
     from evalharness.backends.vllm import VllmBackend
-    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 
     options = VllmEngineOptions(max_model_len=MAX_MODEL_LEN)
     backend = VllmBackend(ModelLoadConfig(str(folder / "checkpoint-0")), VlmPreprocessOptions(), options)

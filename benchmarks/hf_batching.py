@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 
 RAW_BATCH_SIZE = 16
 Ids = dict[int, tuple[int, ...]]

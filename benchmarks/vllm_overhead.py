@@ -28,15 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evalharness.backends.base import Prompt, SamplingPlan
 from evalharness.backends.vllm import VllmBackend
-from evalharness.contracts import (
-    GenerationOptions,
-    GenerationResult,
-    ModelLoadConfig,
-    TextGenerationRequest,
-    VllmEngineOptions,
-    VlmPreprocessOptions,
-)
+from evalharness.contracts import GenerationResult, TextGenerationRequest
 from evalharness.engine import Engine
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.generation_options import GenerationOptions
 
 PROMPT_TOKENS = (100, 230)  # of the user's message; the template adds a few
 

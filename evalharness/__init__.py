@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from evalharness.cases import Case
     from evalharness.contracts import (
-        ChatTemplateOptions,
-        DecodeOptions,
         FinishReason,
         GenerationFailure,
-        GenerationOptions,
         GenerationResult,
-        ModelLoadConfig,
-        ServerOptions,
-        StopOptions,
         TextGenerationRequest,
         TokenGenerationRequest,
-        VllmEngineOptions,
         VlmGenerationRequest,
-        VlmPreprocessOptions,
     )
     from evalharness.engine import Engine, EngineWarning
     from evalharness.engine_building import build_engine, build_engine_around
+    from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
     from evalharness.errors import EvalHarnessError
+    from evalharness.generation_options import DecodeOptions, GenerationOptions, StopOptions
     from evalharness.scoring import ResponseLogits, ResponseScores, ScoringRequest
     from evalharness.structured_output import StructuredOutput
 
@@ -59,16 +53,29 @@ __all__ = [
     "build_engine_around",
 ]
 
-# What is not here is a contract.
 _HOMES = {
     "Case": "evalharness.cases",
+    "ChatTemplateOptions": "evalharness.engine_options",
+    "DecodeOptions": "evalharness.generation_options",
     "Engine": "evalharness.engine",
     "EngineWarning": "evalharness.engine",
     "EvalHarnessError": "evalharness.errors",
+    "FinishReason": "evalharness.contracts",
+    "GenerationFailure": "evalharness.contracts",
+    "GenerationOptions": "evalharness.generation_options",
+    "GenerationResult": "evalharness.contracts",
+    "ModelLoadConfig": "evalharness.engine_options",
     "ResponseLogits": "evalharness.scoring",
     "ResponseScores": "evalharness.scoring",
     "ScoringRequest": "evalharness.scoring",
+    "ServerOptions": "evalharness.engine_options",
+    "StopOptions": "evalharness.generation_options",
     "StructuredOutput": "evalharness.structured_output",
+    "TextGenerationRequest": "evalharness.contracts",
+    "TokenGenerationRequest": "evalharness.contracts",
+    "VllmEngineOptions": "evalharness.engine_options",
+    "VlmGenerationRequest": "evalharness.contracts",
+    "VlmPreprocessOptions": "evalharness.engine_options",
     "build_engine": "evalharness.engine_building",
     "build_engine_around": "evalharness.engine_building",
 }
@@ -79,9 +86,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("evalharness")
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
-    value = getattr(import_module(_HOMES.get(name, "evalharness.contracts")), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from evalharness.backend_wishes import CANDIDATES, Wishes
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint
 from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
-from evalharness.contracts import ModelLoadConfig
 from evalharness.devices import installed_cards, visible_cards
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CheckpointError
 from evalharness.probing import Probed, probe_backend, weights_folder
 

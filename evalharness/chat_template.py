@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from evalharness.contracts import ChatTemplateOptions
+from evalharness.engine_options import ChatTemplateOptions
 from evalharness.errors import TemplateError
 
 if TYPE_CHECKING:

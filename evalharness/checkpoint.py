@@ -21,7 +21,7 @@ from evalharness.checkpoint_adapter_settings import find_base, is_adapter
 from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 from evalharness.checkpoint_quantization import quantization_of
 from evalharness.checkpoint_weights import base_shapes, find_weights, fingerprint_checkpoint
-from evalharness.contracts import Variant
+from evalharness.engine_options import Variant
 from evalharness.errors import CheckpointError
 from evalharness.suggestions import did_you_mean, nearest_folder
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from evalharness.checkpoint_adapter_settings import MERGE, read_settings
 from evalharness.checkpoint_weights import base_shapes, read_head, tensors_of
-from evalharness.contracts import ModelLoadConfig
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CheckpointError
 
 __all__ = ["ADAPTER_WEIGHTS", "Adapter", "LoraWeight", "adapter_of", "fingerprint_adapter", "fits_of", "read_adapter"]

@@ -19,18 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from evalharness.backends.base import Backend, Completion, Prompt
 from evalharness.chat_template import check_template_owner, knows_enable_thinking, template_sha256
-from evalharness.contracts import (
-    ChatTemplateOptions,
-    GenerationFailure,
-    GenerationOptions,
-    GenerationResult,
-    ModelLoadConfig,
-    TextGenerationRequest,
-    TokenGenerationRequest,
-    VlmGenerationRequest,
-)
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig
 from evalharness.engine_scoring import MAX_LOGIT_BYTES, refuse_scoring, response_logits, response_logprobs
 from evalharness.errors import BackendError, CapabilityError, ConfigError, EvalHarnessError, RequestError, RequestsFailed, UnsupportedOption
+from evalharness.generation_options import GenerationOptions
 from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
 from evalharness.live_weights import LiveWeights, WatchedBackend
 from evalharness.option_support import split_options

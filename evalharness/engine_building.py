@@ -8,8 +8,8 @@ from typing import Any
 from evalharness.auto_backend import choose_backend
 from evalharness.backends import AUTO, BACKENDS, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
-from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.engine import Engine
+from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError
 
 __all__ = ["build_backend", "build_engine", "build_engine_around"]

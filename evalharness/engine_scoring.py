@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import Backend, Prompt, TensorBackend
 from evalharness.contract_checks import check_integer, check_sequence
-from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult
+from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, RequestsFailed
+from evalharness.generation_options import GenerationOptions
 from evalharness.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.scoring_prompts import check_options
 

@@ -18,9 +18,11 @@ from typing import Any
 
 from evalharness.config_aliases import ENGINES
 from evalharness.contract_checks import check_sequence, check_text
-from evalharness.contracts import GenerationOptions, GenerationResult, ModelLoadConfig, TextGenerationRequest, TokenGenerationRequest
+from evalharness.contracts import GenerationResult, TextGenerationRequest, TokenGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig
+from evalharness.generation_options import GenerationOptions
 from evalharness.live_weights import WatchedBackend
 from evalharness.response_cache import ResponseCache
 from evalharness.scoring import ResponseLogits, ResponseScores

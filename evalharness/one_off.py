@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from evalharness.config import RunConfig
-from evalharness.contracts import GenerationOptions, TextGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import TextGenerationRequest, VlmGenerationRequest
 from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.generation_options import GenerationOptions
 from evalharness.images import image_size
 from evalharness.suggestions import nearest_folder
 from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from evalharness.backends.base import Capabilities
-from evalharness.contracts import GenerationOptions
+from evalharness.generation_options import GenerationOptions
 
 __all__ = ["split_options"]
 

@@ -14,14 +14,10 @@ from typing import Any, TypeAlias
 from evalharness import images
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
 from evalharness.chat_template import render_prompt
-from evalharness.contracts import (
-    ChatTemplateOptions,
-    GenerationOptions,
-    TextGenerationRequest,
-    TokenGenerationRequest,
-    VlmGenerationRequest,
-)
+from evalharness.contracts import TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.engine_options import ChatTemplateOptions
 from evalharness.errors import ConfigError, ImageError, PromptTooLong, RequestError
+from evalharness.generation_options import GenerationOptions
 from evalharness.generation_plugins import RequestType
 from evalharness.request_images import RequestImages, images_of, without_pictures
 from evalharness.scoring import Chat, ScoringRequest, asked_chat

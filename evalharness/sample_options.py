@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evalharness.contract_checks import check_integer
-from evalharness.contracts import GenerationOptions
 from evalharness.errors import ConfigError
+from evalharness.generation_options import GenerationOptions
 
 __all__ = ["options_of_samples"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from evalharness.contracts import GenerationOptions
 from evalharness.errors import PromptTooLong, RequestError, UnsupportedOption
+from evalharness.generation_options import GenerationOptions
 from evalharness.scoring import ScoringRequest
 
 __all__ = ["bare_prompt", "check_options", "check_room", "response_ids", "text_ids", "text_of_ids"]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalharness.backends.base import Completion
-from evalharness.contracts import DecodeOptions, FinishReason, StopOptions
+from evalharness.contracts import FinishReason
 from evalharness.errors import ConfigError
+from evalharness.generation_options import DecodeOptions, StopOptions
 
 __all__ = ["Ending", "StopPlan", "StopStringWatcher", "finish", "resolve_stops", "trim_at_stop_id"]
 

@@ -17,17 +17,12 @@ from typing import Any, Literal
 
 from evalharness.checkpoint_adapter_settings import is_adapter
 from evalharness.config_aliases import ENGINES
-from evalharness.contracts import (
-    GenerationOptions,
-    GenerationResult,
-    ModelLoadConfig,
-    ServerOptions,
-    TokenGenerationRequest,
-    VllmEngineOptions,
-)
+from evalharness.contracts import GenerationResult, TokenGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, ServerOptions, VllmEngineOptions
 from evalharness.errors import ConfigError
+from evalharness.generation_options import GenerationOptions
 from evalharness.live_weights import WeightReport
 from evalharness.suggestions import did_you_mean
 

@@ -97,7 +97,7 @@ def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")  # there is none for Python 3.10; .ci/run does not let it be skipped
     from evalharness.backends.vllm import VllmBackend
-    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 
     backend = VllmBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions(), VllmEngineOptions())
     yield backend
@@ -127,7 +127,7 @@ def tiny_tokenizer(tiny_vlm_checkpoint: Path) -> Any:
 def hf_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[HfBackend]:
     """Transformers with default options on the tiny Qwen3-VL."""
     from evalharness.backends.hf import HfBackend
-    from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+    from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
     from tests.backends.hf_models import one_thread
 
     with one_thread():
@@ -150,7 +150,7 @@ def max_text_checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest
 def max_text_backend(max_text_checkpoint: Path) -> Iterator[MaxBackend]:
     """MAX with default options on that checkpoint; its first start on a machine compiles for minutes."""
     from evalharness.backends.max import MaxBackend
-    from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+    from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 
     backend = MaxBackend(ModelLoadConfig(str(max_text_checkpoint)), VlmPreprocessOptions())
     yield backend

@@ -16,9 +16,9 @@ from evalharness.backend_wishes import Wishes, possible_backends, wishes_of
 from evalharness.backends.probe import _check_quantization, _gguf_refusal
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint
 from evalharness.config_checks import check_combinations
-from evalharness.contracts import ModelLoadConfig
 from evalharness.devices import Card, auto_num_workers, cards_per_engine, uses_cards
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CheckpointError, ConfigError
 from evalharness.probing import Probed
 from tests.adapters import write_adapter

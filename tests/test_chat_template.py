@@ -10,7 +10,7 @@ import pytest
 
 from evalharness.backends.fake import FakeTokenizer
 from evalharness.chat_template import check_template_owner, render_prompt, template_sha256
-from evalharness.contracts import ChatTemplateOptions
+from evalharness.engine_options import ChatTemplateOptions
 from evalharness.errors import TemplateError
 
 MESSAGES = [{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}]

@@ -10,8 +10,8 @@ import pytest
 from evalharness.backends import SERVERS, known_backends
 from evalharness.config_aliases import ENGINES
 from evalharness.config_checks import check_combinations
-from evalharness.contracts import ModelLoadConfig
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import ConfigError
 from tests.test_config import config_of
 

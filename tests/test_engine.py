@@ -20,19 +20,12 @@ from PIL import Image
 
 from evalharness.backends.base import Capabilities, Completion
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
-from evalharness.contracts import (
-    ChatTemplateOptions,
-    GenerationFailure,
-    GenerationOptions,
-    GenerationResult,
-    ModelLoadConfig,
-    StopOptions,
-    TextGenerationRequest,
-    VlmGenerationRequest,
-)
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine, EngineWarning
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, ConfigError, ImageError, RequestsFailed, UnsupportedOption
+from evalharness.generation_options import GenerationOptions, StopOptions
 
 GREEDY = GenerationOptions(max_new_tokens=50)
 PHOTO = Image.new("RGB", (64, 48), "red")

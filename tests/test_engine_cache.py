@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from evalharness.backends.fake import FakeAnswer, FakeBackend
-from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
+from evalharness.generation_options import GenerationOptions
 from evalharness.response_cache import ResponseCache
 
 GREEDY = GenerationOptions(max_new_tokens=50)

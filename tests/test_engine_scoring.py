@@ -14,9 +14,10 @@ from PIL import Image
 
 from evalharness.backends.base import Capabilities
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer, read_script
-from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
 from evalharness.errors import CapabilityError, CheckpointError, ContractTypeError, ContractValueError, RequestsFailed, UnsupportedOption
+from evalharness.generation_options import GenerationOptions
 from evalharness.response_cache import ResponseCache
 from evalharness.scoring import ScoringRequest
 

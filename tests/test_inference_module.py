@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
-from evalharness.contracts import ModelLoadConfig
 from evalharness.engine import Engine
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import ConfigError, ContractTypeError, RequestError
 from evalharness.inference_module import InferenceModule, create_inference_module
 

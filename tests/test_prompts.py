@@ -11,15 +11,10 @@ import pytest
 from PIL import Image
 
 from evalharness.backends.fake import FakeBackend, FakeTokenizer
-from evalharness.contracts import (
-    ChatTemplateOptions,
-    DecodeOptions,
-    GenerationOptions,
-    StopOptions,
-    TextGenerationRequest,
-    VlmGenerationRequest,
-)
+from evalharness.contracts import TextGenerationRequest, VlmGenerationRequest
+from evalharness.engine_options import ChatTemplateOptions
 from evalharness.errors import ConfigError, ImageError, PromptTooLong, RequestError, TemplateError
+from evalharness.generation_options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.images import MadeImage
 from evalharness.prompts import PreparedRequest, PromptBuilder, check_length, prompt_sha256
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from evalharness.backends.base import Completion
 from evalharness.backends.fake import FakeTokenizer
-from evalharness.contracts import DecodeOptions, StopOptions
 from evalharness.errors import ConfigError
+from evalharness.generation_options import DecodeOptions, StopOptions
 from evalharness.stop_policy import Ending, StopStringWatcher, finish, resolve_stops, trim_at_stop_id
 
 FAKE = FakeTokenizer()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
-from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult, TextGenerationRequest, TokenGenerationRequest
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest
 from evalharness.engine import Engine
 from evalharness.errors import ConfigError, ContractTypeError, ContractValueError, RequestsFailed
+from evalharness.generation_options import GenerationOptions
 from evalharness.prompts import token_ids_sha256
 from evalharness.sample_options import options_of_samples
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from evalharness.backends.fake import FakeBackend, FakeTokenizer
-from evalharness.contracts import ServerOptions
 from evalharness.engine import Engine
+from evalharness.engine_options import ServerOptions
 from evalharness.errors import CheckpointError, ConfigError, RequestsFailed, UnsupportedOption
 from evalharness.trainer_engine import SampleResult, TrainerEngine, create_engine
 from tests.backends.http_server import Reply

@@ -15,7 +15,8 @@ from evalharness.errors import PromptTooLong
 if TYPE_CHECKING:
     from PIL import Image
 
-    from evalharness.contracts import GenerationFailure, ModelLoadConfig
+    from evalharness.contracts import GenerationFailure
+    from evalharness.engine_options import ModelLoadConfig
     from evalharness.generation_plugins import GenerationPlugin
     from evalharness.live_weights import LiveChange
     from evalharness.scoring import ResponseLogits, ResponseScores

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 from evalharness.checkpoint_quantization import package_hint
-from evalharness.contracts import ModelLoadConfig, Variant, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, ConfigError, EvalHarnessError, MissingDependency, UnsupportedOption
 from evalharness.suggestions import did_you_mean
 

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
-from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
+from evalharness.contracts import GenerationFailure
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
 from evalharness.generation_plugins import GenerationPlugin, RowWatchers
 from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id

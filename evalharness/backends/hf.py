@@ -41,7 +41,8 @@ from evalharness.backends.hf_transformers import transformers
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.checkpoint_adapter import adapter_of
 from evalharness.checkpoint_architecture import LoadedFolder
-from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
+from evalharness.contracts import GenerationFailure
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin
 from evalharness.scoring import ResponseLogits, ResponseScores

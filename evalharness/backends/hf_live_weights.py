@@ -20,7 +20,7 @@ from evalharness.backends.hf_swapping import HfAdapter, load_in_place, own_weigh
 from evalharness.backends.weight_sources import check_checkpoint, given_adapter, holds_adapter, pair_tensors
 from evalharness.checkpoint_adapter import Adapter, read_adapter
 from evalharness.checkpoint_architecture import LoadedFolder, architecture_difference
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError
 from evalharness.live_weights import LiveChange, WeightReport
 from evalharness.weight_names import refuse_unmatched

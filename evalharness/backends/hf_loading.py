@@ -29,7 +29,7 @@ from evalharness.backends.hf_memory import is_out_of_memory
 from evalharness.backends.hf_sharing import SharedModel
 from evalharness.backends.hf_transformers import transformers
 from evalharness.checkpoint_quantization import quantization_at
-from evalharness.contracts import ModelLoadConfig, Variant, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.errors import BackendError, CheckpointError, ConfigError
 
 __all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_attention", "resolve_device", "shared_checkpoint"]

@@ -18,7 +18,8 @@ from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max_loading import load_model
 from evalharness.backends.max_rows import EXTRA_OPTIONS, MaxRow, sampling_params
 from evalharness.backends.stop_ids import check_stop_ids
-from evalharness.contracts import GenerationFailure, ModelLoadConfig, VlmPreprocessOptions
+from evalharness.contracts import GenerationFailure
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin, preflight
 

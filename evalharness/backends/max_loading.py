@@ -24,7 +24,7 @@ from evalharness.backends.checkpoint_reading import (
     resolve_dtype_name,
 )
 from evalharness.backends.torchvision_cpu import register_missing_operators
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CheckpointError, ConfigError, MissingDependency
 
 __all__ = ["INSTALL", "LoadedModel", "load_model", "max_facts", "why_not_in_max"]

@@ -28,7 +28,8 @@ from evalharness.backends.openai_scoring import completion_of_response, scoring_
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.checkpoint_architecture import LoadedFolder
 from evalharness.config_sources import API_KEY
-from evalharness.contracts import GenerationFailure, ModelLoadConfig, ServerOptions, VlmPreprocessOptions
+from evalharness.contracts import GenerationFailure
+from evalharness.engine_options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, RequestError
 from evalharness.generation_plugins import GenerationPlugin, preflight
 

@@ -18,7 +18,7 @@ from evalharness.backends.openai_client import HttpClient
 from evalharness.backends.openai_flavours import Flavour
 from evalharness.checkpoint_adapter import Adapter, read_adapter
 from evalharness.checkpoint_architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError
 from evalharness.live_weights import LiveChange, WeightReport
 

@@ -12,7 +12,7 @@ from evalharness.backends.openai_client import HttpClient
 from evalharness.checkpoint_adapter import fingerprint_adapter
 from evalharness.checkpoint_adapter_settings import is_adapter
 from evalharness.checkpoint_weights import find_weights, fingerprint_weights
-from evalharness.contracts import ModelLoadConfig
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import BackendError, CheckpointError, ConfigError
 
 __all__ = ["ServedModel", "check_weights", "find_model", "listed_models"]

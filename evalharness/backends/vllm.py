@@ -40,7 +40,8 @@ from evalharness.backends.vllm_structured import check_thinking, thinking_argume
 from evalharness.checkpoint_adapter import adapter_of
 from evalharness.checkpoint_gguf import refuse_gguf
 from evalharness.checkpoint_quantization import quantization_at
-from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.contracts import GenerationFailure
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, MissingDependency, PromptTooLong, RequestError
 from evalharness.generation_plugins import RowWatchers, preflight
 from evalharness.structured_output import STRUCTURES

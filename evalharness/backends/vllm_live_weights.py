@@ -21,7 +21,7 @@ from evalharness.backends.vllm_images import ImagePrompts
 from evalharness.backends.weight_sources import check_checkpoint, given_adapter, holds_adapter, pair_tensors
 from evalharness.checkpoint_adapter import Adapter, read_adapter
 from evalharness.checkpoint_architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError
 from evalharness.live_weights import LiveChange, WeightReport
 from evalharness.weight_names import refuse_unmatched

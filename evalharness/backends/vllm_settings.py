@@ -10,7 +10,7 @@ from typing import Any
 from evalharness.backends.checkpoint_reading import resolve_dtype_name
 from evalharness.backends.vllm_arguments import check_engine_options
 from evalharness.backends.vllm_worker import WORKER_EXTENSION
-from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 
 __all__ = [

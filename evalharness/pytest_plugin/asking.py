@@ -19,15 +19,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from evalharness.cases import Case
-from evalharness.contracts import (
-    GenerationFailure,
-    GenerationOptions,
-    GenerationResult,
-    TextGenerationRequest,
-    TokenGenerationRequest,
-    VlmGenerationRequest,
-)
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.errors import EvalHarnessError, RequestError
+from evalharness.generation_options import GenerationOptions
 from evalharness.scoring import ScoringRequest
 
 __all__ = ["MAX_STEPS", "CaseRequest", "Next", "Outcome", "Request", "Step", "asks_in_steps", "is_async", "last_frame"]

@@ -14,9 +14,9 @@ import pytest
 
 from evalharness.cases import Case
 from evalharness.config import RunConfig
-from evalharness.contracts import GenerationOptions
 from evalharness.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
+from evalharness.generation_options import GenerationOptions
 from evalharness.pytest_plugin.asking import CaseRequest, asks_in_steps, is_async
 from evalharness.pytest_plugin.case_loading import load_cases
 from evalharness.shards import cases_of_shard

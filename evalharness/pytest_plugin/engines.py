@@ -18,8 +18,8 @@ from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint, name_chec
 from evalharness.checkpoint_discovery import find_models, training_facts
 from evalharness.checkpoint_gguf import refuse_gguf
 from evalharness.config import OPTIONS, Option, RunConfig
-from evalharness.contracts import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.devices import installed_cards, uses_cards, visible_cards
+from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import CheckpointError
 from evalharness.thinking import DEFAULT_MARKS
 

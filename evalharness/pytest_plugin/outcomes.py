@@ -15,7 +15,7 @@ import pytest
 from _pytest.outcomes import Failed
 
 from evalharness.cases import Case
-from evalharness.contracts import GenerationOptions
+from evalharness.generation_options import GenerationOptions
 from evalharness.pytest_plugin.engines import EngineSpec
 
 __all__ = ["InvalidSample", "ItemRecord", "Miss", "NotRecorded", "is_assertion", "note_report"]

@@ -14,8 +14,8 @@ import pytest
 
 from evalharness.cases import Case
 from evalharness.config import RunConfig
-from evalharness.contracts import GenerationOptions
 from evalharness.errors import ConfigError, RecordError
+from evalharness.generation_options import GenerationOptions
 from evalharness.pytest_plugin.collection import EvalModule, gates_of, takes
 from evalharness.pytest_plugin.original_cases import OriginalCases
 from evalharness.pytest_plugin.outcomes import ItemRecord

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalharness.cases import Case
-from evalharness.contracts import GenerationFailure, GenerationOptions, GenerationResult
+from evalharness.contracts import GenerationFailure, GenerationResult
+from evalharness.generation_options import GenerationOptions
 from evalharness.journal import Journal
 from evalharness.pytest_plugin.asking import CaseRequest, Next, Outcome, Request, Step, asks_in_steps
 from evalharness.pytest_plugin.collection import EvalModule

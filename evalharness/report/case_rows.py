@@ -105,7 +105,7 @@ def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _not_default(options: Mapping[str, Any]) -> dict[str, Any]:
-    from evalharness.contracts import GenerationOptions
+    from evalharness.generation_options import GenerationOptions
 
     usual = GenerationOptions().to_json()
     return {name: value for name, value in options.items() if name not in usual or value != usual[name]}

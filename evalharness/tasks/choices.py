@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.contracts import GenerationOptions, GenerationResult
+from evalharness.contracts import GenerationResult
 from evalharness.errors import ConfigError
+from evalharness.generation_options import GenerationOptions
 from evalharness.scoring import ScoringRequest
 from evalharness.tasks.prompt_rows import PromptRow, read_rows
 from evalharness.tasks.scored_rows import ScoredCase, known_logprobs, prompt_of, scored_fields

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from evalharness.cases import Case
-from evalharness.contracts import GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.generation_options import GenerationOptions
 from evalharness.tasks import stage_a, stage_b
 from evalharness.tasks.stage_a import StageACase
 from evalharness.tasks.stage_a_data import LAYOUT, Label, find_missions

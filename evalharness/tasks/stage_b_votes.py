@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evalharness.contracts import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.errors import ConfigError
+from evalharness.generation_options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.tasks.stage_a_data import Label
 
 __all__ = ["Ballot", "cast", "decode_grid"]

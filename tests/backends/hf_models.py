@@ -10,7 +10,7 @@ from typing import Any
 
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
 from evalharness.backends.torchvision_cpu import register_missing_operators
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 
 END_ID = 0
 PAD_ID = 1

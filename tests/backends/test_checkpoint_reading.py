@@ -23,7 +23,7 @@ from evalharness.backends.checkpoint_reading import (
     pixel_budget,
     resolve_dtype_name,
 )
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, ConfigError, MissingDependency, UnsupportedOption
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evalharness.backends.base import Backend, Completion, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
-from evalharness.contracts import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, ImageError
 
 TOKENIZER = FakeTokenizer()

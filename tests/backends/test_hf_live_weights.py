@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from evalharness.checkpoint_adapter_settings import read_settings
-from evalharness.contracts import ModelLoadConfig
 from evalharness.engine import Engine
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, ContractTypeError, ContractValueError
 from evalharness.live_weights import WeightSync
 from evalharness.response_cache import ResponseCache

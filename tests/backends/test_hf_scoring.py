@@ -13,9 +13,9 @@ import pytest
 
 from evalharness.backends.hf_decoding import Row
 from evalharness.backends.hf_scoring import logits_of_responses, row_to_score
-from evalharness.contracts import GenerationOptions, StopOptions
 from evalharness.engine import Engine
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
+from evalharness.generation_options import GenerationOptions, StopOptions
 from evalharness.scoring import ScoringRequest
 from tests.backends.hf_models import END_ID, PAD_ID, load, make_text_checkpoint, one_thread, plan, prompt, run
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from evalharness import build_engine_around
-from evalharness.contracts import GenerationOptions, TokenGenerationRequest
+from evalharness.contracts import TokenGenerationRequest
 from evalharness.engine import Engine
 from evalharness.errors import CapabilityError, ConfigError
+from evalharness.generation_options import GenerationOptions
 from evalharness.response_cache import ResponseCache
 from tests.backends.hf_models import load, make_text_checkpoint, make_vlm_checkpoint, one_thread
 from tests.backends.live_models import answers

@@ -14,7 +14,7 @@ import pytest
 from evalharness.backends.adapter_weights import merged_weights
 from evalharness.checkpoint_adapter import read_adapter
 from evalharness.checkpoint_weights import base_shapes
-from evalharness.contracts import ModelLoadConfig
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import BackendError, CheckpointError
 from tests.adapters import write_adapter
 from tests.backends.hf_models import END_ID, ids, load, make_text_checkpoint, mixed_prompts, one_thread, run

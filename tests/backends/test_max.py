@@ -16,17 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evalharness.backends.max_seeds import max_seed
-from evalharness.contracts import (
-    GenerationFailure,
-    GenerationOptions,
-    GenerationResult,
-    ModelLoadConfig,
-    VllmEngineOptions,
-    VlmPreprocessOptions,
-)
+from evalharness.contracts import GenerationFailure, GenerationResult
 from evalharness.engine import Engine
 from evalharness.engine_building import build_backend
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CheckpointError, ConfigError, MissingDependency
+from evalharness.generation_options import GenerationOptions
 from tests.backends.max_models import IS_INSTALLED, WHY_NOT
 from tests.contract.asking import FREE, TEXTS, ask, generate
 

@@ -11,20 +11,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.contracts import (
-    GenerationFailure,
-    GenerationOptions,
-    GenerationResult,
-    ModelLoadConfig,
-    ServerOptions,
-    StopOptions,
-    TextGenerationRequest,
-    TokenGenerationRequest,
-    VlmGenerationRequest,
-)
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, ServerOptions
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
+from evalharness.generation_options import GenerationOptions, StopOptions
 from tests.backends.http_server import Asked, Reply, Server, serving
 
 MODELS = {"data": [{"id": "served", "max_model_len": 200}]}

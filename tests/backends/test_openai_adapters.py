@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from evalharness.contracts import GenerationFailure, GenerationOptions, ModelLoadConfig, ServerOptions, TextGenerationRequest
+from evalharness.contracts import GenerationFailure, TextGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, ServerOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, ConfigError
+from evalharness.generation_options import GenerationOptions
 from evalharness.live_weights import WeightSync
 from tests.backends.http_server import Reply
 from tests.backends.lora_server import BASE, HELPS, HURTS, LoraServer, copied, who

@@ -22,16 +22,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from evalharness.contracts import (
-    GenerationFailure,
-    GenerationOptions,
-    ModelLoadConfig,
-    ServerOptions,
-    StopOptions,
-)
+from evalharness.contracts import GenerationFailure
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, ServerOptions
 from evalharness.errors import UnsupportedOption
+from evalharness.generation_options import GenerationOptions, StopOptions
 from tests.backends.max_models import IS_INSTALLED, WHY_NOT, TextReference
 from tests.contract.asking import FREE, TEXTS, ask, generate
 

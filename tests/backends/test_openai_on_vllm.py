@@ -20,20 +20,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evalharness.backends.vllm_worker import WORKER_EXTENSION
-from evalharness.contracts import (
-    GenerationOptions,
-    GenerationResult,
-    ModelLoadConfig,
-    ServerOptions,
-    StopOptions,
-    TextGenerationRequest,
-    TokenGenerationRequest,
-    VlmGenerationRequest,
-    VlmPreprocessOptions,
-)
+from evalharness.contracts import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, RequestsFailed
+from evalharness.generation_options import GenerationOptions, StopOptions
 from tests.backends.hf_models import one_thread
 from tests.backends.lora_server import BASE, CHECKPOINTS, HELPS, HURTS, copied
 

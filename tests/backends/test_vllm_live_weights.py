@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evalharness.checkpoint_adapter_settings import read_settings
-from evalharness.contracts import ModelLoadConfig, VlmGenerationRequest
+from evalharness.contracts import VlmGenerationRequest
 from evalharness.engine import Engine
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CapabilityError, CheckpointError, ContractValueError
 from evalharness.live_weights import WeightSync
 from tests.backends.hf_models import load

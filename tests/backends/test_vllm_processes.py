@@ -119,7 +119,7 @@ def engine_processes() -> list[str]:
 
 def test_corrupt_weights_are_named_and_leave_no_process(tiny_vlm_checkpoint: Path, tmp_path: Path) -> None:
     from evalharness.backends.vllm import VllmBackend
-    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 
     before = engine_processes()
     corrupt = shutil.copytree(tiny_vlm_checkpoint, tmp_path / "corrupt")
@@ -135,7 +135,7 @@ def test_a_dead_engine_is_an_error_of_the_machine_a_pixel_budget_is_in_force_and
 ) -> None:
     """One engine for three things: starting it takes most of the time."""
     from evalharness.backends.vllm import VllmBackend
-    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
     from tests.backends.vllm_models import completions, noise
 
     before = engine_processes()

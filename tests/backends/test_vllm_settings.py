@@ -12,7 +12,8 @@ import pytest
 from evalharness.backends.vllm_log import EngineLog, ErrorFileHandler
 from evalharness.backends.vllm_sampling import completion_of
 from evalharness.backends.vllm_settings import engine_arguments, pixel_budget_arguments, set_environment_defaults
-from evalharness.contracts import GenerationFailure, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.contracts import GenerationFailure
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 from tests.backends.vllm_models import plan
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions
+from evalharness.contracts import TextGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
+from evalharness.generation_options import GenerationOptions
 from evalharness.tasks import stage_a
 from fixtures.training.samples import stage_b_messages
 

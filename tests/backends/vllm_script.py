@@ -22,7 +22,7 @@ def say(**values: object) -> None:
 
 def main(path: str) -> None:
     from evalharness.backends.vllm import VllmBackend
-    from evalharness.contracts import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
     from tests.backends.vllm_models import chat, prompt_of
 
     say(state="starting")

@@ -11,8 +11,9 @@ from PIL import Image
 
 from evalharness.backends.base import Backend, BackendOutput, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeAnswer, FakeBackend
-from evalharness.contracts import GenerationOptions, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
+from evalharness.generation_options import GenerationOptions
 
 CONTEXT = 4096
 

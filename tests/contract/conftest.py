@@ -12,9 +12,10 @@ from typing import TypeAlias
 import pytest
 
 from evalharness.backends.base import Backend
-from evalharness.contracts import GenerationResult, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.contracts import GenerationResult
 from evalharness.engine import Engine
 from evalharness.engine_building import build_backend
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import CapabilityError
 from tests.backends.max_models import IS_INSTALLED
 from tests.backends.vllm_models import Reference

@@ -14,9 +14,9 @@ import pytest
 
 from evalharness import ChatTemplateOptions, GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, StructuredOutput
 from evalharness.backends.base import Backend
-from evalharness.contracts import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.engine import Engine
 from evalharness.engine_building import build_backend
+from evalharness.engine_options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 from tests.backends.word_model import BEGINS_AGAIN, ONLY_THREE, SAYS_SENTENCE, THINKS, make_word_checkpoint, token_id
 from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise

@@ -11,10 +11,12 @@ import pytest
 
 from evalharness.backends.base import Backend
 from evalharness.backends.checkpoint_reading import detect_variant
-from evalharness.contracts import GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.contracts import GenerationResult
 from evalharness.engine import Engine, EngineWarning
 from evalharness.engine_building import build_backend
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, ConfigError, UnsupportedOption
+from evalharness.generation_options import GenerationOptions, StopOptions
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, StandIn, ask, generate, look, noise
 

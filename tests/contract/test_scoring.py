@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from evalharness.backends.base import Completion
-from evalharness.contracts import GenerationFailure, GenerationOptions
+from evalharness.contracts import GenerationFailure
 from evalharness.engine import Engine
 from evalharness.errors import CapabilityError, RequestsFailed, UnsupportedOption
+from evalharness.generation_options import GenerationOptions
 from evalharness.scoring import ScoringRequest
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.contracts import ModelLoadConfig
 from evalharness.engine import Engine
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CapabilityError
 from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, prompt, run
 from tests.backends.live_models import answers, state_dict

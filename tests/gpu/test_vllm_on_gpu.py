@@ -16,11 +16,13 @@ import psutil
 import pytest
 
 from evalharness.checkpoint_adapter_settings import read_settings
-from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions
+from evalharness.contracts import TextGenerationRequest
 from evalharness.devices import installed_cards
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
 from evalharness.errors import CapabilityError
+from evalharness.generation_options import GenerationOptions
 from evalharness.tasks import stage_a
 from fixtures.training.samples import stage_b_messages
 from tests.backends.hf_models import make_text_checkpoint

@@ -10,9 +10,11 @@ import pytest
 from evalharness import engine_building
 from evalharness.backends.fake import FakeBackend
 from evalharness.config import RunConfig, resolve
-from evalharness.contracts import GenerationOptions, ModelLoadConfig, TextGenerationRequest, VllmEngineOptions
+from evalharness.contracts import TextGenerationRequest
 from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
 from evalharness.errors import CheckpointError
+from evalharness.generation_options import GenerationOptions
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint, open_engine
 from tests.pytest_plugin.project import MARK, Project
 from tests.test_checkpoint import GOOD, write

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from evalharness.backends.fake import FakeBackend
-from evalharness.contracts import GenerationFailure, GenerationOptions
+from evalharness.contracts import GenerationFailure
 from evalharness.engine import Engine
 from evalharness.errors import ConfigError, RecordError
+from evalharness.generation_options import GenerationOptions
 from evalharness.images import image_size, load_image
 from evalharness.tasks import DataWarning, stage_a
 from evalharness.tasks.stage_a_schema import MISSIONS

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalharness.backends.fake import FakeBackend
-from evalharness.contracts import GenerationFailure, GenerationOptions, TextGenerationRequest
+from evalharness.contracts import GenerationFailure, TextGenerationRequest
 from evalharness.engine import Engine
 from evalharness.errors import ConfigError, PromptTooLong, RecordError
+from evalharness.generation_options import GenerationOptions
 from evalharness.tasks import DataWarning, stage_b
 from evalharness.tasks.stage_b_outputs import baseline_metrics, is_over_budget, ticket_stats, wrong_cases
 from fixtures.scenes.verdict import verdict_answer

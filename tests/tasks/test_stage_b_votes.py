@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalharness.contracts import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.errors import ConfigError, ContractTypeError
+from evalharness.generation_options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.tasks.stage_a_data import Label
 from evalharness.tasks.stage_b import ONE_VOTE, THREE_VOTES
 from evalharness.tasks.stage_b_votes import Ballot, cast, decode_grid
