@@ -3,58 +3,44 @@
     engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))  # in engine_building.py
     results = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "Hi"}])], GenerationOptions())
 
-Rendering, tokenising, stop policy and decoding happen here, once. It knows nothing about evals or pytest. Far over 300
-lines because preflight and the stream are read together; scores and changes of weights are in engine_scoring.py and live_weights.py.
+Rendering, tokenising, stop policy and decoding happen once, here: engine_jobs.py decides what is asked of which backend, engine_stream.py
+runs it; scores and changes of weights are in engine_scoring.py and live_weights.py. Knows nothing about evals or pytest.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from evalharness.backends.base import Backend, Completion, Prompt
-from evalharness.chat_template import check_template_owner, knows_enable_thinking, template_sha256
+from evalharness.backends.base import Backend, Prompt
+from evalharness.chat_template import knows_enable_thinking, template_sha256
 from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.engine_jobs import Fallback, Job, JobMaker, has_images
 from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig
-from evalharness.engine_scoring import MAX_LOGIT_BYTES, refuse_scoring, response_logits, response_logprobs
-from evalharness.errors import BackendError, CapabilityError, ConfigError, EvalHarnessError, RequestError, RequestsFailed, UnsupportedOption
+from evalharness.engine_scoring import MAX_LOGIT_BYTES, response_logits, response_logprobs
+from evalharness.engine_stream import JobStream, Outcome
+from evalharness.errors import BackendError, CapabilityError, ConfigError, EvalHarnessError, RequestError, RequestsFailed
 from evalharness.generation_options import GenerationOptions
-from evalharness.generation_plugins import GenerationPlugin, RequestType, normalise_plugins, preflight
+from evalharness.generation_plugins import normalise_plugins
 from evalharness.live_weights import LiveWeights, WatchedBackend
-from evalharness.option_support import split_options
-from evalharness.prompt_source import PromptSource
-from evalharness.prompts import PreparedRequest, PromptBuilder, Request
-from evalharness.results import result_of
+from evalharness.prompts import Request
+from evalharness.results import all_results
 from evalharness.sample_options import options_of_samples
-from evalharness.scoring import Chat, ResponseLogits, ResponseScores, TokenIds, asked_chat
+from evalharness.scoring import Chat, ResponseLogits, ResponseScores, TokenIds
 
 if TYPE_CHECKING:
     from evalharness.response_cache import ResponseCache
 
-__all__ = ["Engine", "EngineWarning", "Job"]
+__all__ = ["Engine", "EngineWarning"]
 
-Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 Made = TypeVar("Made")
 
 
 class EngineWarning(UserWarning):
     """Something was done otherwise than asked, with permission: a fallback, or options left out."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What one backend does in one call; `requests`: position, request, options as honoured, options left out."""
-
-    backend: Backend
-    note: str | None
-    weight_version: str
-    builder: PromptBuilder
-    requests: tuple[tuple[int, Request, GenerationOptions, tuple[str, ...]], ...]
 
 
 class Engine(LiveWeights):
@@ -77,12 +63,11 @@ class Engine(LiveWeights):
         if unsupported_options not in ("refuse", "warn"):
             raise ConfigError(f"unsupported_options must be 'refuse' or 'warn', got {unsupported_options!r}")
         self._backend = backend
-        self._fallback = fallback_backend
+        self._fallback = Fallback(fallback_backend) if fallback_backend is not None else None
         self._chat_template = chat_template or ChatTemplateOptions()
-        self._warn_only = unsupported_options == "warn"
+        warn_only = unsupported_options == "warn"
+        self._jobs = JobMaker(backend, self._fallback, self._chat_template, warn_only=warn_only, on_notice=on_notice or _warn)
         self._lock = threading.RLock()
-        self._on_notice = on_notice or _warn
-        self._noticed: set[str] = set()
         self._cache: ResponseCache | None = None
         self._identity: Mapping[str, Any] = {}
         self.chosen: str | None = None
@@ -169,12 +154,7 @@ class Engine(LiveWeights):
         self, requests: Sequence[Request], options: GenerationOptions | Sequence[GenerationOptions], plugins: Sequence[Any]
     ) -> list[GenerationResult]:
         outcomes: dict[int, Outcome] = dict(self.stream(requests, options, plugins=plugins))
-        ordered = [outcomes[index] for index in range(len(requests))]
-        results = [outcome for outcome in ordered if isinstance(outcome, GenerationResult)]
-        failures = [outcome for outcome in ordered if isinstance(outcome, GenerationFailure)]
-        if failures:
-            raise RequestsFailed(ordered, [failure.problem for failure in failures]) from failures[0].error
-        return results
+        return all_results([outcomes[index] for index in range(len(requests))])
 
     def get_logprobs(
         self,
@@ -212,10 +192,7 @@ class Engine(LiveWeights):
 
         Where image requests run on a fallback backend, only `stream` can tell.
         """
-        if self._backend.supports_vlm or self._fallback is None:
-            builder = PromptBuilder(self._backend, self._chat_template)
-            for value in options:
-                self._backend.check_plan(builder.sampling_plan(self._honoured(self._backend, value)[0]))
+        self._jobs.check_options(options)
 
     def stream(
         self,
@@ -242,28 +219,22 @@ class Engine(LiveWeights):
             return
         normalised = normalise_plugins(plugins)
         with self._lock:
-            jobs = [self._prepare(*group, requests, each, normalised) for group in self._split(requests)]
+            jobs = self._jobs.jobs(requests, each, normalised, self.weight_version)
             can_join = len(jobs) == 1 and jobs[0].note is None and not normalised
             self._num_generating += 1
             try:
                 for job in jobs:
-                    yield from self._run(job, normalised, should_stop, on_asked, more if can_join else lambda: None)
+                    cache = self._cache if job.note is None and not normalised else None
+                    joining = more if can_join else lambda: None
+                    run = JobStream(job, normalised, cache, lambda: self._identity, on_asked=on_asked, more=joining)
+                    yield from run.outcomes(should_stop)
             finally:
                 self._num_generating -= 1
 
     def with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
         """Return what `run` makes of the requests' prompts, while no other call has the backend; `RequestsFailed` where one has none."""
         with self._lock:
-            job = self._prepare(self._backend, None, range(len(requests)), requests, [options] * len(requests), ())
-            prompts: list[Prompt] = []
-            failures: list[GenerationFailure] = []
-            for i, request, honoured, _ in job.requests:
-                try:
-                    prompts.append(job.builder.build(i, request, honoured).prompt)
-                except RequestError as error:
-                    failures.append(GenerationFailure("invalid", str(error), error))
-            if failures:
-                raise RequestsFailed(failures, [failure.problem for failure in failures]) from failures[0].error
+            prompts = self._jobs.own_job(requests, [options] * len(requests), self.weight_version).prompts()
             try:
                 return run(prompts)
             except RequestError as error:  # what only the backend could tell
@@ -277,162 +248,12 @@ class Engine(LiveWeights):
         """
         if self._cache is not None:
             return None
-        if not self._backend.supports_vlm and any(map(_has_images, requests)):
+        if not self._backend.supports_vlm and any(map(has_images, requests)):
             return None
         try:
-            return self._prepare(self._backend, None, range(len(requests)), requests, options, (), first)
+            return self._jobs.own_job(requests, options, self.weight_version, first=first)
         except EvalHarnessError:
             return None
-
-    def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, list[int]]]:
-        """Return which backend runs which positions, and why where it is not the first choice."""
-        if self._backend.supports_vlm:
-            return [(self._backend, None, list(range(len(requests))))]
-        images = [i for i, request in enumerate(requests) if _has_images(request)]
-        texts = [i for i, request in enumerate(requests) if not _has_images(request)]
-        groups: list[tuple[Backend, str | None, list[int]]] = [(self._backend, None, texts)] if texts else []
-        if images:
-            reason = f"backend {self.name!r} cannot run image requests with this checkpoint"
-            if self._fallback is None:
-                raise CapabilityError(f"{reason}; give a vision-language checkpoint, or allow another backend (--fallback-backend hf)")
-            fallback = self._open_fallback()
-            if not fallback.supports_vlm:
-                raise CapabilityError(f"{reason}, and neither can the fallback {fallback.name!r}; give a vision-language checkpoint")
-            self._notice(f"{reason}: they run on {fallback.name!r}")
-            groups.append((fallback, f"{fallback.name}: {reason}", images))
-        return groups
-
-    def _open_fallback(self) -> Backend:
-        if not isinstance(self._fallback, Backend):
-            assert callable(self._fallback)
-            self._fallback = self._fallback()
-        return self._fallback
-
-    def _prepare(
-        self,
-        backend: Backend,
-        note: str | None,
-        positions: Sequence[int],
-        requests: Sequence[Request],
-        options: Sequence[GenerationOptions],
-        plugins: Sequence[GenerationPlugin],
-        first: int = 0,
-    ) -> Job:
-        """Return what one backend is to do; raises where it could not do it."""
-        types: set[RequestType] = {"vlm" if _has_images(requests[i]) else "text" for i in positions}
-        is_chat = any(asked_chat(requests[i]) is not None for i in positions)
-        refuse_scoring(backend, [(requests[i], options[i]) for i in positions], plugins)
-        preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
-        builder = PromptBuilder(backend, self._chat_template)
-        for request_type in types if is_chat else ():
-            owner = builder.template_owner(request_type)
-            check_template_owner(owner, self._chat_template)
-            if self._chat_template.enable_thinking and not knows_enable_thinking(owner):
-                self._notice("thinking was asked for, but the chat template does not know enable_thinking: the prompts are as without it")
-        distinct = {id(options[i]): options[i] for i in positions}
-        honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
-        for value, _ in honoured.values():
-            backend.check_plan(builder.sampling_plan(value))
-        each = tuple((first + i, requests[i], *honoured[id(options[i])]) for i in positions)
-        return Job(backend, note, self.weight_version, builder, each)
-
-    def _run(
-        self,
-        job: Job,
-        plugins: Sequence[GenerationPlugin],
-        should_stop: Callable[[], bool],
-        on_asked: Callable[[int], None],
-        more: Callable[[], Job | None],
-    ) -> Iterator[tuple[int, Outcome]]:
-        running: dict[int, tuple[PreparedRequest, tuple[str, ...]]] = {}
-        refused: deque[tuple[int, Outcome]] = deque()  # and what the cache has: whatever needs no backend
-        keys: dict[int, str] = {}
-        cache = self._cache if job.note is None and not plugins else None
-
-        waiting = deque((job.builder, *one) for one in job.requests)
-
-        def next_prompt() -> Prompt | None:
-            while True:
-                if not waiting:
-                    joining = more()
-                    if joining is None:
-                        return None
-                    waiting.extend((joining.builder, *one) for one in joining.requests)
-                    continue
-                builder, i, request, options, ignored = waiting.popleft()
-                on_asked(i)
-                try:
-                    prepared = builder.build(i, request, options)
-                    cached = self._cached(cache, prepared, keys)
-                except RequestError as error:
-                    refused.append((i, GenerationFailure("invalid", str(error), error)))
-                except Exception as error:  # one request must not take the others along
-                    refused.append((i, _error("preparing the prompt", error)))
-                else:
-                    if cached is None:
-                        running[i] = (prepared, ignored)
-                        return prepared.prompt
-                    outcome = _read(prepared, cached, job, ignored, plugins)
-                    refused.append((i, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
-
-        outputs = job.backend.generate(PromptSource(next_prompt), plugins=plugins, should_stop=should_stop)
-        try:
-            for output in outputs:
-                while refused:
-                    yield refused.popleft()
-                if isinstance(output, Completion):
-                    prepared, ignored = running.pop(output.index)
-                    outcome = _read(prepared, output, job, ignored, plugins)
-                    if cache is not None and output.index in keys:
-                        cache.put(keys.pop(output.index), output, on_disk=_may_be_kept(outcome))
-                    yield output.index, outcome
-                else:
-                    running.pop(output[0])
-                    yield output
-        except Exception:
-            while refused:  # their verdict does not depend on the engine that broke
-                yield refused.popleft()
-            raise
-        finally:
-            # Left to the garbage collector, a backend would go on with what nobody waits for.
-            close = getattr(outputs, "close", None)
-            if close is not None:
-                close()
-        yield from refused
-        if running and not should_stop():
-            for i in running:
-                yield i, GenerationFailure("error", f"backend {job.backend.name!r} gave no output for this request")
-
-    def _cached(self, cache: ResponseCache | None, prepared: PreparedRequest, keys: dict[int, str]) -> Completion | None:
-        """Return what the cache has for a prompt; else note under which key its answer is to be kept, if it may be."""
-        if cache is None:
-            return None
-        from evalharness.response_cache import cache_key, is_deterministic  # few runs have a cache
-
-        draws_nothing = prepared.options.seed is not None or prepared.prompt.response_ids is not None
-        if not is_deterministic(prepared.prompt.plan, seed_was_given=draws_nothing):
-            cache.counts.not_cacheable += 1
-            return None
-        facts = prepared.images.identify() if prepared.images is not None else ()
-        key = cache_key(self._identity, prepared.prompt, [fact["sha256"] for fact in facts])
-        found = cache.get(key, prepared.prompt.index)
-        if found is None:
-            keys[prepared.prompt.index] = key
-        return found
-
-    def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
-        """Return the options without what the backend cannot honour, and what that is; raises unless leaving out is allowed."""
-        honoured, ignored = split_options(options, backend.capabilities)
-        if ignored:
-            listed = ", ".join(ignored)
-            if not self._warn_only:
-                legal = ", ".join(sorted(backend.capabilities.extra_options)) or "none"
-                raise UnsupportedOption(
-                    f"backend {backend.name!r} cannot honour: {listed}. Leave them out, or allow it with --unsupported-options warn. "
-                    f"Extra options it knows: {legal}"
-                )
-            self._notice(f"backend {backend.name!r} ignores: {listed}")
-        return honoured, ignored
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why another checkpoint cannot take the place of the loaded one, None where `swap` will do."""
@@ -449,17 +270,12 @@ class Engine(LiveWeights):
             self._backend.swap(config)
             self._start_over()
 
-    def _notice(self, message: str) -> None:
-        if message not in self._noticed:
-            self._noticed.add(message)
-            self._on_notice(message)
-
     def close(self) -> None:
         """Free the models' memory and end all child processes; may be called twice."""
         try:
             self._backend.close()
         finally:
-            if isinstance(self._fallback, Backend):
+            if self._fallback is not None:
                 self._fallback.close()
 
     def __enter__(self) -> Engine:
@@ -469,31 +285,5 @@ class Engine(LiveWeights):
         self.close()
 
 
-def _has_images(request: Request) -> bool:
-    return isinstance(asked_chat(request), VlmGenerationRequest)
-
-
 def _warn(message: str) -> None:
     warnings.warn(message, EngineWarning, stacklevel=3)
-
-
-def _read(
-    prepared: PreparedRequest, output: Completion, job: Job, ignored: tuple[str, ...], plugins: Sequence[GenerationPlugin]
-) -> Outcome:
-    try:
-        return result_of(
-            prepared, output, job.backend, fallback=job.note, ignored=ignored, plugins=plugins, weight_version=job.weight_version
-        )
-    except Exception as error:  # a plugin's or tokenizer's fault concerns this request only
-        return _error("reading the completion", error)
-
-
-def _may_be_kept(outcome: Outcome) -> bool:
-    """Return whether an answer may be written to disk as ids, where no secret in it can be hidden."""
-    from evalharness.redaction import redactor  # few runs have a cache
-
-    return isinstance(outcome, GenerationResult) and redactor().known(outcome.raw_text) == outcome.raw_text
-
-
-def _error(doing: str, error: Exception) -> GenerationFailure:
-    return GenerationFailure("error", f"{doing} failed: {type(error).__name__}: {error}", error)

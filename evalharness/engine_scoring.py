@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.backends.base import Backend, Prompt, TensorBackend
 from evalharness.contract_checks import check_integer, check_sequence
-from evalharness.contracts import GenerationFailure, GenerationResult
-from evalharness.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, RequestsFailed
+from evalharness.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError
 from evalharness.generation_options import GenerationOptions
+from evalharness.results import all_results
 from evalharness.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.scoring_prompts import check_options
 
@@ -54,7 +54,7 @@ def response_logprobs(
     requests = _requests(prompts, responses, ends)
     if not grad:
         outcomes: dict[int, Any] = dict(engine.stream(requests, options))
-        return scores_of(_results([outcomes[index] for index in range(len(requests))]))
+        return scores_of(all_results([outcomes[index] for index in range(len(requests))]))
     backend = _tensor_backend(engine.backend, "give gradients")
     return engine.with_prompts(
         requests, options, lambda made: replace(backend.response_logprobs(made, grad=True), weight_version=engine.weight_version)
@@ -103,10 +103,3 @@ def _tensor_backend(backend: Backend, what: str) -> TensorBackend:
         raise CapabilityError(f"backend {backend.name!r} cannot {what}: its model is not a torch module of this process; use --backend hf")
     assert isinstance(backend, TensorBackend)
     return backend
-
-
-def _results(outcomes: Sequence[GenerationResult | GenerationFailure]) -> list[GenerationResult]:
-    failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
-    if failures:
-        raise RequestsFailed(outcomes, [failure.problem for failure in failures]) from failures[0].error
-    return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]

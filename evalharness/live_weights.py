@@ -23,6 +23,7 @@ from evalharness.errors import BackendError, CapabilityError, ContractTypeError,
 
 if TYPE_CHECKING:
     from evalharness.backends.base import Backend
+    from evalharness.engine_jobs import Fallback
 
 __all__ = ["LiveBackend", "LiveChange", "LiveWeights", "WatchedBackend", "WeightReport", "WeightSync"]
 
@@ -101,7 +102,7 @@ class LiveWeights:
     """The part of `Engine` that changes weights, and says with which a generation was made."""
 
     _backend: Backend
-    _fallback: Backend | Callable[[], Backend] | None
+    _fallback: Fallback | None
     _lock: threading.RLock
     _identity: Mapping[str, Any]
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from evalharness.backends.base import Backend, Completion
-from evalharness.contracts import GenerationResult
+from evalharness.contracts import GenerationFailure, GenerationResult
+from evalharness.errors import RequestsFailed
 from evalharness.generation_plugins import GenerationPlugin, postprocess_text
 from evalharness.prompts import PreparedRequest, prompt_sha256
 from evalharness.stop_policy import Ending, finish
 from evalharness.thinking import Thinking, num_thought
 
-__all__ = ["result_of"]
+__all__ = ["all_results", "result_of"]
 
 
 def result_of(
@@ -98,3 +99,11 @@ def _image_facts(prepared: PreparedRequest, completion: Completion) -> tuple[Map
         }
         for i, fact in enumerate(facts)
     )
+
+
+def all_results(outcomes: Sequence[GenerationResult | GenerationFailure]) -> list[GenerationResult]:
+    """Return the outcomes as results; `RequestsFailed`, with all of them, where any is a failure."""
+    failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
+    if failures:
+        raise RequestsFailed(outcomes, [failure.problem for failure in failures]) from failures[0].error
+    return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]

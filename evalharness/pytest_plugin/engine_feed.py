@@ -18,7 +18,8 @@ from evalharness.pytest_plugin.asking import last_frame
 from evalharness.pytest_plugin.unit_runner import Asked, UnitProgress, UnitRunner
 
 if TYPE_CHECKING:
-    from evalharness.engine import Engine, Job
+    from evalharness.engine import Engine
+    from evalharness.engine_jobs import Job
 
 __all__ = ["EngineFeed"]
 
