@@ -12,13 +12,30 @@ from pathlib import Path
 from evalharness.cases import Case
 from evalharness.errors import ConfigError
 
-__all__ = ["load_cases"]
+__all__ = ["CasesNotLoaded", "load_cases"]
+
+
+class CasesNotLoaded(Exception):
+    """An eval's cases cannot be loaded; `error` is what was raised: a `ConfigError`, or whatever the eval's own function raises."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def load_cases(
     load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
 ) -> tuple[Sequence[Case], tuple[str, ...]]:
-    """Return the checked cases, and what the function warned of; `ConfigError` says what is wrong with them."""
+    """Return the checked cases, and what the function warned of; `CasesNotLoaded` says what is wrong with them."""
+    try:
+        return _load_cases(load, data_dir, path, limit)
+    except Exception as error:
+        raise CasesNotLoaded(error) from error
+
+
+def _load_cases(
+    load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
+) -> tuple[Sequence[Case], tuple[str, ...]]:
     where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
     try:
         inspect.signature(load).bind(data_dir)

@@ -18,7 +18,7 @@ from evalharness.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
 from evalharness.generation_options import GenerationOptions
 from evalharness.pytest_plugin.asking import CaseRequest, asks_in_steps, is_async
-from evalharness.pytest_plugin.case_loading import load_cases
+from evalharness.pytest_plugin.case_loading import CasesNotLoaded, load_cases
 from evalharness.shards import cases_of_shard
 from evalharness.suggestions import did_you_mean
 
@@ -115,7 +115,7 @@ def _derived_seed(*parts: object) -> int:
 
 
 def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> EvalModule:
-    """Return the eval that a marker describes, its cases loaded; `ConfigError` says what is wrong with it."""
+    """Return the eval that a marker describes, its cases loaded; `ConfigError` and `CasesNotLoaded` say what is wrong with it."""
     given = dict(marker.kwargs)
     if marker.args:
         raise ConfigError(f"{path}: the eval marker takes keywords only: {', '.join(_KEYWORDS)}")
@@ -148,10 +148,10 @@ def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> t
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
     try:
         cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
-    except MissingData as error:
-        if not optional:
+    except CasesNotLoaded as failed:
+        if not optional or not isinstance(failed.error, MissingData):
             raise
-        return (), (), f"this eval is optional, and has no data: {error}"
+        return (), (), f"this eval is optional, and has no data: {failed.error}"
     return cases_of_shard(cases, run.shard), notices, None
 
 
@@ -267,10 +267,11 @@ def takes(metafunc: pytest.Metafunc, fixture: str) -> bool:
     return fixture in metafunc.fixturenames and is_ours(metafunc._arg2fixturedefs.get(fixture))
 
 
-def is_named(metafunc: pytest.Metafunc) -> bool:
-    """Return whether the test's file was named on the command line, not only a folder of it."""
+def is_named(metafunc: pytest.Metafunc, *, with_case: bool = False) -> bool:
+    """Return whether the test's file was named on the command line, not only a folder of it; `with_case`: as the file of one case."""
     here = metafunc.config.invocation_params.dir
-    return metafunc.definition.path in {here / arg.partition("::")[0] for arg in metafunc.config.args}
+    named = (arg.partition("::") for arg in metafunc.config.args)
+    return metafunc.definition.path in {here / path for path, _, test in named if not with_case or "[" in test}
 
 
 def refuse_misspelt_markers(metafunc: pytest.Metafunc) -> None:

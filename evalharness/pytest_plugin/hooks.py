@@ -22,6 +22,7 @@ from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.running_tests import RunningTests
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.pytest_plugin.unit_plan import is_eval_test
+from evalharness.pytest_plugin.unloaded_cases import report_unloaded
 from evalharness.pytest_plugin.worker_life import start_heartbeat, tell_lookalikes, units_ahead
 from evalharness.redaction import remember_options
 from evalharness.run_lock import RunLock
@@ -128,6 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
+    report_unloaded(session)
     state = session.config.stash[STATE]
     if runs_nothing(session.config):
         return

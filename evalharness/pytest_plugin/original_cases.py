@@ -19,6 +19,7 @@ import pytest
 from evalharness.cases import Case
 from evalharness.config import RunConfig
 from evalharness.errors import RecordError
+from evalharness.pytest_plugin.case_loading import CasesNotLoaded
 from evalharness.pytest_plugin.collection import read_eval
 from evalharness.recorded import RecordedRun
 
@@ -62,7 +63,8 @@ class OriginalCases:
                 warnings.simplefilter("ignore")  # what is wrong with the data was said when it was asked
                 module = _imported(root / path)
                 return {case.id: case for case in read_eval(_eval_marker(module), path, self._run, root).cases}
-        except (Exception, SystemExit) as error:  # whatever a user's module or data may raise
+        except (Exception, SystemExit) as raised:  # whatever a user's module or data may raise
+            error = raised.error if isinstance(raised, CasesNotLoaded) else raised
             return f"{path} cannot be loaded: {type(error).__name__}: {error}"
 
 

@@ -15,6 +15,7 @@ from evalharness.config_checks import check_combinations
 from evalharness.errors import ConfigError
 from evalharness.journal import Journal, journal_name
 from evalharness.nodeids import test_name
+from evalharness.pytest_plugin.case_loading import CasesNotLoaded
 from evalharness.pytest_plugin.collection import EvalModule, is_named, parametrize_eval, read_eval
 from evalharness.pytest_plugin.engine_opening import EngineOpening
 from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
@@ -27,6 +28,7 @@ from evalharness.pytest_plugin.running_units import RunningUnits
 from evalharness.pytest_plugin.unit_plan import UnitPlan
 from evalharness.pytest_plugin.unit_runner import UnitProgress
 from evalharness.pytest_plugin.units import EvalNode, parse_nodeid
+from evalharness.pytest_plugin.unloaded_cases import stand_in
 
 if TYPE_CHECKING:
     from evalharness.contracts import GenerationResult
@@ -68,6 +70,7 @@ class EvalSession:
         self.started = time.monotonic()
         self.modules: dict[str, EvalModule] = {}
         self._markers: dict[str, pytest.Mark] = {}
+        self._unloaded: dict[str, Exception] = {}
         self.lookalikes: set[str] = set()
         """Tests whose ids read like those of evals and which are none; a controller hears of them from its workers."""
         self.current: ItemRecord | None = None
@@ -149,9 +152,17 @@ class EvalSession:
     def parametrize(self, metafunc: pytest.Metafunc, marker: pytest.Mark | None) -> None:
         """Parametrise a test over engines and, in an eval module, over cases."""
         path = metafunc.definition.nodeid.partition("::")[0]
-        module = self.module(marker, path) if marker is not None else None
+        try:
+            module = self.module(marker, path) if marker is not None and path not in self._unloaded else None
+        except CasesNotLoaded as failed:
+            self._unloaded[path] = failed.error
+        if path in self._unloaded:
+            stand_in(metafunc, self._unloaded[path])
+            return
         if module is not None and module.no_data is not None and is_named(metafunc):
-            raise ConfigError(f"{path}: {module.no_data}")  # who asks for this eval does not want to see it skipped
+            # Who asks for this eval does not want to see it skipped.
+            stand_in(metafunc, ConfigError(f"{path}: {module.no_data}"))
+            return
         engines = self.engines
         if module is not None and module.compares_engines:
             engines = [spec for group in engines_by_checkpoint(engines).values() if len(group) > 1 for spec in group]

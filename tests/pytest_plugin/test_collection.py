@@ -219,6 +219,79 @@ class TestWrongEvals:
             assert run.rows[0]["problem"] == "not run: 1 error during collection"
 
 
+LACKING = (
+    HEADER
+    + """
+def cases(data_dir):
+    return [Case(id=line) for line in (data_dir / "lacking.txt").open()]
+pytestmark = pytest.mark.eval(cases=cases, request=ask)
+
+@pytest.mark.parametrize("way", ["left", "right"])
+def test_way(way, case, generation): pass
+
+def test_engine(engine): pass
+"""
+)
+
+
+class TestCasesThatCannotBeLoaded:
+    """They stop a run only where their eval is asked for."""
+
+    @pytest.fixture
+    def lacking(self, project: Project) -> Project:
+        (project.root / "photos").mkdir()
+        return project.write(test_a=MARK + TEST, test_lacking=LACKING)
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_k_that_leaves_the_eval_out_needs_no_data_of_it(self, lacking: Project, mode: str) -> None:
+        run = lacking.run("--data", "photos", "-k", "test_a", mode=mode)
+        assert (run.exit_code, run.counts) == (0, {"pass": 4})
+        assert "lacking.txt" not in run.output
+
+    @pytest.mark.parametrize(
+        "selection",
+        [["-k", "not lacking"], ["--deselect", "test_lacking.py"], ["test_a.py", "test_lacking.py", "-k", "test_s"]],
+        ids=["not", "deselect", "named and deselected"],
+    )
+    def test_other_selections_do_likewise(self, lacking: Project, selection: list[str]) -> None:
+        assert lacking.run_inline("--data", "photos", *selection).counts == {"pass": 4}
+
+    @pytest.mark.parametrize(
+        "selection",
+        [
+            [],
+            ["-k", "lacking or c1"],
+            ["-k", "test_engine"],
+            ["test_lacking.py::test_way"],
+            ["test_lacking.py::test_way[fake:echo-left-c9]"],
+            ["--collect-only"],
+        ],
+        ids=["all", "one of them", "without case", "test", "case", "collect-only"],
+    )
+    def test_who_asks_for_the_eval_is_told_once_and_nothing_runs(self, lacking: Project, selection: list[str]) -> None:
+        run = lacking.run_inline("--data", "photos", *selection)
+        assert run.exit_code in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR)
+        assert run.output.count("_ ERROR collecting test_lacking.py _") == 1
+        assert "E   FileNotFoundError: [Errno 2] No such file or directory" in run.output
+        assert "no-cases" not in run.output
+        assert run.opened_no_run or run.counts.keys() == {"skip"}
+
+    def test_workers_tell_as_well(self, lacking: Project) -> None:
+        run = lacking.run("--data", "photos", mode="n2")
+        assert run.exit_code not in (0, 3)
+        assert "_ ERROR collecting test_lacking.py _" in run.output
+        assert "E   FileNotFoundError: [Errno 2]" in run.output
+
+    def test_lf_does_not_pass_over_what_failed_and_cannot_be_loaded_now(self, lacking: Project) -> None:
+        (lacking.root / "photos" / "lacking.txt").write_text("c8")
+        lacking.write(test_lacking=LACKING.replace("generation): pass", "generation): assert way == 'left'"))
+        assert lacking.run_inline("--data", "photos", "--run-id", "first").exit_code == 1
+        (lacking.root / "photos" / "lacking.txt").unlink()
+        run = lacking.run_inline("--data", "photos", "--lf", "--run-id", "second")
+        assert "E   FileNotFoundError: [Errno 2]" in run.output
+        assert run.exit_code == pytest.ExitCode.INTERRUPTED
+
+
 class TestWrongOptions:
     @pytest.mark.parametrize(
         ("arguments", "message"),
