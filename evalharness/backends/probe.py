@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.backends import load_backend_class
+from evalharness.backends.checkpoint_reading import first_line
 from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 
 __all__ = ["MARK", "main"]
@@ -34,7 +35,7 @@ def _refusal(why_not: Callable[[Path], str | None], path: str) -> str | None:
     try:
         return why_not(Path(path))
     except Exception as error:  # a library's opinion of a checkpoint, whatever its form
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _torch_facts() -> dict[str, Any]:
@@ -48,7 +49,7 @@ def _torch_facts() -> dict[str, Any]:
     try:
         import torchvision
     except (ImportError, OSError, RuntimeError) as error:
-        facts["torchvision_problem"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        facts["torchvision_problem"] = f"{type(error).__name__}: {first_line(error)}"
     else:
         facts["torchvision"] = torchvision.__version__
         facts["torchvision_patched"] = patched

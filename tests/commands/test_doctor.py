@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,15 @@ def test_an_import_that_fails_is_shown_with_its_reason(tmp_path: Path, monkeypat
     [found] = [check for check in diagnose([], tmp_path, backends=["hf"]) if check.name == "hf"]
     assert (found.status, "libbroken.so" in found.text) == ("problem", True)
     assert found.remedy == "see the whole message: python -m evalharness.backends.probe hf"
+
+
+def test_a_torchvision_that_fails_without_a_word_is_a_fact_like_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evalharness.backends.probe import _torch_facts
+
+    (tmp_path / "torchvision.py").write_text("raise ImportError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    assert _torch_facts()["torchvision_problem"] == "ImportError: ImportError"
 
 
 def test_an_unknown_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,12 +26,9 @@ def run_on_terminal(project: Project, *arguments: str, mode: str) -> str:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            part = os.read(ours, 65536)
+            written += os.read(ours, 65536)
         except OSError:  # the other end was closed: the process has ended
             break
-        if not part:
-            break
-        written += part
     process.kill()
     process.wait()
     os.close(ours)
