@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from evalharness.backends.hf import HfBackend
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from evalharness.backends.vllm import VllmBackend
     from tests.backends.vllm_models import Reference
 
+# Property tests are judged by their results alone: a busy machine must fail none. In CI, hypothesis' own profile fixes the examples too.
+settings.register_profile("unhurried", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 _WARNINGS = (
     "error",

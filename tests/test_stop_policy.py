@@ -281,7 +281,7 @@ def test_character_tokens_are_watched_as_str_find_would(text: str, strings: list
     skip=st.booleans(),
 )
 @example(ids=[*range(188, 256)] * 2, place=(100, 3), skip=True)  # long runs of broken characters
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_tokens_are_watched_as_str_find_would(tiny_tokenizer: Any, ids: list[int], place: tuple[int, int], skip: bool) -> None:
     text = tiny_tokenizer.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
     string = text[place[0] : place[0] + place[1]].replace("\ufffd", "") or "zz"
@@ -289,7 +289,7 @@ def test_any_tokens_are_watched_as_str_find_would(tiny_tokenizer: Any, ids: list
 
 
 @given(text=st.text(max_size=30), cuts=st.sets(st.integers(0, 120), max_size=20), place=st.tuples(st.integers(0, 30), st.integers(1, 5)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_text_cut_into_tokens_anywhere_even_inside_a_character_is_watched(
     tiny_tokenizer: Any, text: str, cuts: set[int], place: tuple[int, int]
 ) -> None:

@@ -281,7 +281,7 @@ class TestSuspicion:
         groups = Suspicion().after(CASES[:3], "").groups(CASES)
         assert groups == [("c000",), ("c001",), ("c002",), CASES[3:]]
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(num_in_flight=st.integers(1, 400), culprit=st.integers(0, 399))
     def test_a_culprit_is_found_with_the_third_death_and_no_one_else(self, num_in_flight: int, culprit: int) -> None:
         """An engine that has so many cases at work at once dies whenever the culprit is one of them."""

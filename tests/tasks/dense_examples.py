@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from evalharness.tasks.dense_objects import DenseObject
-
-unhurried = settings(deadline=None)
-"""For property tests: the first example imports what the others find there."""
 
 HEADER = "<DOMAIN=BBU>, <TASK=DETECTION>"
 LABEL = "类别=标签,文本=DEMO-01"

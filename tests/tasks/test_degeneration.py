@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness import GenerationResult
@@ -149,7 +149,6 @@ def test_a_short_answer_is_a_loop_where_half_of_it_is() -> None:
 
 
 @given(st.text())
-@settings(deadline=None)  # numpy is imported by the first call
 def test_any_text_can_be_looked_at(text: str) -> None:
     find_signs(replace(SOUND, text=text, prompt_text=text))
 

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from evalharness.backends.torchvision_cpu import register_missing_operators
 from evalharness.tasks.dense_geometry import LINE_TOLERANCE, iou, overlaps
 from evalharness.tasks.dense_objects import DenseObject
-from tests.tasks.dense_examples import box, boxes, line, lines, objects, poly, polygons, unhurried
+from tests.tasks.dense_examples import box, boxes, line, lines, objects, poly, polygons
 
 SCALE = 2  # raster pixels per step of the grid, for the second opinion
 
@@ -109,7 +109,6 @@ def test_only_pairs_above_the_minimum_are_given() -> None:
     assert overlaps(truth, [], 0.5) == overlaps([], predictions, 0.5) == []
 
 
-@unhurried
 @given(st.lists(boxes(), min_size=1, max_size=6), st.lists(boxes(), min_size=1, max_size=6))
 def test_boxes_agree_with_torchvision(truth: list[DenseObject], predictions: list[DenseObject]) -> None:
     register_missing_operators()
@@ -123,7 +122,7 @@ def test_boxes_agree_with_torchvision(truth: list[DenseObject], predictions: lis
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-11)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.one_of(st.tuples(polygons(), polygons()), st.tuples(polygons(), boxes()), st.tuples(lines(), lines())))
 def test_polygons_and_tubes_agree_with_a_raster(pair: tuple[DenseObject, DenseObject]) -> None:
     masks = [raster(one) for one in pair]
@@ -139,7 +138,6 @@ def _length(one: DenseObject) -> float:
     return sum(math.dist(a, b) for a, b in zip(points, [*points[1:], points[0]], strict=True)) + 1
 
 
-@unhurried
 @given(objects(), objects())
 def test_an_iou_is_symmetric_and_between_0_and_1(one: DenseObject, other: DenseObject) -> None:
     found = iou(one, other)
@@ -147,14 +145,12 @@ def test_an_iou_is_symmetric_and_between_0_and_1(one: DenseObject, other: DenseO
     assert iou(other, one) == pytest.approx(found, abs=1e-9)
 
 
-@unhurried
 @given(st.lists(objects(), max_size=5), st.lists(objects(), max_size=5), st.floats(0.05, 1))
 def test_the_minimum_leaves_out_nothing_that_reaches_it(truth: list[DenseObject], predictions: list[DenseObject], minimum: float) -> None:
     wanted = [pair for pair in overlaps(truth, predictions) if pair.iou >= minimum]
     assert overlaps(truth, predictions, minimum) == wanted
 
 
-@unhurried
 @given(polygons(), st.integers(0, 5))
 def test_where_a_polygon_starts_changes_nothing(one: DenseObject, shift: int) -> None:
     turned = poly(*one.points[2 * shift :], *one.points[: 2 * shift])

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from evalharness.tasks.dense_geometry import Pair, iou, overlaps
 from evalharness.tasks.dense_matching import MODES, THRESHOLDS, match, match_greedily
 from evalharness.tasks.dense_objects import DenseObject
-from tests.tasks.dense_examples import LABEL, SCREW, box, crowded, unhurried
+from tests.tasks.dense_examples import LABEL, SCREW, box, crowded
 
 crowds = st.lists(crowded(), max_size=6)
 
@@ -57,13 +57,11 @@ def test_each_mode_asks_for_more() -> None:
     }
 
 
-@unhurried
 @given(crowds, crowds)
 def test_localization_agrees_with_a_naive_search(truth: list[DenseObject], predictions: list[DenseObject]) -> None:
     assert [pair.iou for pair in match(truth, predictions)["localization"]] == naive(truth, predictions, 0.5)
 
 
-@unhurried
 @given(crowds, crowds)
 def test_every_object_is_used_once_and_an_optimal_assignment_finds_hardly_more(
     truth: list[DenseObject], predictions: list[DenseObject]
@@ -77,7 +75,6 @@ def test_every_object_is_used_once_and_an_optimal_assignment_finds_hardly_more(
     assert best / 2 <= len(found) <= best
 
 
-@unhurried
 @given(crowds, crowds, st.sampled_from(THRESHOLDS))
 def test_the_pairs_of_a_stricter_threshold_are_those_that_reach_it(
     truth: list[DenseObject], predictions: list[DenseObject], threshold: float
@@ -86,7 +83,6 @@ def test_the_pairs_of_a_stricter_threshold_are_those_that_reach_it(
     assert reached == naive(truth, predictions, threshold)
 
 
-@unhurried
 @given(crowds, crowds)
 def test_a_mode_never_finds_more_than_a_milder_one_could(truth: list[DenseObject], predictions: list[DenseObject]) -> None:
     found = match(truth, predictions)

@@ -14,7 +14,7 @@ from evalharness.tasks.dense_metrics import Judgement, attribute_hits, judge_dum
 from evalharness.tasks.dense_objects import DenseObject, attributes_of
 from evalharness.tasks.dense_parse import parse_dump
 from evalharness.tasks.dense_tables import aggregate, tables
-from tests.tasks.dense_examples import LABEL, SCREW, WIRE, box, crowded, dumped, line, objects, one_box, unhurried
+from tests.tasks.dense_examples import LABEL, SCREW, WIRE, box, crowded, dumped, line, objects, one_box
 
 pictures = st.tuples(
     st.lists(st.one_of(objects(), crowded()), max_size=6), st.lists(st.one_of(objects(), crowded()), max_size=6, unique=True)
@@ -176,7 +176,6 @@ def test_a_box_matched_by_a_polygon_counts_for_both_types() -> None:
     assert (found["bbox_2d"]["recall"], found["poly"]["precision"]) == (1.0, 1.0)
 
 
-@unhurried
 @given(pictures, st.randoms(use_true_random=False))
 def test_the_order_of_objects_changes_no_number(picture: tuple[list[Any], list[Any]], random: Random) -> None:
     truth, said = picture
@@ -185,7 +184,6 @@ def test_the_order_of_objects_changes_no_number(picture: tuple[list[Any], list[A
     assert approximately(everything_but_order(after)) == approximately(everything_but_order(before))
 
 
-@unhurried
 @given(pictures)
 def test_a_wrong_object_never_raises_precision(picture: tuple[list[Any], list[Any]]) -> None:
     truth, said = picture
@@ -200,7 +198,6 @@ def test_a_wrong_object_never_raises_precision(picture: tuple[list[Any], list[An
     assert missing["loc_micro_precision"] <= aggregate([row(judge_objects(said, far))]).get("loc_micro_precision", 0.0) + 1e-12
 
 
-@unhurried
 @given(pictures)
 def test_ratios_stay_between_0_and_1(picture: tuple[list[Any], list[Any]]) -> None:
     judged = judge_objects(picture[1], picture[0])
@@ -208,7 +205,6 @@ def test_ratios_stay_between_0_and_1(picture: tuple[list[Any], list[Any]]) -> No
         assert 0 <= value <= 1, name
 
 
-@unhurried
 @given(st.lists(pictures, min_size=1, max_size=3))
 def test_a_perfect_answer_scores_one_wherever_objects_enclose_something(drawn: list[tuple[list[Any], list[Any]]]) -> None:
     truths = [[one for one in said if one.type == "bbox_2d" and _has_area(one)] for _, said in drawn]

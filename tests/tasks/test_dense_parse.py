@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evalharness.errors import ContractValueError
 from evalharness.tasks.dense_parse import Dump, parse_dump, render_dump
-from tests.tasks.dense_examples import HEADER, LABEL, WIRE, box, dumped, line, objects, one_box, texts, unhurried
+from tests.tasks.dense_examples import HEADER, LABEL, WIRE, box, dumped, line, objects, one_box, texts
 
 EXAMPLE = (
     f'{HEADER}\n{{"object_1": {{"desc": "{LABEL}", "bbox_2d": [40, 60, 180, 120]}}, '
@@ -241,14 +241,12 @@ def test_a_dump_is_shown_short() -> None:
     assert repr(parse_dump(THREE[:-1], "bbu")) == "Dump(3 objects, truncated)"
 
 
-@unhurried
 @given(st.lists(objects(texts), max_size=6, unique=True), st.sampled_from(["bbu", "rru"]))
 def test_reading_what_was_written_gives_the_same_objects(written: list[Any], domain: str) -> None:
     dump = parse_dump(render_dump(written, domain), domain)
     assert (list(dump.objects), dump.valid, dump.problem, dump.dropped) == (written, True, "", ())
 
 
-@unhurried
 @given(st.lists(objects(texts), min_size=1, max_size=5, unique=True), st.data())
 def test_a_cut_never_costs_a_complete_object(written: list[Any], data: st.DataObject) -> None:
     text = render_dump(written, "bbu")
@@ -284,7 +282,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.one_of(st.text(st.characters(exclude_categories=())), st.lists(PIECES, max_size=60).map("".join)))
 def test_no_text_raises(text: str) -> None:
     dump = parse_dump(text, "bbu")

@@ -35,13 +35,12 @@ def reference_tokens(text: str) -> Iterator[tuple[int, int]]:
                 yield start, place
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(PIECES)
 def test_strings_and_brackets_are_told_apart(text: str) -> None:
     assert list(tokens(text)) == list(reference_tokens(text))
 
 
-@settings(deadline=None)
 @given(PIECES)
 def test_balanced_parts_are_apart_in_order_and_balanced(text: str) -> None:
     spans = list(balanced_spans(text))

@@ -150,7 +150,7 @@ METRICS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_the_order_of_items_changes_no_metric(domain: Any, data: st.DataObject) -> None:
     first, reference = (data.draw(summaries(domain)) for _ in range(2))
@@ -163,7 +163,7 @@ def test_the_order_of_items_changes_no_metric(domain: Any, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_a_summary_agrees_fully_with_itself_and_every_score_is_in_range(domain: Any, data: st.DataObject) -> None:
     one, two = (said(data.draw(summaries(domain)), domain) for _ in range(2))
@@ -174,7 +174,7 @@ def test_a_summary_agrees_fully_with_itself_and_every_score_is_in_range(domain: 
     assert 0 <= tversky(one, two, domain) <= 1
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_one_wrong_item_more_never_raises_precision(data: st.DataObject) -> None:
     first, reference = data.draw(summaries("bbu")), said(data.draw(summaries("bbu")))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.backends.fake import FakeBackend
@@ -186,7 +186,6 @@ def test_51_thinking_and_53_third_states_are_counted_apart() -> None:
 ANSWERS = st.lists(st.one_of(st.sampled_from([PASSES, FAILS, "…", f"<think>{PASSES}"]), st.text()), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(ANSWERS, st.sampled_from(["pass", "fail"]), st.randoms())
 def test_the_order_of_answers_changes_no_number(texts: list[str], label: str, order: Any) -> None:
     shuffled = order.sample(texts, len(texts))

@@ -154,7 +154,7 @@ def test_stats_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
 PAIRS = st.lists(st.sampled_from(["pp", "pf", "p-", "fp", "ff", "f-"]), min_size=1, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(PAIRS, st.randoms())
 def test_the_order_of_tickets_changes_nothing_and_all_is_bounded(pairs: list[str], order: Any) -> None:
     candidate = {key: Judged(one.label, order.choice(["pass", "fail", None])) for key, one in judged(*pairs).items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.errors import ConfigError, RecordError
@@ -32,7 +32,6 @@ def test_61_rules_are_read_in_numeric_order() -> None:
     assert in_order(["G10", "S10", "G2", "G0", "S2", "G1"]) == ["G0", "S2", "S10", "G1", "G2", "G10"]
 
 
-@settings(deadline=None)
 @given(st.randoms())
 def test_the_order_of_rules_in_the_file_changes_nothing(order: Any) -> None:
     ids = ["G0", "S1", "S2", "G1", "G2", "G9", "G10", "G11"]
@@ -141,7 +140,6 @@ def test_wrong_guidance_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(deadline=None)
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8)
 )

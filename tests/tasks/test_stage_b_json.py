@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.errors import RecordError
@@ -36,7 +36,6 @@ def test_of_a_cut_answer_the_first_whole_object_is_taken() -> None:
     assert extract_object('{"a": [{"b": 1}, {"c": 2').value == {"b": 1}
 
 
-@settings(deadline=None)
 @given(st.text(alphabet='{}"\\a: 1,', max_size=12), st.text(alphabet='{}"\\a: 1,', max_size=12))
 def test_first_to_last_brace_would_find_nothing_more(before: str, after: str) -> None:
     text = f'{before}{{"a": 1}}{after}'
@@ -75,7 +74,6 @@ def test_an_object_inside_think_tags_is_taken_first_and_marked() -> None:
 PIECES = st.lists(st.sampled_from(["{", "}", '"', "\\", "```", "json", "\n", '{"a": 1}', "<think>", ",", "x"]))
 
 
-@settings(deadline=None)
 @given(st.one_of(st.text(), PIECES.map("".join)))
 def test_no_text_raises(text: str) -> None:
     found = extract_object(text)
@@ -85,7 +83,6 @@ def test_no_text_raises(text: str) -> None:
 JSON = st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.booleans())
 def test_what_was_rendered_is_read_back(value: dict[str, Any], ascii_only: bool) -> None:
     assert extract_object(f"好的：\n{json.dumps(value, ensure_ascii=ascii_only)}\n以上").value == value

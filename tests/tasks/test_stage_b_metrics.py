@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.tasks.stage_a_data import Label
@@ -64,13 +64,11 @@ def test_mistakes_over_no_right_release_are_infinite() -> None:
 PAIRS = st.lists(st.tuples(st.sampled_from(["pass", "fail"]), st.sampled_from(["pass", "fail", None])), max_size=30)
 
 
-@settings(deadline=None)
 @given(PAIRS, st.randoms())
 def test_the_order_of_tickets_changes_nothing(pairs: Pairs, order: Any) -> None:
     assert confusion(order.sample(pairs, len(pairs))) == confusion(pairs)
 
 
-@settings(deadline=None)
 @given(PAIRS)
 def test_rates_are_shares_that_add_up(pairs: Pairs) -> None:
     found = rates(confusion(pairs))
@@ -79,7 +77,6 @@ def test_rates_are_shares_that_add_up(pairs: Pairs) -> None:
         assert found["accuracy"] + found["fn_rate"] + found["fp_rate"] == pytest.approx(1)
 
 
-@settings(deadline=None)
 @given(PAIRS, st.sampled_from(["pass", "fail"]))
 def test_an_invalid_answer_more_never_betters_a_documented_rate(pairs: Pairs, label: Label) -> None:
     before, after = rates(confusion(pairs)), rates(confusion([*pairs, (label, None)]))

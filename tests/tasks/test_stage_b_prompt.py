@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.errors import ConfigError
@@ -81,7 +81,6 @@ def test_61_learnable_rules_come_in_numeric_order() -> None:
     assert [word for word in asked.split() if word[0] in "GS" and word[1].isdigit()] == ["S1:", "G1:", "G2:", "G10:"]
 
 
-@settings(deadline=None)
 @given(st.randoms())
 def test_the_order_of_rules_changes_nothing(order: Any) -> None:
     names = order.sample(sorted(RULES), len(RULES))
@@ -168,7 +167,6 @@ def test_distances_leave_broken_json_too(text: str, wanted: str) -> None:
 PIECES = st.lists(st.sampled_from(['"站点距离"', "站点距离", '{"类别": ', "{", "}", '"', ", ", ": ", "'", "\\", "7", "[", "]", "电线"]))
 
 
-@settings(deadline=None)
 @given(st.one_of(st.text(), PIECES.map("".join)))
 def test_no_text_raises_and_no_distance_stays(text: str) -> None:
     assert "站点距离" not in without_distance(text)
@@ -178,7 +176,6 @@ def test_no_text_raises_and_no_distance_stays(text: str) -> None:
     assert "站点距离" not in user(BBU, text, rules={"G0": "x"})
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_characters="站")))
 def test_a_text_without_distances_stays_as_it_is(text: str) -> None:
     assert without_distance(text) == text

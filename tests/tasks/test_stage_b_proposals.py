@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.errors import ContractValueError
@@ -213,7 +213,6 @@ VALUES = st.one_of(
 OPERATIONS = st.dictionaries(st.sampled_from(["op", "text", "rationale", "target_signature", "target_signatures", "x"]), VALUES)
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(VALUES, OPERATIONS, OPERATIONS.map(lambda one: {**one, "op": "merge"}))), st.text())
 def test_no_operation_and_no_text_raises(operations: list[Any], text: str) -> None:
     proposal = check(*operations)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.errors import ContractTypeError, ContractValueError
@@ -164,7 +164,6 @@ VALUES = st.recursive(
 OPERATIONS = st.dictionaries(st.sampled_from(["op", "key", "merged_from", "text", "rationale", "evidence"]), VALUES)
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(VALUES, OPERATIONS, OPERATIONS.map(lambda one: {**one, **SEEN})), max_size=4), st.text())
 def test_no_operation_and_no_text_raises(operations: list[Any], text: str) -> None:
     reflection = reflect(*operations)

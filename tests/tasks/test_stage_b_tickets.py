@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.errors import RecordError
@@ -95,7 +95,6 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         read_tickets(tmp_path / "absent.jsonl", MISSION)
 
 
-@settings(deadline=None)
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8)
 )

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.errors import ContractValueError
@@ -167,7 +167,6 @@ ANSWERS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.one_of(st.text(), ANSWERS.map("".join)))
 def test_no_text_raises(text: str) -> None:
     verdict = parse_verdict(text, 2)
@@ -180,7 +179,6 @@ def test_no_text_raises(text: str) -> None:
 REASONS = st.text(min_size=1).map(lambda text: " ".join(text.split())).filter(lambda text: text and "think>" not in text)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(LABELS), REASONS)
 def test_what_was_rendered_is_read_back(label: Label, reason: str) -> None:
     verdict = parse_verdict(render_verdict(label, reason))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.errors import ConfigError, ContractTypeError
@@ -48,14 +48,12 @@ def test_a_sure_mistake_is_harder_than_an_unsure_one() -> None:
 VOTES = st.lists(st.sampled_from(["pass", "fail", None]), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(VOTES, st.randoms())
 def test_the_order_of_votes_changes_nothing(votes: list[Label | None], order: Any) -> None:
     shuffled = order.sample(votes, len(votes))
     assert cast(shuffled) == cast(votes)
 
 
-@settings(deadline=None)
 @given(VOTES)
 def test_agreement_and_difficulty_stay_in_their_ranges(votes: list[Label | None]) -> None:
     ballot = cast(votes)
