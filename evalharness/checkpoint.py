@@ -150,7 +150,8 @@ def _safe(part: str) -> str:
 
 def natural_key(path: Path) -> list[list[str | int]]:
     """Return what sorts paths with the numbers in them taken as numbers."""
-    return [[int(piece) if piece.isdecimal() else piece for piece in re.split(r"([0-9]+)", part)] for part in path.parts]
+    # Every second piece is a number; digits of other scripts are text, which no number could be compared with.
+    return [[int(piece) if place % 2 else piece for place, piece in enumerate(re.split(r"([0-9]+)", part))] for part in path.parts]
 
 
 def check_folder(folder: Path) -> None:

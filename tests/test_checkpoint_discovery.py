@@ -39,6 +39,12 @@ def test_checkpoints_of_a_run_come_by_their_steps(tmp_path: Path, pattern: str) 
     assert found(tmp_path, pattern) == (["checkpoint-30", "checkpoint-200", "checkpoint-1000"], [])
 
 
+def test_digits_of_other_scripts_are_text_and_sort_with_names(tmp_path: Path) -> None:
+    for name in ("final", "２", "v10", "v9"):
+        write(tmp_path / name, GOOD)
+    assert found(tmp_path, "*") == (["final", "v9", "v10", "２"], [])
+
+
 def test_a_run_folder_with_a_model_of_its_own_is_that_model(tmp_path: Path) -> None:
     write(tmp_path / "run", GOOD)
     write(tmp_path / "run/checkpoint-10", GOOD)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evalharness.checkpoint import natural_key
 from evalharness.comparison.asked import differences
 from evalharness.comparison.sheets import Side
 from evalharness.comparison.sides import engine_entry, read_sides
@@ -21,7 +22,6 @@ from evalharness.errors import ComparisonError, RecordError
 __all__ = ["Point", "Track", "read_tracks", "run_folders"]
 
 _NUMBERED = re.compile(r".*\bcheckpoint-([0-9]+)")
-_DIGITS = re.compile(r"([0-9]+)")
 _Shape = tuple[str, str, str]
 
 
@@ -161,9 +161,7 @@ def _by_run_and_name(points: list[Point]) -> list[Point]:
     """Return points of one run in its own order; those of several runs by time, names with numbers naturally."""
     if len({tuple(point.run_ids) for point in points}) == 1:
         return points
-    return sorted(
-        points, key=lambda point: (point.started_at, [int(part) if part.isdigit() else part for part in _DIGITS.split(point.name)])
-    )
+    return sorted(points, key=lambda point: (point.started_at, natural_key(Path(point.name))))
 
 
 def _note_differences(track: Track) -> None:

@@ -123,7 +123,7 @@ def _place(image_path: str) -> tuple[str, str | None, dict[str, str]]:
         mission, label, folder = MISSIONS[parts[0]], labels[parts[1]], parts[2]
         stem = parts[3].rpartition(".")[0]
         number = stem.removeprefix(f"{folder}_")
-        name = f"image_{number}" if number.isdecimal() else typeable(stem)
+        name = f"image_{number}" if number.isascii() and number.isdecimal() else typeable(stem)
         case_id = f"{mission.slug}/{label}/{typeable(folder)}/{name}"
         return case_id, group_id_of(parts[3], folder), {"mission": mission.name, "label": label}
     # Other characters pytest escapes and `-k` refuses; the hash keeps paths apart that differ in nothing else.

@@ -56,6 +56,17 @@ class TestAnswers:
         code, output = checked(tmp_path, [answer(backend, "x", generation=made) for backend in ("hf", "vllm")])
         assert (code, "answers without token ids" in output) == (1, True)
 
+    def test_another_number_of_samples_fails(self, tmp_path: Path) -> None:
+        several = [{"token_ids": [1]}, {"token_ids": [2]}], [{"token_ids": [1]}]
+        rows = [answer(name, "x", 1, generations=samples) for name, samples in zip(("hf", "vllm"), several, strict=True)]
+        assert "a::t::c::x: 2 or 1 samples" in checked(tmp_path, rows)[1]
+
+    def test_a_run_without_its_reports_fails(self, tmp_path: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, CI / "require_answers.py", tmp_path, "hf", "vllm"], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (1, f"{tmp_path} lacks run.json, samples.jsonl, report.md, report.csv, samples.csv\n")
+
     @pytest.mark.parametrize("outcome", ["error", "invalid", "skip", "fail"])
     def test_a_case_without_an_answer_fails(self, tmp_path: Path, outcome: str) -> None:
         rows = [answer("hf", "x", 1), answer("vllm", "x", 1, outcome=outcome, problem="broken")]

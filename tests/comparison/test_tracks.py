@@ -59,6 +59,14 @@ def test_without_steps_checkpoints_stand_as_their_run_has_them(tmp_path: Path) -
     assert not track.is_by_step
 
 
+def test_without_steps_checkpoints_of_several_runs_stand_by_time_and_then_by_the_numbers_in_their_names(tmp_path: Path) -> None:
+    day = "2030-01-0{}T00:00:00+00:00"
+    late = measured(tmp_path / "a", {"x": [1.0]}, started_at=day.format(2))
+    soon = measured(tmp_path / "b", {"v10": [1.0], "v9": [1.0], "２": [1.0], "v²": [1.0], "v2²": [1.0]}, started_at=day.format(1))
+    ((track,), _) = tracks(late, soon)
+    assert [point.name for point in track.points] == ["v2²", "v9", "v10", "v²", "２", "x"]
+
+
 def test_training_runs_and_backends_are_tracks_of_their_own_with_labels_that_differ(tmp_path: Path) -> None:
     engines = [engine("x"), engine("x", folder="/train/sft-2", id="vllm:x", backend="vllm")]
     rows = [*cases([1.0]), *cases([1.0])]

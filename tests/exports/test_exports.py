@@ -47,6 +47,10 @@ def run(tmp_path: Path) -> Path:
     write_run(
         folder, samples, engines=[engine(LATER, 200), engine("hf:checkpoint-100", 100)], outputs=outputs, gates=gates, config=config,
         throughput=[{"engine": LATER, "tokens_per_s": 12.5}],
+        aggregates=[
+            {"eval": "stage_a", "test": "test_summary", "engine": LATER, "metric": "group_accuracy", "value": 0.25},
+            {"eval": "stage_a", "test": None, "engine": LATER, "metric": "nothing_counted", "value": None},
+        ],
     )  # fmt: skip
     (folder / "report.md").write_text("# report")
     return folder
@@ -77,9 +81,14 @@ class TestTable:
         lines = [json.loads(line) for line in path.read_text("ascii").splitlines()]
         assert {tuple(line) for line in lines} == {tuple(columns_of(run))}
 
-    def test_parquet_reads_back_what_was_written(self, run: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("rows_per_group", [1000, 2, 3])
+    def test_parquet_reads_back_what_was_written(
+        self, run: Path, tmp_path: Path, rows_per_group: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+        monkeypatch.setattr("evalharness.exports.samples._ROWS_PER_GROUP", rows_per_group)
         assert main(["export", str(run), "--format", "parquet", "--out", str(tmp_path / "x.parquet")]) == 0
+        assert ": 4 samples, " in capsys.readouterr().out
         table = parquet.read_table(tmp_path / "x.parquet")
         assert {name: str(table.schema.field(name).type) for name in ("text", "step", "score.f1", "token_ids")} == {
             "text": "string", "step": "int64", "score.f1": "double", "token_ids": "list<element: int64>",
@@ -110,6 +119,8 @@ class TestTracks:
         assert later.metrics["stage_a/test_summary/num_cases"] == 2
         assert later.metrics["stage_a/test_summary/gates/f1 ge 0.9"] == 0
         assert later.metrics["throughput/tokens_per_s"] == 12.5
+        assert later.metrics["stage_a/test_summary/group_accuracy"] == 0.25
+        assert not any("nothing_counted" in name for name in later.metrics)
         assert track.config == {"run_id": "first", "git_commit": None, "model": ["x"]}
 
     def test_pictures_are_those_within_the_run(self, run: Path) -> None:

@@ -81,13 +81,13 @@ def test_other_paths_make_typeable_ids_that_stay_apart(tmp_path: Path) -> None:
 
 
 def test_ids_of_work_orders_can_be_typed_whatever_their_folders_are_called(tmp_path: Path) -> None:
-    names = ["RRU线缆/审核通过/甲 组/甲 组_2.jpg", "RRU线缆/审核通过/乙/照片.jpg", "RRU线缆/审核通过/乙/图.jpg"]
+    names = [f"RRU线缆/审核通过/{name}.jpg" for name in ("甲 组/甲 组_2", "乙/照片", "乙/图", "乙/乙_２")]
     truth = [{"type": "bbox_2d", "points": [1, 2, 3, 4], "desc": "类别=尾纤"}]
     lines = [json.dumps({"image_path": name, "gt": truth, "pred": [], "width": 9, "height": 9}) for name in names]
     (tmp_path / "gt_vs_pred.jsonl").write_text("\n".join(lines), "utf-8")
     ids = [case.id for case in dense.load_cases(tmp_path)]
     assert all(case_id.isascii() and " " not in case_id and case_id.startswith("rru-cable/pass/") for case_id in ids)
-    assert (ids[0].endswith("/image_2"), len(set(ids))) == (True, 3)
+    assert (ids[0].endswith("/image_2"), len(set(ids))) == (True, 4)
 
 
 def test_the_request_shows_the_photo_and_asks_in_the_trained_words(cases: list[dense.DenseCase]) -> None:
