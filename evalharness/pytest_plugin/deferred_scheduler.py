@@ -60,6 +60,11 @@ class DeferredScheduler:
         """Return whether a worker has units to run."""
         return isinstance(self._chosen, UnitScheduler) and self._chosen.has_work(node)
 
+    def stop(self, reason: str) -> None:
+        """End the workers that run units, each after the test that it is in."""
+        if isinstance(self._chosen, UnitScheduler):
+            self._chosen.stop(reason)
+
     @property
     def nodes(self) -> list[Any]:
         """The workers that are up."""

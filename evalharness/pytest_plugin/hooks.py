@@ -23,7 +23,7 @@ from evalharness.pytest_plugin.running_tests import RunningTests
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.pytest_plugin.unit_plan import is_eval_test
 from evalharness.pytest_plugin.unloaded_cases import report_unloaded
-from evalharness.pytest_plugin.worker_life import start_heartbeat, tell_lookalikes, units_ahead
+from evalharness.pytest_plugin.worker_life import start_heartbeat, stop_when_told, tell_lookalikes, units_ahead
 from evalharness.redaction import remember_options
 from evalharness.run_lock import RunLock
 
@@ -148,6 +148,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             state.note_evals(session.items)
         elif state.is_worker:
             state.running.units_ahead = units_ahead(session, state.plan)
+            stop_when_told(session)
             if _given(session.config)["heartbeat"] is not None:
                 state.heartbeat = start_heartbeat(state, Path(_given(session.config)["heartbeat"]))
     except EvalHarnessError as error:

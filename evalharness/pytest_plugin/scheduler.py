@@ -11,11 +11,13 @@ engine, and no more than its share of what is left.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from evalharness.pytest_plugin.units import UnitKey, first_tests, num_cases_ahead
+from evalharness.pytest_plugin.worker_life import STOP
 
 __all__ = ["AssignUnits", "CrashJudge", "Estimate", "UnitScheduler", "count_tests"]
 
@@ -161,6 +163,12 @@ class UnitScheduler:
                 self._feed(other)
         return None if pending[0] in units[self._unit_of(pending[0])] else crashed
 
+    def stop(self, reason: str) -> None:
+        """Tell every worker to end after the test that it is in."""
+        for node in self.nodes:
+            with contextlib.suppress(OSError):  # it has just died
+                node.sendcommand(STOP, reason=reason)
+
     def _is_retried(self, node: Any, crashed: str, units: dict[UnitKey | str, list[int]]) -> bool:
         unit = self._units.get(crashed)
         if self._judge is None or unit is None:
@@ -226,7 +234,9 @@ class UnitScheduler:
         self._case_s[key] = self._seconds[key] / num_cases if num_cases else 0.0
         self._left_s[node] += self._case_s[key] * num_cases
         self._is_alone[node] = key in self._taken_over
-        node.send_runtest_some(indices)
+        # The pipe of a worker that has just died breaks before xdist hears of its death; then `remove_node` finds the tests here.
+        with contextlib.suppress(OSError):
+            node.send_runtest_some(indices)
 
     def _feed_ahead(self, node: Any) -> None:
         """Send a worker what its engine can begin while tests still run; a unit that is taken over runs alone."""

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.unit_plan import UnitPlan
     from evalharness.pytest_plugin.units import UnitKey
 
-__all__ = ["LOOKALIKES", "leave_if_engine_died", "start_heartbeat", "tell_lookalikes", "units_ahead"]
+__all__ = ["LOOKALIKES", "STOP", "leave_if_engine_died", "start_heartbeat", "stop_when_told", "tell_lookalikes", "units_ahead"]
 
 LOOKALIKES = "evalharness_lookalikes"
+STOP = "evalharness_stop"
+"""The command that ends a worker; its `reason` is why."""
 
 EXIT_ENGINE_DIED = 70
 _MAX_ENGINE_DEATHS = 4  # xdist replaces four workers for each that it was told to start
@@ -49,6 +51,23 @@ def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequenc
         return known
 
     return look
+
+
+def stop_when_told(session: pytest.Session) -> None:
+    """Have this worker end after the test that it is in, as soon as its controller tells it why (`STOP`).
+
+    Where -x or --maxfail ends a run, xdist says no more to the workers than that nothing follows what they have: here a unit or more.
+    """
+    interactor = _interactor(session.config)
+    others = interactor.handle_command
+
+    def handle(command: Any) -> None:
+        if isinstance(command, tuple) and command[0] == STOP:
+            session.shouldstop = command[1]["reason"]
+        else:
+            others(command)
+
+    interactor.handle_command = handle
 
 
 def tell_lookalikes(config: pytest.Config, nodeids: Sequence[str]) -> None:

@@ -123,20 +123,28 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SIGNS].cleanup()
 
 
-class _TestsBegun:
-    """Notes which tests were begun; the hook is told no config."""
+class _TestsOfWorkers:
+    """Notes which tests were begun, and stops all workers where one's failures end the run; these hooks are told no config."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._is_stopped = False
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if CRASHES in self._config.stash:
             self._config.stash[CRASHES].test_begins(nodeid)
 
+    def pytest_runtest_logfinish(self) -> None:
+        # Of -x and --maxfail there is no hook. The test that has ended may be the one, or the first after it.
+        reason = getattr(self._config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
+        if reason and not self._is_stopped and SCHEDULER in self._config.stash:
+            self._is_stopped = True
+            self._config.stash[SCHEDULER].stop(str(reason))
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Listen to the tests that begin."""
-    config.pluginmanager.register(_TestsBegun(config), "evalharness-tests-begun")
+    """Listen to the tests of all workers."""
+    config.pluginmanager.register(_TestsOfWorkers(config), "evalharness-tests-of-workers")
 
 
 def pytest_runtest_logreport(report: Any) -> None:

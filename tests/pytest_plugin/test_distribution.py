@@ -32,6 +32,26 @@ def test_maxfail_stops_all_workers_and_the_rest_are_rows_that_were_not_run(wrong
     assert run.facts["interrupted"].startswith("stopping after")
 
 
+WAITING = (
+    HEADER
+    + f"""
+import time
+pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{{i:02}}") for i in range({NUM_CASES})], request=ask)
+def test_s(case, generation, request):
+    assert case.id != "c00"
+    until = time.monotonic() + 20
+    while not request.session.shouldstop and time.monotonic() < until:
+        time.sleep(0.02)
+"""
+)
+
+
+def test_a_failure_that_ends_the_run_ends_other_workers_after_the_test_that_they_are_in(project: Project) -> None:
+    run = project.write(test_a=WAITING).run("-x", mode="n2")
+    assert run.counts == {"fail": 1, "pass": 1, "skip": NUM_CASES - 2}
+    assert run.facts["interrupted"] == "stopping after 1 failures"
+
+
 def test_k_leaves_out_what_does_not_match(wrong: Project) -> None:
     run = wrong.run("-k", "test_s and c1", mode="n2")
     assert {(row["test"], row["case_id"][:2]) for row in run.rows} == {("test_s", "c1")}

@@ -159,6 +159,24 @@ def test_a_crash_of_the_only_busy_worker_after_the_others_ended_leaves_work_for_
     assert sorted(first.ran + third.ran + [culprit]) == list(range(16))
 
 
+def test_a_worker_that_dies_as_it_is_sent_a_unit_leaves_it_to_the_others() -> None:
+    """Its last message was read, its pipe is broken, and xdist has not heard of its end yet."""
+    collection = evals(200)
+    scheduler, (first, second) = started(collection)
+
+    def broken(indices: list[int]) -> None:
+        raise OSError("cannot send (already closed?)")
+
+    first.send_runtest_some = broken  # type: ignore[method-assign]
+    run(scheduler, first)
+    assert len(first.queue) < 2, "it has had all that it was sent"
+    culprit = first.queue[0]
+    assert scheduler.has_work(first)
+    assert scheduler.remove_node(first) == collection[culprit]
+    run(scheduler, second)
+    assert sorted(first.ran + second.ran + [culprit]) == list(range(200))
+
+
 def test_a_worker_that_ended_is_removed_without_a_culprit() -> None:
     scheduler, (first, second) = started(evals(4))
     run(scheduler, first, second)
