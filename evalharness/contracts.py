@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from evalharness.contract_checks import check_boolean, check_sequence, check_token_ids
-from evalharness.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError, TemplateError
+from evalharness.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError, RequestsFailed, TemplateError
 from evalharness.generation_options import LogprobsKind
 from evalharness.thinking import Thinking
 
@@ -27,6 +27,7 @@ __all__ = [
     "TextGenerationRequest",
     "TokenGenerationRequest",
     "VlmGenerationRequest",
+    "nothing_ran",
 ]
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
@@ -203,3 +204,11 @@ class GenerationFailure:
         """Return the failure that a record tells of; a `cause` that is not known any more is left out."""
         known = {error.__name__: error for error in (RequestError, PromptTooLong, ImageError, TemplateError)}
         return cls("invalid" if kind == "invalid" else "error", problem, known[cause](problem) if cause in known else None)
+
+
+def nothing_ran(refused: Mapping[int, RequestError], num_requests: int) -> RequestsFailed:
+    """Return the error of a call that is run as a whole or not at all, where some requests, by position, cannot be asked."""
+    first = min(refused)
+    not_run = GenerationFailure("error", f"not run: request {first} of the call cannot be, and they run together or not at all")
+    outcomes = [GenerationFailure("invalid", str(refused[i]), refused[i]) if i in refused else not_run for i in range(num_requests)]
+    return RequestsFailed(outcomes, [outcomes[i].problem for i in sorted(refused)])

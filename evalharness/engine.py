@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalharness.backends.base import Backend, Prompt
 from evalharness.chat_template import knows_enable_thinking, template_sha256
-from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.engine_jobs import Fallback, Job, JobMaker, has_images
 from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig
 from evalharness.engine_scoring import MAX_LOGIT_BYTES, response_logits, response_logprobs
 from evalharness.engine_stream import JobStream, Outcome
-from evalharness.errors import BackendError, CapabilityError, ConfigError, EvalHarnessError, RequestError, RequestsFailed
+from evalharness.errors import BackendError, CapabilityError, ConfigError, EvalHarnessError
 from evalharness.generation_options import GenerationOptions
 from evalharness.generation_plugins import normalise_plugins
 from evalharness.live_weights import LiveWeights, WatchedBackend
@@ -232,13 +232,12 @@ class Engine(LiveWeights):
                 self._num_generating -= 1
 
     def with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
-        """Return what `run` makes of the requests' prompts, while no other call has the backend; `RequestsFailed` where one has none."""
+        """Return what `run` makes of the requests' prompts, while no other call has the backend.
+
+        `RequestsFailed`, with an outcome for each request, where one has no prompt, or where `run` raises it. Nothing ran then.
+        """
         with self._lock:
-            prompts = self._jobs.own_job(requests, [options] * len(requests), self.weight_version).prompts()
-            try:
-                return run(prompts)
-            except RequestError as error:  # what only the backend could tell
-                raise RequestsFailed([GenerationFailure("invalid", str(error), error)], [str(error)]) from error
+            return run(self._jobs.own_job(requests, [options] * len(requests), self.weight_version).prompts())
 
     def join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
         """Return requests, with positions from `first` on, that a running `stream` of this engine can take up by its `more`.

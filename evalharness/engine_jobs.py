@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from evalharness.backends.base import Backend, Prompt
 from evalharness.chat_template import check_template_owner, knows_enable_thinking
-from evalharness.contracts import GenerationFailure, VlmGenerationRequest
+from evalharness.contracts import VlmGenerationRequest, nothing_ran
 from evalharness.engine_options import ChatTemplateOptions
 from evalharness.engine_scoring import refuse_scoring
-from evalharness.errors import CapabilityError, RequestError, RequestsFailed, UnsupportedOption
+from evalharness.errors import CapabilityError, RequestError, UnsupportedOption
 from evalharness.generation_options import GenerationOptions
 from evalharness.generation_plugins import GenerationPlugin, RequestType, preflight
 from evalharness.option_support import split_options
@@ -39,16 +39,16 @@ class Job:
     requests: tuple[tuple[int, Request, GenerationOptions, tuple[str, ...]], ...]
 
     def prompts(self) -> list[Prompt]:
-        """Return the prompts of all requests, made now; `RequestsFailed` where one has none."""
+        """Return the prompts of all requests, made now; `RequestsFailed`, with an outcome for each request, where one has none."""
         prompts: list[Prompt] = []
-        failures: list[GenerationFailure] = []
+        refused: dict[int, RequestError] = {}
         for i, request, honoured, _ in self.requests:
             try:
                 prompts.append(self.builder.build(i, request, honoured).prompt)
             except RequestError as error:
-                failures.append(GenerationFailure("invalid", str(error), error))
-        if failures:
-            raise RequestsFailed(failures, [failure.problem for failure in failures]) from failures[0].error
+                refused[i] = error
+        if refused:
+            raise nothing_ran(refused, len(self.requests)) from refused[min(refused)]
         return prompts
 
 

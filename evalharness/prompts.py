@@ -146,11 +146,10 @@ class PromptBuilder:
     def _thinking_budget(self, max_tokens: int | None) -> ThinkingBudget | None:
         if max_tokens is None:
             return None
-        start, end = (
-            tuple(int(i) for i in self._backend.tokenizer.encode(mark, add_special_tokens=False))
-            for mark in self._chat_template.thinking_marks
-        )
-        return ThinkingBudget(start, end, max_tokens)
+        marks, tokenizer = self._chat_template.thinking_marks, self._backend.tokenizer
+        start, end = (tuple(int(i) for i in tokenizer.encode(mark, add_special_tokens=False)) for mark in marks)
+        tokens_of_their_own: dict[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
+        return ThinkingBudget(start, end, max_tokens, None if all(mark in tokens_of_their_own for mark in marks) else marks)
 
     def _stop_plan(self, options: GenerationOptions) -> StopPlan:
         known = self._stops.get(id(options))  # holding the options keeps their id from being given to others

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 __all__ = ["DEFAULT_MARKS", "Thinking", "ThinkingBudget", "ThinkingRow", "num_thought", "within_budget"]
 
@@ -39,25 +39,29 @@ class Thinking:
 
 @dataclass(frozen=True)
 class ThinkingBudget:
-    """At most `max_tokens` ids behind the start mark, those of the prompt included; then the end mark is written for the model."""
+    """At most `max_tokens` ids behind the start mark, those of the prompt included; then the end mark is written for the model.
+
+    `texts`: both marks, where the tokenizer has no token of its own for one, so that a token may end it and begin what follows
+    (`>` and a line's end); None where their ids are all that can stand for them.
+    """
 
     start_ids: tuple[int, ...]
     end_ids: tuple[int, ...]
     max_tokens: int
+    texts: tuple[str, str] | None = None
 
 
 class ThinkingRow:
-    """Follows the ids of one row. `forced` is the id that must come next, None where the model may choose."""
+    """Follows the ids of one row. `forced` is the id that must come next, None where the model may choose.
 
-    def __init__(self, budget: ThinkingBudget, prompt_ids: Sequence[int]) -> None:
+    `decode`, special tokens kept, finds marks that are plain text; without it marks are their ids.
+    """
+
+    def __init__(self, budget: ThinkingBudget, prompt_ids: Sequence[int], decode: Callable[[Sequence[int]], str] | None = None) -> None:
         self._budget = budget
-        self._tail: tuple[int, ...] = ()
-        self._keep = max(len(budget.start_ids), len(budget.end_ids))
-        self._num_thought: int | None = None  # None: it does not think
+        self._marks: _Marks = _IdMarks(budget) if decode is None or budget.texts is None else _TextMarks(budget.texts, decode)
+        self._num_thought = self._marks.num_thought_in(prompt_ids)  # None: it does not think
         self._num_forced = 0
-        started, ended = (_last(prompt_ids, mark) for mark in (budget.start_ids, budget.end_ids))
-        if started > ended:
-            self._num_thought = len(prompt_ids) - started - len(budget.start_ids)
 
     @property
     def forced(self) -> int | None:
@@ -71,14 +75,91 @@ class ThinkingRow:
         if self.forced is not None:
             self._num_forced += 1
             if self._num_forced == len(self._budget.end_ids):
-                self._num_forced, self._num_thought, self._tail = 0, None, ()
+                self._num_forced, self._num_thought = 0, None
+                self._marks.forget()
             return
-        self._tail = (*self._tail, token_id)[-self._keep :]
-        mark = self._budget.start_ids if self._num_thought is None else self._budget.end_ids
-        if self._tail[-len(mark) :] == mark:
-            self._num_thought, self._tail = (0 if self._num_thought is None else None), ()
+        if self._marks.is_complete(token_id, opens=self._num_thought is None):
+            self._num_thought = 0 if self._num_thought is None else None
         elif self._num_thought is not None:
             self._num_thought += 1
+
+
+class _Marks(Protocol):
+    """Finds marks in the ids of one row, one after the other."""
+
+    def num_thought_in(self, prompt_ids: Sequence[int]) -> int | None:
+        """Return how many ids stand behind the mark that opens a thought, None where none is open."""
+
+    def is_complete(self, token_id: int, *, opens: bool) -> bool:
+        """Return whether the next id completes a mark: that which opens a thought, or that which closes it."""
+
+    def forget(self) -> None:
+        """Begin anew: what was seen is no part of a mark."""
+
+
+class _IdMarks:
+    """Marks as their ids."""
+
+    def __init__(self, budget: ThinkingBudget) -> None:
+        self._start, self._end = budget.start_ids, budget.end_ids
+        self._keep = max(len(self._start), len(self._end))
+        self._tail: tuple[int, ...] = ()
+
+    def num_thought_in(self, prompt_ids: Sequence[int]) -> int | None:
+        started, ended = (_last(prompt_ids, mark) for mark in (self._start, self._end))
+        return len(prompt_ids) - started - len(self._start) if started > ended else None
+
+    def is_complete(self, token_id: int, *, opens: bool) -> bool:
+        self._tail = (*self._tail, token_id)[-self._keep :]
+        mark = self._start if opens else self._end
+        if self._tail[-len(mark) :] != mark:
+            return False
+        self.forget()
+        return True
+
+    def forget(self) -> None:
+        self._tail = ()
+
+
+class _TextMarks:
+    """Marks as their text, whichever tokens it is made of."""
+
+    def __init__(self, texts: tuple[str, str], decode: Callable[[Sequence[int]], str]) -> None:
+        self._start, self._end = texts
+        self._decode = decode
+        self._keep = max(len(text.encode("utf-8", "surrogatepass")) for text in texts) + 1  # a token has a byte at least
+        self._tail: list[int] = []
+        self._num_used = 0  # characters of the tail's text that belong to the mark before
+
+    def num_thought_in(self, prompt_ids: Sequence[int]) -> int | None:
+        text = self._decode(prompt_ids)
+        if text.rfind(self._start) <= text.rfind(self._end):
+            return None
+        num_marks, too_few, enough = text.count(self._start), 0, len(prompt_ids)
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            if self._decode(prompt_ids[:middle]).count(self._start) == num_marks:
+                enough = middle
+            else:
+                too_few = middle
+        return len(prompt_ids) - enough
+
+    def is_complete(self, token_id: int, *, opens: bool) -> bool:
+        if len(self._tail) == self._keep:
+            del self._tail[0]
+            self._num_used = 0
+        self._tail.append(token_id)
+        text, mark = self._decode(self._tail), self._start if opens else self._end
+        found = text.find(mark, self._num_used)
+        if found < 0:
+            return False
+        num_behind = len(text) - found - len(mark)
+        self._tail = [token_id]
+        self._num_used = max(len(self._decode(self._tail)) - num_behind, 0)
+        return True
+
+    def forget(self) -> None:
+        self._tail, self._num_used = [], 0
 
 
 def _last(ids: Sequence[int], mark: Sequence[int]) -> int:

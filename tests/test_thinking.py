@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from evalharness import ChatTemplateOptions, GenerationOptions, GenerationResult
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine import Engine
 from evalharness.errors import ConfigError, ContractValueError
-from evalharness.thinking import Thinking, ThinkingBudget, within_budget
+from evalharness.prompts import PromptBuilder
+from evalharness.thinking import Thinking, ThinkingBudget, ThinkingRow, within_budget
 from tests.contract.asking import ask
 
 OPEN, CLOSE = 90, 91
@@ -58,6 +60,78 @@ def test_no_thought_is_longer_than_its_budget_and_answers_are_untouched(written:
         assert num is None or num <= max(most, len(prompt))
     if OPEN not in prompt + written:
         assert kept == written
+
+
+PIECES = ["</", "think", ">", ">{", ">\n\n", "<", "></", "x", "{}", "<think>", "</think>", "é", ">é"]
+
+
+def decode(token_ids: Sequence[int]) -> str:
+    return "".join(PIECES[i] for i in token_ids)
+
+
+def spelt(*pieces: str) -> list[int]:
+    return [PIECES.index(piece) for piece in pieces]
+
+
+PLAIN = ThinkingBudget(tuple(spelt("<", "think", ">")), tuple(spelt("</", "think", ">")), 3, ("<think>", "</think>"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written", "forced_at"),
+    [
+        (["<", "think", ">"], ["x", "x", "x"], 3),
+        (["<", "think", ">\n\n"], ["x", "x", "x"], 3),
+        (["<", "think", ">", "x", "x"], ["x"], 1),
+        (["<think>"], ["</", "think", ">{", "x", "x", "x", "x"], None),
+        (["<think>"], ["</", "think", ">\n\n", "x", "x", "x", "x"], None),
+        (["<think>"], ["</think>", "x", "x", "x", "x"], None),
+        (["x"], ["<", "think", "></", "think", ">", "x", "x", "x"], None),
+        (["<think>"], ["</", "think", ">é", "<", "think", ">é", "x", "x", "x"], 9),
+        (["<think>", "</", "think", ">{"], ["x", "x", "x", "x"], None),
+        (["x"], ["<", "think", ">\n\n", "x", "x", "x"], 6),
+        (["<think>"], ["</", "think", "x"], 3),
+    ],
+    ids=["plain", "begun and glued", "begun", "answer", "space", "token", "empty", "twice", "over", "opened", "nearly"],
+)
+def test_marks_of_plain_text_are_found_across_tokens(prompt: list[str], written: list[str], forced_at: int | None) -> None:
+    row, forced = ThinkingRow(PLAIN, spelt(*prompt), decode), []
+    for token_id in spelt(*written):
+        forced.append(row.forced)
+        row.push(token_id)
+    forced.append(row.forced)
+    assert [position for position, token_id in enumerate(forced) if token_id is not None] == ([] if forced_at is None else [forced_at])
+
+
+@given(st.lists(st.sampled_from(PIECES[:9]), max_size=30), st.integers(0, 5))
+def test_a_thought_in_plain_text_is_never_longer_than_its_budget(written: list[str], most: int) -> None:
+    row = ThinkingRow(replace(PLAIN, max_tokens=most), spelt("<", "think", ">"), decode)
+    kept: list[int] = []
+    for token_id in spelt(*written, *["x"] * 8):
+        while (forced := row.forced) is not None:
+            row.push(forced)
+            kept.append(forced)
+        row.push(token_id)
+        kept.append(token_id)
+    num_behind = next(n for n in range(len(kept) + 1) if "</think>" in decode(kept[:n]))
+    assert num_behind <= most + 3
+
+
+def test_the_texts_of_marks_are_given_where_they_are_no_tokens_of_their_own() -> None:
+    class Tokens(FakeTokenizer):
+        def get_added_vocab(self) -> dict[str, int]:
+            return {"<think>": 1, "</think>": 2}
+
+    backend = FakeBackend.from_answers(["x"])
+    assert budget_of(backend).texts == ("<think>", "</think>")
+    backend.tokenizer = Tokens()
+    assert budget_of(backend).texts is None
+
+
+def budget_of(backend: FakeBackend) -> ThinkingBudget:
+    builder = PromptBuilder(backend, ChatTemplateOptions(enable_thinking=True))
+    budget = builder.sampling_plan(GenerationOptions(max_thinking_tokens=4)).thinking
+    assert budget is not None
+    return budget
 
 
 def answered(script: str, *, thinks: bool = True, marks: tuple[str, str] = ("<think>", "</think>"), **options: Any) -> GenerationResult:

@@ -231,7 +231,7 @@ class TensorBackend(Protocol):
     vocab_size: int
 
     def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
-        """Return torch tensors; `RequestError` for a prompt that cannot run, `BackendError` where memory is not enough."""
+        """Return torch tensors; `RequestsFailed` (`contracts.nothing_ran`) where a prompt cannot run, `BackendError` for want of memory."""
         ...
 
     def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:

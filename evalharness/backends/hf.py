@@ -41,7 +41,7 @@ from evalharness.backends.hf_transformers import transformers
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.checkpoint_adapter import adapter_of
 from evalharness.checkpoint_architecture import LoadedFolder
-from evalharness.contracts import GenerationFailure
+from evalharness.contracts import GenerationFailure, nothing_ran
 from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.generation_plugins import GenerationPlugin
@@ -194,9 +194,17 @@ class HfBackend(HfLiveWeights):
 
     def _through_model(self, prompts: Sequence[Prompt], grad: bool) -> list[tuple[list[Row], list[torch.Tensor]]]:
         self._require_usable()
+        made, refused = {}, {}
+        for one in prompts:
+            try:
+                made[one.index] = self._image_row(one) if one.has_images else self._text_row(one)
+            except RequestError as error:
+                refused[one.index] = error
+        if refused:
+            raise nothing_ran(refused, len(prompts)) from refused[min(refused)]
         batches = []
         for group in groups_of_equal_plan(prompts):
-            rows = sorted((self._image_row(one) if one.has_images else self._text_row(one) for one in group), key=_length)
+            rows = sorted((made[one.index] for one in group), key=_length)
             while rows:
                 batches.append(take_batch(rows, _length, self._fits(group), self._max_padding))
         if self._shared is None or grad:  # with gradients it is the trainer's own step, in the mode that it has chosen

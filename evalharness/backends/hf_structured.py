@@ -41,10 +41,13 @@ class Grammars:
         """Return what holds the rows of one batch, by their prompts' ids: nothing where the plan asks for nothing."""
         found: list[Any] = []
         if plan.thinking is not None:
-            found.append(HeldToThinkingBudget([ThinkingRow(plan.thinking, prompt) for prompt in prompts]))
+            found.append(HeldToThinkingBudget([ThinkingRow(plan.thinking, prompt, self._decode) for prompt in prompts]))
         if plan.structured is not None:
             found.append(HeldToGrammar(self.compiled(plan.structured), plan.stop_token_ids, len(prompts)))
         return found
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
     def compiled(self, structured: StructuredOutput) -> Any:
         """Return xgrammar's grammar."""

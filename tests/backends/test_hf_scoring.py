@@ -404,5 +404,17 @@ def test_with_gradients_nan_is_an_error_not_a_place_without_a_value(checkpoint):
 
 @pytest.mark.parametrize("ask", ["get_logits", "get_logprobs"])
 def test_what_cannot_be_asked_fails_alike_with_and_without_tensors(engine, ask):
-    with pytest.raises(RequestsFailed, match="there is token id 260; the model's vocabulary ends at 259"):
+    with pytest.raises(
+        RequestsFailed, match="^1 of 2 requests failed: there is token id 260; the model's vocabulary ends at 259"
+    ) as caught:
         getattr(engine, ask)([[5], [5]], [[6], [260]], grad=True)
+    spared, guilty = caught.value.outcomes
+    assert (guilty.kind, spared.kind) == ("invalid", "error")
+    assert spared.problem == "not run: request 1 of the call cannot be, and they run together or not at all"
+
+
+@pytest.mark.parametrize("ask", ["get_logits", "get_logprobs"])
+def test_every_pair_has_its_outcome_where_some_have_no_prompt(engine, ask):
+    with pytest.raises(RequestsFailed, match="^2 of 3 requests failed: there is token id 260; .* there is token id 261") as caught:
+        getattr(engine, ask)([[260], [5], [5, 261]], [[6], [6], [6]], grad=True)
+    assert [outcome.kind for outcome in caught.value.outcomes] == ["invalid", "error", "invalid"]
