@@ -148,15 +148,14 @@ class Shout:
     backends = ("fake",)
     request_types = ("text",)
 
-    def postprocess(self, text: str) -> str:
+    def postprocess_text(self, text: str) -> str:
         return text.upper()
 
 
 def test_answers_of_plugins_are_not_cached() -> None:
     asked = Asked()
-    for _ in range(2):
-        asked(text(), plugins=[Shout()])
-    assert asked.count == 2
+    said = [asked(text(), plugins=[Shout()]).text for _ in range(2)]
+    assert (said, asked.count) == (["ANSWER 1", "ANSWER 2"], 2)
 
 
 def test_29_what_a_caller_does_with_a_result_leaves_the_cache_alone() -> None:

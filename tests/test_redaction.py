@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import time
@@ -97,6 +98,16 @@ def leaks(folder: Path) -> list[str]:
                 if any(form.encode("utf-8") in content for form in forms):
                     found.append(f"{path.relative_to(folder)}: {secret}")
     return found
+
+
+def test_a_leak_is_found_in_every_form(tmp_path: Path) -> None:
+    secret = ENV["MY_SERVICE_PASSWORD"]
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/a").write_text(f"x {secret}")
+    (tmp_path / "sub/b").write_text(json.dumps([secret]))
+    (tmp_path / "sub/c").write_text(html.escape(secret))
+    (tmp_path / "sub/d").write_text("p ss")
+    assert leaks(tmp_path) == [f"sub/{name}: {secret}" for name in "abc"]
 
 
 @pytest.fixture
