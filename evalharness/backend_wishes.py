@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from evalharness.backends import AUTO
-from evalharness.config import OPTIONS, RunConfig
+from evalharness.config import RunConfig
+from evalharness.config_table import OPTIONS
 
 __all__ = ["CANDIDATES", "Wishes", "possible_backends", "wishes_of"]
 

@@ -14,16 +14,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evalharness.checkpoint_adapter import Adapter, read_adapter
 from evalharness.checkpoint_adapter_settings import find_base, is_adapter
 from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 from evalharness.checkpoint_quantization import quantization_of
 from evalharness.checkpoint_weights import base_shapes, find_weights, fingerprint_checkpoint
-from evalharness.engine_options import Variant
 from evalharness.errors import CheckpointError
 from evalharness.suggestions import did_you_mean, nearest_folder
+
+if TYPE_CHECKING:
+    from evalharness.engine_options import Variant
 
 __all__ = ["TOKENIZER_FILES", "CheckpointInfo", "check_folder", "inspect_checkpoint", "name_checkpoints", "natural_key"]
 

@@ -16,12 +16,14 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evalharness.checkpoint_adapter_settings import MERGE, read_settings
 from evalharness.checkpoint_weights import base_shapes, read_head, tensors_of
-from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from evalharness.engine_options import ModelLoadConfig
 
 __all__ = ["ADAPTER_WEIGHTS", "Adapter", "LoraWeight", "adapter_of", "fingerprint_adapter", "fits_of", "read_adapter"]
 

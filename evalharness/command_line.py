@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from evalharness.config import ARGUMENTS
+from evalharness.config_table import ARGUMENTS
 
 __all__ = ["HIDDEN", "shown_command"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from evalharness.backend_wishes import CANDIDATES, possible_backends, wishes_of
 from evalharness.backends import AUTO
 from evalharness.backends.vllm_arguments import check_engine_options
-from evalharness.config import OPTIONS, RunConfig
+from evalharness.config import RunConfig
+from evalharness.config_table import OPTIONS
 from evalharness.errors import ConfigError
 from evalharness.shards import read_shard
 from evalharness.suggestions import nearest_folder

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.command_line import HIDDEN, shown_command
-from evalharness.config import OPTIONS
+from evalharness.config_table import OPTIONS
 
 SECRET = "hf_SECRET"
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from evalharness.config import ARGUMENTS, RunConfig, resolve
+from evalharness.config import RunConfig, resolve
 from evalharness.config_checks import check_combinations
 from evalharness.config_kinds import PerCheckpoint
+from evalharness.config_table import ARGUMENTS
 from evalharness.errors import ConfigError
 
 

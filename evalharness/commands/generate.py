@@ -14,7 +14,7 @@ import click
 from evalharness.commands.frame import command
 from evalharness.commands.run_options import project_root, resolve_options, run_options
 from evalharness.commands.streams import own_stdout
-from evalharness.config import ARGUMENTS
+from evalharness.config_table import ARGUMENTS
 from evalharness.errors import ConfigError
 from evalharness.exit_codes import BROKEN, DONE, NOT_PASSED
 
@@ -151,7 +151,7 @@ def _asked(
     """Yield one row per question and sample, in their order, as soon as all before it are there."""
     from evalharness.contracts import GenerationResult
     from evalharness.one_off import options_of
-    from evalharness.pytest_plugin.engines import open_engine
+    from evalharness.pytest_plugin.engine_loading import open_engine
 
     asked = [(question, sample) for question in questions for sample in range(run.num_samples)]
     options = [options_of(question, run, stop=stop, sample=sample) for question, sample in asked]

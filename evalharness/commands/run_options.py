@@ -9,8 +9,10 @@ from typing import Any
 
 import click
 
-from evalharness.config import ARGUMENTS, OPTIONS, Option, RunConfig, Setting, resolve
+from evalharness.config import RunConfig, resolve
+from evalharness.config_option import Option, Setting
 from evalharness.config_sources import SETTINGS_FILE
+from evalharness.config_table import ARGUMENTS, OPTIONS
 
 __all__ = ["project_root", "resolve_options", "run_options"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from evalharness.config import RunConfig
 from evalharness.errors import EvalHarnessError
 from evalharness.pytest_plugin.caching import cache_identity, make_cache
-from evalharness.pytest_plugin.engines import EngineSpec, load_config, open_engine
+from evalharness.pytest_plugin.engines import EngineSpec
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
@@ -59,6 +59,8 @@ class EnginePool:
         return engine, opening
 
     def _open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
+        from evalharness.pytest_plugin.engine_loading import open_engine  # a session that opens none pays for none
+
         started = time.monotonic()
         before, self._waiting = self._waiting, None
         cold_because = None
@@ -83,6 +85,8 @@ class EnginePool:
         """Put the spec's checkpoint into the engine; return why that was not possible, None if it was."""
         if (last.backend, last.dtype) != (spec.backend, spec.dtype):
             return f"the engine before, {last.id}, is of another kind"
+        from evalharness.pytest_plugin.engine_loading import load_config
+
         config = load_config(spec, self._run)
         try:
             problem = engine.why_not_swap(config)

@@ -1,4 +1,4 @@
-"""Which engines a run uses (checkpoint × backend × dtype), and how one is opened. Loads no torch until an engine is opened."""
+"""Which engines a run uses: checkpoint × backend × dtype. Loads no torch; how one is opened is in engine_loading.py."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from evalharness.backends import AUTO
 from evalharness.checkpoint import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.checkpoint_discovery import find_models, training_facts
 from evalharness.checkpoint_gguf import refuse_gguf
-from evalharness.config import OPTIONS, Option, RunConfig
+from evalharness.config import RunConfig
+from evalharness.config_option import Option
+from evalharness.config_table import OPTIONS
 from evalharness.devices import installed_cards, uses_cards, visible_cards
-from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import CheckpointError
-from evalharness.thinking import DEFAULT_MARKS
 
 if TYPE_CHECKING:
     from evalharness.auto_backend import Chosen
-    from evalharness.engine import Engine
 
-__all__ = ["EngineSpec", "choices_of_auto", "engine_specs", "engines_by_checkpoint", "load_config", "open_engine"]
+__all__ = ["EngineSpec", "choices_of_auto", "concerns", "engine_specs", "engines_by_checkpoint"]
 
 _ECHO = "echo"
 _GIVE = "give 'echo' or a JSONL file of answers"
@@ -196,10 +195,11 @@ def _check_chat_template(info: CheckpointInfo) -> None:
 
 def _not_taken(backend: str, run: RunConfig) -> tuple[str, ...]:
     """Return the options that somebody set, but that another backend of the matrix takes and this one does not."""
-    return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not _concerns(option, backend, run))
+    return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run))
 
 
-def _concerns(option: Option, backend: str, run: RunConfig) -> bool:
+def concerns(option: Option, backend: str, run: RunConfig) -> bool:
+    """Return whether an option means anything to a backend of this run, or to the fallback that it may have."""
     return not option.only_for or any(name in option.only_for for name in (backend, run.fallback_backend))
 
 
@@ -246,61 +246,3 @@ def _scripts_of(pattern: str) -> list[str]:
     if not matches:
         raise CheckpointError(f"backend 'fake' got --model {pattern}, which is no file; {_GIVE}")
     return matches
-
-
-def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], None]) -> Engine:
-    """Return the loaded engine; the errors of the backend's start pass through. `on_notice`: see `Engine`."""
-    from evalharness.engine_building import build_engine  # loads the backend's libraries
-
-    mine = _options_for(spec.backend, run)
-    return build_engine(
-        spec.backend,
-        load_config(spec, run),
-        vllm_options=VllmEngineOptions(
-            tensor_parallel_size=mine["tensor_parallel_size"],
-            pipeline_parallel_size=mine["pipeline_parallel_size"],
-            distributed_executor_backend=mine["distributed_executor_backend"],
-            gpu_memory_utilization=mine["gpu_memory_utilization"],
-            max_model_len=mine["max_model_len"],
-            trust_remote_code=run.trust_remote_code,
-            dtype=spec.dtype,
-            enforce_eager=mine["enforce_eager"],
-            extra=mine["engine_option"],
-        ),
-        server_options=ServerOptions(
-            server=mine["server"],
-            base_url=mine["base_url"],
-            served_model=mine["served_model"],
-            concurrency=mine["concurrency"],
-            request_timeout_s=mine["request_timeout"],
-            adapter_dir=str(mine["adapter_dir"]) if mine["adapter_dir"] is not None else None,
-        ),
-        chat_template=ChatTemplateOptions(
-            enable_thinking=run.thinking,
-            thinking_marks=tuple(run.thinking_marks.split(",")) if run.thinking_marks else DEFAULT_MARKS,
-        ),
-        preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
-        fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,
-        unsupported_options=run.unsupported_options,
-        on_notice=on_notice,
-    )
-
-
-def load_config(spec: EngineSpec, run: RunConfig) -> ModelLoadConfig:
-    """Return which weights an engine of the spec loads, and how."""
-    mine = _options_for(spec.backend, run)
-    return ModelLoadConfig(
-        spec.base_path or spec.checkpoint_path,
-        torch_dtype=spec.dtype,
-        device=mine["device"],
-        attn_implementation=mine["attn_implementation"],
-        trust_remote_code=run.trust_remote_code,
-        allow_pickle=run.allow_pickle,
-        variant=run.variant,
-        adapter_path=spec.checkpoint_path if spec.base_path is not None else None,
-    )
-
-
-def _options_for(backend: str, run: RunConfig) -> dict[str, Any]:
-    """Return every option's value, the default for those that concern only other backends of the matrix."""
-    return {option.name: getattr(run, option.name) if _concerns(option, backend, run) else option.default for option in OPTIONS}

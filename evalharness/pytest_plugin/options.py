@@ -1,4 +1,4 @@
-"""The command line options and markers of the plugin; the options themselves come from `evalharness.config.ARGUMENTS`."""
+"""The command line options and markers of the plugin; the options themselves come from `evalharness.config_table.ARGUMENTS`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.config import ARGUMENTS, RunConfig, resolve
+from evalharness.config import RunConfig, resolve
+from evalharness.config_table import ARGUMENTS
 from evalharness.errors import ConfigError
 
 __all__ = ["asked_on_command_line", "resolve_run_config", "runs_nothing"]

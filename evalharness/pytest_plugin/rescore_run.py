@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import evalharness.pytest_plugin
-from evalharness.config import OPTIONS, RunConfig, Setting
+from evalharness.config import RunConfig
+from evalharness.config_option import Setting
+from evalharness.config_table import OPTIONS
 from evalharness.errors import RecordError
 from evalharness.pytest_plugin.original_cases import likely_roots
 from evalharness.pytest_plugin.rescoring import RescoringSession

@@ -16,7 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalharness.config import OPTIONS, RunConfig, Setting
+from evalharness.config import RunConfig
+from evalharness.config_option import Setting
+from evalharness.config_table import OPTIONS
 from evalharness.errors import ConfigError, RecordError
 from evalharness.journal import encode, session_of
 from evalharness.pytest_plugin.collection import EvalModule, plugin_names

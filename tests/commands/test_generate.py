@@ -91,13 +91,13 @@ class TestAnswers:
     def test_what_libraries_print_does_not_mix_with_the_answers(self) -> None:
         code = """
 import os, sys
-import evalharness.pytest_plugin.engines as engines
-real = engines.open_engine
+import evalharness.pytest_plugin.engine_loading as loading
+real = loading.open_engine
 def noisy(*arguments):
     print("a library")
     os.write(1, b"a child process\\n")
     return real(*arguments)
-engines.open_engine = noisy
+loading.open_engine = noisy
 from evalharness.cli import main
 sys.exit(main(["generate", "--backend", "fake", "--prompt", "x", "--json"]))"""
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from evalharness.engine import Engine
-from evalharness.pytest_plugin import engine_pool
+from evalharness.pytest_plugin import engine_loading
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.killing import content, engines_of, generations
 from tests.pytest_plugin.project import HEADER, Project, Run
@@ -59,7 +59,7 @@ def test_a_run_whose_engine_was_killed_is_resumed_to_the_rows_of_an_undisturbed_
         monkeypatch.setattr(engine, "close", lambda: None)
         return engine
 
-    monkeypatch.setattr(engine_pool, "open_engine", warm)
+    monkeypatch.setattr(engine_loading, "open_engine", warm)
     resumed = project.run_inline("--resume", "r", backend=None)
     calm = project.run_inline("--run-id", "calm", *options, backend="vllm")
     assert (resumed.exit_code, calm.exit_code) == (0, 0), resumed.output

@@ -15,7 +15,8 @@ from evalharness.engine_building import build_engine
 from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
 from evalharness.errors import CheckpointError
 from evalharness.generation_options import GenerationOptions
-from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint, open_engine
+from evalharness.pytest_plugin.engine_loading import open_engine
+from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
 from tests.pytest_plugin.project import MARK, Project
 from tests.test_checkpoint import GOOD, write
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.pytest_plugin import engine_pool
+from evalharness.pytest_plugin import engine_loading
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.killing import generations
 from tests.pytest_plugin.project import HEADER, Project, Run
@@ -143,6 +143,6 @@ def test_a_resumed_run_that_has_all_opens_no_engine(project: Project, monkeypatc
     test = f"def test_s(case, generation):\n    if case.id == 'a5': wait_for({ALL_OF_B!r})\n"
     project_with(project, test).run("--run-id", "r")
     opened: list[Any] = []
-    monkeypatch.setattr(engine_pool, "open_engine", lambda *given: opened.append(given))
+    monkeypatch.setattr(engine_loading, "open_engine", lambda *given: opened.append(given))
     resumed = project.run("--resume", "r", backend=None)
     assert (resumed.exit_code, opened) == (0, [])

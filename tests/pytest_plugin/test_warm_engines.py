@@ -11,7 +11,7 @@ import pytest
 
 from evalharness.config import resolve
 from evalharness.errors import BackendError
-from evalharness.pytest_plugin import engine_pool
+from evalharness.pytest_plugin import engine_loading
 from evalharness.pytest_plugin.engine_pool import EnginePool, Opening
 from evalharness.pytest_plugin.engines import EngineSpec
 from tests.adapters import write_adapter
@@ -173,7 +173,7 @@ class TestPool:
             engines.append(FakeEngine())
             return engines[-1]
 
-        monkeypatch.setattr(engine_pool, "open_engine", open_one)
+        monkeypatch.setattr(engine_loading, "open_engine", open_one)
         return engines
 
     @pytest.fixture
