@@ -189,26 +189,28 @@ def test_a_text_only_backend_refuses_images_prompt_by_prompt(checkpoint, backend
 
 def test_pictures_are_opened_late_and_let_go_after_their_batch(backend, monkeypatch):
     monkeypatch.setattr(backend, "_row_cap", 2)
-    alive = weakref.WeakSet()
+    opened = []  # pictures cannot be hashed, so no WeakSet
     most = 0
+
+    def num_alive():
+        gc.collect()
+        return sum(reference() is not None for reference in opened)
 
     def open_one(seed):
         def load_images():
             nonlocal most
             image = picture(seed, (64, 64))
-            alive.add(image)
-            gc.collect()
-            most = max(most, len(alive))
+            opened.append(weakref.ref(image))
+            most = max(most, num_alive())
             return [image]
 
         return load_images
 
     prompts = [image_prompt(backend, seed, "x", [None], load_images=open_one(seed), max_new_tokens=1) for seed in range(10)]
     outputs = backend.generate(prompts)
-    assert len(alive) == 0
-    assert len(list(outputs)) == 10
-    gc.collect()
-    assert len(alive) == 0
+    assert opened == []
+    assert all(isinstance(output, Completion) for output in outputs)
+    assert (len(opened), num_alive()) == (10, 0)
     assert most <= 2
 
 

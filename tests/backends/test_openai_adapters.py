@@ -195,8 +195,6 @@ def test_8_a_server_that_lost_its_adapter_is_not_asked_until_it_has_one_or_none_
     server = opened.server("sglang")
     engine = opened.engine(server, HELPS)
     for go_on in (lambda: engine.load_adapter(str(HURTS)), engine.unload_adapter):
-        if engine.backend.describe()["adapter"] is None:
-            engine.load_adapter(str(HELPS))
         server.refuse = Reply({"success": False, "error_message": "no room"})
         with pytest.raises(CheckpointError, match="no room"):
             engine.load_adapter(str(HURTS))
@@ -205,6 +203,17 @@ def test_8_a_server_that_lost_its_adapter_is_not_asked_until_it_has_one_or_none_
         go_on()
         answer(engine)
     assert answer(engine) == "base"
+
+
+def test_8_an_adapter_that_the_server_does_not_take_away_is_counted_and_taken_away_at_the_end(opened: Opened) -> None:
+    server = opened.server("vllm")
+    engine = opened.engine(server, HELPS)
+    server.replies["/v1/unload_lora_adapter"] = Reply("busy", 500)
+    engine.load_adapter(str(HURTS))
+    assert (answer(engine), engine.backend.describe()["num_adapters_not_unloaded"], len(server.loaded)) == (who(HURTS), 1, 2)
+    server.replies.clear()
+    engine.close()
+    assert server.loaded == {}
 
 
 def test_8_a_load_is_sent_once_and_never_again_by_itself(opened: Opened) -> None:
@@ -448,6 +457,19 @@ def test_8_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Ope
     server.replies.clear()
     sync()
     assert (sync.dirty, answer(engine)) == (False, "final")
+
+
+def test_8_a_server_that_goes_silent_while_it_loads_a_checkpoint_is_not_asked_until_another_load_succeeds(opened: Opened) -> None:
+    server = opened.server("vllm")
+    engine = opened.engine(server)
+    server.replies["/collective_rpc"] = Reply("", hang_up=True)
+    with pytest.raises(BackendError, match="/collective_rpc gave no answer"):
+        engine.reload_weights(str(OTHER))
+    with pytest.raises(BackendError, match="the server cannot be asked: .*final was being loaded, and .*gave no answer"):
+        answer(engine)
+    server.replies.clear()
+    engine.reload_weights(str(OTHER))
+    assert answer(engine) == "final"
 
 
 def test_an_adapter_that_is_none_is_refused_before_its_checkpoint_is_loaded(opened: Opened, tmp_path: Path) -> None:
