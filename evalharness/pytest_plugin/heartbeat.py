@@ -82,10 +82,13 @@ def _effort() -> _Effort:
     cpu_s, read_bytes = 0.0, 0
     own = psutil.Process()
     processes = [own]
-    with contextlib.suppress(psutil.Error):
+    # psutil reads /proc, where a process that just ends may be found half: it raises the last two then. Were the thread to die of
+    # that, its worker would be taken for one that hangs.
+    unreadable = (psutil.Error, OSError, RuntimeError, ValueError)
+    with contextlib.suppress(*unreadable):
         processes += own.children(recursive=True)
     for process in processes:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(*unreadable):
             times = process.cpu_times()
             cpu_s += times.user + times.system
             if hasattr(process, "io_counters"):  # not on macOS

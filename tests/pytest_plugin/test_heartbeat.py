@@ -143,6 +143,15 @@ class TestHeartbeat:
             child.kill()
         assert (self.counts(tmp_path / "gw0")[1] > 0) == expected
 
+    def test_a_process_that_ends_as_it_is_looked_at_ends_no_signs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def half(self: psutil.Process) -> None:
+            raise RuntimeError("/proc/7/io file was empty")
+
+        monkeypatch.setattr(psutil.Process, "io_counters", half, raising=False)
+        heartbeat = Heartbeat(tmp_path / "gw0", 0.05, lambda: 7, lambda: None)
+        wait_until(lambda: (tmp_path / "gw0").exists() and self.counts(tmp_path / "gw0")[0] == 7)
+        heartbeat.stop()
+
     def test_a_process_that_is_known_to_be_at_work_need_not_show_it(self, tmp_path: Path) -> None:
         heartbeat = Heartbeat(tmp_path / "gw0", 0.1, lambda: 0, lambda: True)
         wait_until(lambda: (tmp_path / "gw0").exists() and self.counts(tmp_path / "gw0")[1] >= 2)
