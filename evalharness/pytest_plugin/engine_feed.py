@@ -30,7 +30,7 @@ _NOTHING = "the engine gave no generation for this case"
 
 
 class EngineFeed:
-    """Asks units on one engine, in order, until there is none left; then it has ended, and takes no more."""
+    """Asks units on one engine, in order, once it is started and until there is none left; then it has ended, and takes no more."""
 
     def __init__(self, engine: Engine, progress: UnitProgress, *runners: UnitRunner) -> None:
         self._engine = engine
@@ -48,6 +48,9 @@ class EngineFeed:
         self._has_ended = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-feed", daemon=True)
+
+    def start(self) -> None:
+        """Begin; whoever is to stop it must know it by then, as Ctrl-C may come any time."""
         self._thread.start()
 
     def add(self, runner: UnitRunner) -> bool:
@@ -70,7 +73,8 @@ class EngineFeed:
         """
         self._kept = keep
         self._stop.set()
-        self._thread.join(STOP_TIMEOUT_S)
+        if self._thread.is_alive():  # else it has ended, or will begin to find that it is to stop
+            self._thread.join(STOP_TIMEOUT_S)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -52,6 +52,8 @@ class RunningUnits:
         self._current: tuple[UnitKey, UnitRunner] | None = None
         self._ahead: deque[tuple[UnitKey, UnitRunner]] = deque()
         self._hanging: dict[str, str] = {}
+        self._next: _Prepared | None = None
+        """What comes after those that were begun, as far as it was looked at."""
         self._num_begun = 0
         self._look_at_s = 0.0
         self.units_ahead: Callable[[], Sequence[UnitKey]] | None = None
@@ -104,10 +106,15 @@ class RunningUnits:
         for after in following[len(self._ahead) :]:
             if after.engine != unit.engine or num_ahead >= num_cases_ahead(unit.engine):
                 return
-            prepared = self._prepare(after)
+            if self._next is None or self._next.unit != after:
+                self._next = self._prepare(after)  # kept where it cannot begin yet: of a crash or an earlier session all journals are read
+            prepared = self._next
             if prepared.takeover.is_alone or (prepared.asks and opened_engine(engine) is None):
                 return  # an engine is opened by the test that needs it: should that fail, it is the one to say so
-            self._ahead.append((after, self._begin(prepared, engine, is_ahead=True)))
+            runner = self._runner(prepared, engine, is_ahead=True)
+            self._ahead.append((after, runner))
+            if self._feed is None or not self._feed.add(runner):
+                self._start_feed(engine, [runner])
             num_ahead += len(prepared.cases)
 
     def _units_after(self, unit: UnitKey) -> Sequence[UnitKey]:
@@ -130,8 +137,10 @@ class RunningUnits:
             prepared = self._prepare(unit)
             if prepared.asks:
                 opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
-            self._current = (unit, self._begin(prepared, engine))
+            self._current = (unit, self._runner(prepared, engine))
+            self._start_feed(engine, [self._current[1]])
         self._look_at_s = 0.0
+        self._next = None
 
     def _prepare(self, unit: UnitKey) -> _Prepared:
         session = self._session
@@ -142,27 +151,29 @@ class RunningUnits:
         cases = self._plan.cases_left(unit, takeover.nodeids)
         return _Prepared(unit, cases, takeover, asks_anything(cases, takeover.recorded, len(module.variants)))
 
-    def _begin(self, prepared: _Prepared, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
+    def _runner(self, prepared: _Prepared, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
         session, unit, cases = self._session, prepared.unit, prepared.cases
         module = session.modules[unit.path]
         self._num_begun += 1
         path = in_flight_path(session.journal.path, self._num_begun) if session.is_worker else None
         in_flight = InFlight(path, unit, [case.id for case in cases])
         session.journal.write("unit_start", {"engine": unit.engine, "eval": module.name, **({"ahead": True} if is_ahead else {})})
-        runner = UnitRunner(unit.engine, engine, module, cases, session.journal, session.progress, prepared.takeover, in_flight)
-        if not is_ahead or self._feed is None or not self._feed.add(runner):
-            self._feed = EngineFeed(engine, session.progress, runner)
-        return runner
+        return UnitRunner(unit.engine, engine, module, cases, session.journal, session.progress, prepared.takeover, in_flight)
+
+    def _start_feed(self, engine: Engine, runners: Sequence[UnitRunner]) -> None:
+        """Have units asked that `stop` knows of already: were one interrupted here, an engine would be closed while it generates."""
+        self._feed = EngineFeed(engine, self._session.progress, *runners)
+        self._feed.start()
 
     def stop(self) -> None:
         """End what is generated, if anything: that of the current unit, and what was begun ahead, which stays in the journal."""
-        if self._current is None or self._feed is None:
+        if self._current is None:
             return
         unit, feed = self._current[0], self._feed
         runners = [self._current[1], *(runner for _, runner in self._ahead)]
         self._current, self._feed = None, None
         self._ahead.clear()
-        if not feed.stop():
+        if feed is not None and not feed.stop():
             self._note_hanging(unit)
         for runner in runners:
             runner.close()
@@ -180,7 +191,7 @@ class RunningUnits:
             self._ahead.clear()
             self._note_hanging(unit)
             raise BackendError(self._hanging[unit.engine])
-        self._feed = EngineFeed(engine, self._session.progress, *kept)
+        self._start_feed(engine, kept)
 
     def _note_hanging(self, unit: UnitKey) -> None:
         problem = f"engine {unit.engine} still generates for {unit.path}, though told to stop: it is left open until the process ends"

@@ -87,7 +87,9 @@ class Bench:
         return UnitRunner("fake:x", self.engine, module, cases, self.journal, self.progress, takeover, in_flight)
 
     def feed(self, *runners: UnitRunner) -> EngineFeed:
-        return EngineFeed(self.engine, self.progress, *runners)
+        feed = EngineFeed(self.engine, self.progress, *runners)
+        feed.start()
+        return feed
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         lines = map(json.loads, self.journal.path.read_bytes().splitlines())

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from evalharness.backends.fake import FakeBackend
 from evalharness.pytest_plugin import engine_loading
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.pytest_plugin.running_units import RunningUnits
+from evalharness.pytest_plugin.units import UnitKey
 from tests.pytest_plugin.killing import generations
 from tests.pytest_plugin.project import HEADER, Project, Run
+from tests.pytest_plugin.project import MARK as ONE_EVAL
 
 NUM_CASES = 6
 MARK = (
@@ -146,3 +152,46 @@ def test_a_resumed_run_that_has_all_opens_no_engine(project: Project, monkeypatc
     monkeypatch.setattr(engine_loading, "open_engine", lambda *given: opened.append(given))
     resumed = project.run("--resume", "r", backend=None)
     assert (resumed.exit_code, opened) == (0, [])
+
+
+def test_what_cannot_be_begun_ahead_is_looked_up_once_and_not_at_every_test(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All journals are read for it; until the engine is needed, nothing is begun that has to be asked."""
+    project_with(project, "def test_s(case, generation): time.sleep(0.1)\n").run("--run-id", "r")
+    (journal,) = (project.root / "reports" / "r" / "journal").glob("main.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(line for line in lines if b'"case_id":"b' not in line))
+    prepared = Counter[str]()
+    prepare = RunningUnits._prepare
+
+    def counted(self: RunningUnits, unit: UnitKey) -> Any:
+        prepared[unit.path] += 1
+        return prepare(self, unit)
+
+    monkeypatch.setattr(RunningUnits, "_prepare", counted)
+    assert project.run("--resume", "r", backend=None).exit_code == 0
+    assert prepared == {"test_a.py": 1, "test_b.py": 2}
+
+
+def test_ctrl_c_just_as_generating_begins_closes_no_engine_that_is_at_work(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, complete, close = threading.Thread.start, FakeBackend._complete, FakeBackend.close
+    at_work: list[bool] = []
+
+    def interrupted(self: threading.Thread) -> None:
+        begin(self)
+        if self.name == "engine-feed":
+            raise KeyboardInterrupt
+
+    def slow(self: FakeBackend, *given: Any) -> Any:
+        time.sleep(0.1)
+        return complete(self, *given)
+
+    def looked(self: FakeBackend) -> None:
+        at_work.append(any(thread.name == "engine-feed" for thread in threading.enumerate()))
+        close(self)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr(FakeBackend, "_complete", slow)
+    monkeypatch.setattr(FakeBackend, "close", looked)
+    project.write(test_a=ONE_EVAL + "def test_s(case, generation): pass\n")
+    assert project.run_inline().exit_code == pytest.ExitCode.INTERRUPTED
+    assert at_work == [False]
