@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
+import threading
 import time
 from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from evalharness.backends import openai_client
 from evalharness.backends.openai_client import HttpClient, HttpCounts, RefusedRequest
-from evalharness.errors import BackendError
+from evalharness.errors import BackendError, ConfigError
 from tests.backends.http_server import Asked, Reply, serving
 
 
@@ -116,6 +121,27 @@ def test_a_server_says_by_the_clock_when_to_come_back() -> None:
     assert pauses == [0.0]
 
 
+@pytest.mark.parametrize("form", ["%a, %d %b %Y %H:%M:%S", "%a, %d %b %Y %H:%M:%S -0000", "%a %b %d %H:%M:%S %Y"])
+def test_dates_of_servers_are_of_greenwich_wherever_this_machine_is(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        _, _, [pause] = ask(Reply("busy", 503, {"Retry-After": time.strftime(form, time.gmtime(time.time() + 30))}), Reply({}))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert 20 < pause <= 30
+
+
+DATES = st.from_regex(r"[A-Z][a-z]{2}, \d{1,2} [A-Z][a-z]{2} \d{1,6} \d\d:\d\d:\d\d [+-]\d{1,30}", fullmatch=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(st.none(), st.text(max_size=40), st.floats().map(str), st.integers().map(str), DATES))
+def test_whatever_a_server_says_of_when_to_come_back_the_pause_is_one(header: str | None) -> None:
+    assert 0.0 <= openai_client._retry_after_s(header, 1.0) <= 60.0
+
+
 def test_what_changes_a_server_is_told_once_and_its_answer_given_as_it_is() -> None:
     with serving(lambda asked: Reply("busy", 503, {"Retry-After": "1"})) as server:
         client = HttpClient(server.url)
@@ -123,6 +149,17 @@ def test_what_changes_a_server_is_told_once_and_its_answer_given_as_it_is() -> N
         client.close()
         assert len(server.asked) == 1
         assert client.counts == HttpCounts(num_requests=1, num_refused=1)
+
+
+def test_a_change_of_the_server_may_take_longer_than_an_answer() -> None:
+    with serving(lambda asked: Reply("loaded", delay_s=0.6)) as server:
+        client = HttpClient(server.url, timeout_s=0.2)
+        try:
+            assert client.tell("/update_weights_from_disk", {}, timeout_s=20.0) == (200, "loaded")
+            with pytest.raises(BackendError, match="/unload gave no answer"):
+                client.tell("/unload", {})
+        finally:
+            client.close()
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -148,11 +185,88 @@ def test_the_key_is_sent_and_stands_in_no_message(monkeypatch: pytest.MonkeyPatc
     assert "very-secret" not in str(answer)
 
 
+@pytest.mark.parametrize("key", ["correct-horse-battery\n", "correct horse battery", "correct-hörse-battery"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError, match="the server's key holds a space, a line break or a character that is not ASCII") as caught:
+        HttpClient("http://127.0.0.1:1", api_key=key)
+    assert "battery" not in str(caught.value)
+
+
+def test_a_key_that_the_environment_does_not_have_stands_in_no_message_either() -> None:
+    key = "correct-horse-battery"
+    for status in (400, 401):
+        answer, _, _ = ask(Reply(f"who is {key}?", status), api_key=key)
+        assert "who is [key hidden]?" in str(answer)
+    with serving(lambda asked: Reply(f"who is {key}?")) as server:
+        client = HttpClient(server.url, api_key=key)
+        assert client.tell("/v1/load_lora_adapter", {}) == (200, "who is [key hidden]?")
+        client.close()
+
+
+def test_a_proxy_is_asked_for_other_machines_and_never_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(lambda asked: Reply({"by": "proxy"})) as proxy, serving(lambda asked: Reply({"by": "server"})) as server:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        port = server.url.rpartition(":")[2]
+        said = {}
+        for host in ("127.0.0.1", "localhost", "elsewhere.invalid"):
+            client = HttpClient(f"http://{host}:{port}", max_attempts=1)
+            said[host] = client.ask("/v1/x", {})["by"]
+            client.close()
+    assert said == {"127.0.0.1": "server", "localhost": "server", "elsewhere.invalid": "proxy"}
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "odd://127.0.0.1:1"])
+def test_a_proxy_that_cannot_be_used_is_a_matter_of_settings(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("all_proxy", proxy)
+    with pytest.raises(ConfigError, match="proxies or certificates named in the environment cannot be used: .*mend HTTP_PROXY"):
+        HttpClient("http://h")
+
+
+def test_an_address_that_only_the_library_refuses_is_a_matter_of_settings() -> None:
+    with pytest.raises(ConfigError, match="base_url 'http://☃..x' is no address"):
+        HttpClient("http://☃..x")
+
+
+def test_what_is_asked_after_the_end_is_refused_at_once() -> None:
+    client = HttpClient("http://127.0.0.1:1")
+    client.close()
+    for ask_late in (lambda: client.submit("/v1/x", {}), lambda: client.tell("/v1/x", {})):
+        with pytest.raises(BackendError, match="the connection to http://127.0.0.1:1 is closed; make a new engine"):
+            ask_late()
+
+
+def test_closing_leaves_no_thread_and_no_future_that_waits() -> None:
+    """Requests come from another thread while this one closes: each has an answer, an error or its cancellation."""
+    with serving(lambda asked: Reply({}, delay_s=0.01)) as server:
+        client, futures, began = HttpClient(server.url, concurrency=4), [], threading.Event()
+
+        def submit() -> None:
+            for _ in range(10_000):
+                try:
+                    futures.append(client.submit("/v1/x", {}))
+                except BackendError:
+                    return
+                began.set()
+
+        thread = threading.Thread(target=submit)
+        thread.start()
+        assert began.wait(10)
+        client.close()
+        thread.join()
+        for future in futures:
+            with contextlib.suppress(CancelledError):
+                future.exception(timeout=10)
+    assert not client._thread.is_alive()
+
+
 def test_no_more_than_so_many_are_asked_at_once() -> None:
-    with serving(lambda asked: Reply({}, delay_s=0.05)) as server:
+    three = threading.Barrier(3, timeout=30)
+    with serving(lambda asked: Reply({"place": three.wait()})) as server:
         client = HttpClient(server.url, concurrency=3)
         for future in [client.submit("/v1/x", {}) for _ in range(9)]:
-            assert future.result() == {}
+            assert future.result().keys() == {"place"}
         client.close()
         assert server.most_at_once == 3
 
