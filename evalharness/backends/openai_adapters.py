@@ -24,7 +24,7 @@ from evalharness.backends.openai_flavours import AdapterWay
 from evalharness.checkpoint_adapter import Adapter, fingerprint_adapter, read_adapter
 from evalharness.errors import BackendError, CheckpointError, ConfigError, EvalHarnessError
 
-__all__ = ["ServerAdapters"]
+__all__ = ["ServerAdapters", "refusal"]
 
 _FILES = ("adapter_config.json", "*.safetensors")  # beside them trainers keep what is far larger: optimizers
 _CLOSING_S = 10.0
@@ -57,7 +57,7 @@ class ServerAdapters:
         self._current: _Brought | None = None
         self._left: list[_Brought] = []  # that the server did not take away
         self.problem: str | None = None
-        """Why nothing can be asked now: the server has lost one adapter and did not take the next."""
+        """Why nothing can be asked now: the server has lost one adapter, or may have, and did not take the next."""
 
     @property
     def model(self) -> str:
@@ -169,7 +169,7 @@ class ServerAdapters:
     def _load(self, brought: _Brought, path: Path) -> None:
         assert self._way.load is not None
         body = {"lora_name": brought.name, "lora_path": str(brought.folder)}
-        refused = _refused(*self._client.tell(self._way.load, body))
+        refused = refusal(*self._client.tell(self._way.load, body))
         if refused is not None:
             raise self._refusal(path, refused)
         if self._way.is_listed and brought.name not in self._listed():
@@ -184,7 +184,11 @@ class ServerAdapters:
         before = self._current
         if before is None:
             return
-        self._unload(before)
+        try:
+            self._unload(before)
+        except BaseException as error:
+            self.problem = f"nobody knows whether the server still has {before.name}: {str(error) or type(error).__name__}"
+            raise
         self._current = None
         shutil.rmtree(before.folder, ignore_errors=True)
 
@@ -201,19 +205,19 @@ class ServerAdapters:
         if self._way.unload is None:
             return
         status, told = self._client.tell(self._way.unload, {"lora_name": brought.name}, timeout_s=timeout_s)
-        refused = _refused(status, told)
+        refused = refusal(status, told)
         if refused is not None and status not in _UNKNOWN:
             raise BackendError(f"the server did not take adapter {brought.name} away: {refused}")
 
 
-def _refused(status: int, told: str) -> str | None:
+def refusal(status: int, told: str) -> str | None:
     """Return what a server said that did not do it; None where it did: status 200, in plain text, or in JSON without `success: false`."""
     short = told if len(told) <= 300 else f"{told[:300]}…"
     if status != 200:
         return f"status {status}: {short}"
     try:
         answer = json.loads(told)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # vLLM's plain text
     if not isinstance(answer, Mapping) or answer.get("success", True) is True:
         return None

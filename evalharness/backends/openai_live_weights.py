@@ -6,14 +6,13 @@ says so (`Engine.reload_weights`), and never between the checkpoints of a run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
-from evalharness.backends.openai_adapters import ServerAdapters
+from evalharness.backends.openai_adapters import ServerAdapters, refusal
 from evalharness.backends.openai_client import HttpClient
 from evalharness.backends.openai_flavours import Flavour
 from evalharness.checkpoint_adapter import Adapter, read_adapter
@@ -160,14 +159,14 @@ class ServerLiveWeights:
         for number, (route, body) in enumerate(way.steps):
             try:
                 status, told = self._client.tell(route, _filled(body, str(folder)), timeout_s=_LOADING_S)
-            except BackendError as error:
-                self._broken = f"{folder} was being loaded, and {error}"
+            except BaseException as error:  # Ctrl-C among them: the server goes on with what it was told
+                self._broken = f"{folder} was being loaded, and {str(error) or type(error).__name__}"
                 raise
-            short = told if len(told) <= 300 else f"{told[:300]}…"
             if status == 404 and number == 0:
                 raise CapabilityError(f"the server has no {route}, so it keeps its checkpoint; {way.hint}")
-            if status != 200 or _says_no(told):
-                self._broken = f"{folder} could not be loaded ({route}, status {status}): {short}"
+            refused = refusal(status, told)
+            if refused is not None:
+                self._broken = f"{folder} could not be loaded ({route}): {refused}"
                 raise BackendError(f"{self._broken}; {way.hint}" if way.hint else self._broken)
 
     def sleep(self) -> None:
@@ -189,11 +188,3 @@ def _filled(body: Mapping[str, Any], folder: str) -> dict[str, Any]:
         else value
         for key, value in body.items()
     }
-
-
-def _says_no(told: str) -> bool:
-    try:
-        answer = json.loads(told)
-    except ValueError:
-        return False
-    return isinstance(answer, Mapping) and answer.get("success", True) is not True

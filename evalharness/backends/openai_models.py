@@ -13,7 +13,7 @@ from evalharness.checkpoint_adapter import fingerprint_adapter
 from evalharness.checkpoint_adapter_settings import is_adapter
 from evalharness.checkpoint_weights import find_weights, fingerprint_weights
 from evalharness.engine_options import ModelLoadConfig
-from evalharness.errors import BackendError, CheckpointError, ConfigError
+from evalharness.errors import BackendError, CheckpointError, ConfigError, RequestError
 
 __all__ = ["ServedModel", "check_weights", "find_model", "listed_models"]
 
@@ -32,7 +32,10 @@ class ServedModel:
 
 def listed_models(client: HttpClient) -> list[ServedModel]:
     """Return the models that a server lists; `BackendError` where it has no such list."""
-    listed = client.ask("/v1/models")
+    try:
+        listed = client.ask("/v1/models")
+    except RequestError as error:  # no request of an eval's, so none is at fault
+        raise BackendError(f"{client.url}/v1/models cannot be read: {error}") from error
     cards = listed.get("data") if isinstance(listed, Mapping) else None
     if not isinstance(cards, list) or not all(isinstance(card, Mapping) and isinstance(card.get("id"), str) for card in cards):
         raise BackendError(f"{client.url}/v1/models lists no models; is this a server of OpenAI's form?")
@@ -66,7 +69,7 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
     What is served from elsewhere cannot be told: then it is its owner's word.
     """
     root = Path(served.root) if served.root is not None and urlsplit(url).hostname in _HERE else None
-    if root is None or not root.is_dir():
+    if root is None or not _is_folder(root):
         return
     asked = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
     if is_adapter(root) != is_adapter(asked):
@@ -77,6 +80,13 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
         return  # no folder that we understand
     if theirs != ours:
         raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {asked}; serve that, or ask for that")
+
+
+def _is_folder(root: Path) -> bool:
+    try:
+        return root.is_dir()
+    except OSError:  # no name of a folder at all
+        return False
 
 
 def _fingerprint(folder: Path, allow_pickle: bool) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.backends.openai_client import HttpClient
 from evalharness.contracts import GenerationFailure, TextGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
@@ -216,10 +217,23 @@ def test_8_an_adapter_that_the_server_does_not_take_away_is_counted_and_taken_aw
     assert server.loaded == {}
 
 
+def test_8_a_server_that_may_have_lost_its_adapter_is_not_asked_until_it_is_known(opened: Opened) -> None:
+    server = opened.server("sglang")
+    engine = opened.engine(server, HELPS, request_timeout_s=1.5)
+    server.replies["/unload_lora_adapter"] = Reply("gone", delay_s=3.0)
+    with pytest.raises(BackendError, match="/unload_lora_adapter gave no answer"):
+        engine.unload_adapter()
+    with pytest.raises(BackendError, match="cannot be asked: nobody knows whether the server still has evalharness-"):
+        answer(engine)
+    server.replies.clear()
+    engine.unload_adapter()
+    assert answer(engine) == "base"
+
+
 def test_8_a_load_is_sent_once_and_never_again_by_itself(opened: Opened) -> None:
     server = opened.server("vllm")
-    engine = opened.engine(server, request_timeout_s=0.2)
-    server.refuse = Reply("Success", delay_s=1.0)
+    engine = opened.engine(server, request_timeout_s=1.0)
+    server.refuse = Reply("Success", delay_s=2.5)
     with pytest.raises(BackendError, match="/v1/load_lora_adapter gave no answer"):
         engine.load_adapter(str(HELPS))
     assert len(server.admin()) == 1
@@ -449,7 +463,7 @@ def test_8_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Ope
     engine = opened.engine(server)
     server.replies[route] = reply
     sync = WeightSync(lambda: engine.reload_weights(str(OTHER)))
-    with pytest.raises(BackendError, match=f"final could not be loaded .{route}, status"):
+    with pytest.raises(BackendError, match=f"final could not be loaded .{route}.: "):
         sync()
     assert sync.dirty
     with pytest.raises(BackendError, match="the server cannot be asked: .*could not be loaded"):
@@ -496,6 +510,29 @@ def test_8_a_checkpoint_whose_adapter_could_not_be_changed_stops_all_questions(o
         answer(engine)
 
 
+def test_a_checkpoint_may_take_longer_to_load_than_a_question_to_answer(opened: Opened) -> None:
+    server = opened.server("sglang")
+    engine = opened.engine(server, request_timeout_s=0.3)
+    server.base = "final"
+    server.replies["/update_weights_from_disk"] = Reply({"success": True}, delay_s=0.8)
+    engine.reload_weights(str(OTHER))
+    assert answer(engine) == "final"
+
+
+def test_8_a_checkpoint_whose_load_was_broken_off_stops_all_questions(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = opened.engine(opened.server("sglang"))
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HttpClient, "tell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.reload_weights(str(OTHER))
+    monkeypatch.undo()
+    with pytest.raises(BackendError, match="cannot be asked: .*final was being loaded, and KeyboardInterrupt"):
+        answer(engine)
+
+
 # --- whose weights --------------------------------------------------------------------------------------------------------
 
 
@@ -506,5 +543,6 @@ def test_a_server_that_runs_another_folder_of_this_machine_is_not_taken_for_the_
         opened.engine(server)
     server.base_card["root"] = str(shutil.copytree(BASE, tmp_path / "copy"))
     assert answer(opened.engine(server)) == "base"
-    server.base_card["root"] = "/of/another/machine"
-    assert answer(opened.engine(server)) == "base"
+    for elsewhere in ("/of/another/machine", "x" * 5000):
+        server.base_card["root"] = elsewhere
+        assert answer(opened.engine(server)) == "base"
