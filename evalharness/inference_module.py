@@ -187,6 +187,8 @@ def _whole_schema(tool: Tool | Mapping[str, Any]) -> Tool | Mapping[str, Any]:
     parameters = tool.get("parameters")
     if not isinstance(parameters, Mapping) or not parameters or not all(isinstance(kind, str) for kind in parameters.values()):
         return tool
+    if parameters.get("type") == "object":  # a schema already, of a tool that takes anything or nothing
+        return tool
     properties = {name: {"type": kind} for name, kind in parameters.items()}
     return {**tool, "parameters": {"type": "object", "properties": properties, "required": list(properties)}}
 

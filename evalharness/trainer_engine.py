@@ -45,9 +45,12 @@ class SampleResult:
 
 
 class TrainerEngine:
-    """An engine as trainers call it. `logprobs_kind`: "raw", the model's own, or "processed", those that tokens were drawn by."""
+    """An engine as trainers call it.
 
-    def __init__(self, engine: Engine, *, logprobs_kind: Literal["raw", "processed"] = "raw") -> None:
+    `logprobs_kind`: "raw", the model's own, or "processed", those that tokens were drawn by; None: without any.
+    """
+
+    def __init__(self, engine: Engine, *, logprobs_kind: Literal["raw", "processed"] | None = "raw") -> None:
         self.engine = engine
         self._kind = logprobs_kind
 
@@ -72,8 +75,8 @@ class TrainerEngine:
             max_new_tokens=max_tokens,
             temperature=temperature,
             top_p=top_p,
-            logprobs=can.supports_logprobs,
-            logprobs_kind=self._kind,
+            logprobs=can.supports_logprobs and self._kind is not None,
+            logprobs_kind=self._kind or "raw",
             entropies=compute_entropy,
             seed=seed,
         )
@@ -110,28 +113,41 @@ def create_engine(
     device: str | None = None,
     dtype: str | None = None,
     adapter_path: str | None = None,
-    logprobs_kind: Literal["raw", "processed"] = "raw",
+    logprobs_kind: Literal["raw", "processed"] | None = "raw",
     server_options: ServerOptions | None = None,
     vllm_options: VllmEngineOptions | None = None,
 ) -> TrainerEngine:
     """Return an engine by the name that trainers give it (`--inference-engine`), on the checkpoint in the folder `model`.
 
     `vllm` and `max` are servers where there is a `url`, and run in this process without; `sglang`, `trtllm`, `mlx` and `openai` are
-    servers, by default on this machine at their own port. Raises `ConfigError`, a ValueError, that lists all names for an unknown one.
+    servers, by default on this machine at their own port. `server_options` may have the address, too; their kind is the name's.
+    Raises `ConfigError`, a ValueError, that lists all names for an unknown one.
     """
     if name not in ENGINES:
         raise ConfigError(f"engine {name!r} is unknown{did_you_mean(name, ENGINES) or '.'} Known: {', '.join(ENGINES)}.")
     meant = ENGINES[name]
+    url = _address(url, server_options)
     if meant.server is not None and (url is not None or meant.backend is None):
         server_options = replace(server_options or ServerOptions(), server=meant.server, base_url=url)
         backend = "openai"
     elif url is not None:
         raise ConfigError(f"engine {name!r} runs in this process, so nothing is asked at {url}; leave url out or name a kind of server")
+    elif server_options is not None:
+        raise ConfigError(
+            f"engine {name!r} runs in this process without a url, so server_options mean nothing; give the url or leave them out"
+        )
     else:
         backend = meant.backend or name
     config = ModelLoadConfig(model, torch_dtype=dtype, device=device, adapter_path=adapter_path)
     engine = build_engine(backend, config, server_options=server_options, vllm_options=vllm_options)
     return TrainerEngine(engine, logprobs_kind=logprobs_kind)
+
+
+def _address(url: str | None, options: ServerOptions | None) -> str | None:
+    own = options.base_url if options is not None else None
+    if url is not None and own is not None and url != own:
+        raise ConfigError("url and server_options.base_url are two addresses; give one")
+    return own if url is None else url
 
 
 def _sample(result: GenerationResult) -> SampleResult:

@@ -146,6 +146,12 @@ def test_tools_are_offered_and_whole_calls_come_back() -> None:
     assert result.metadata[0]["finish_reason"] == "stop"
 
 
+def test_a_schema_without_properties_is_no_parameter_called_type() -> None:
+    call = CALL.replace('"query": "AI news"', "")
+    [calls] = module(lambda prompt: call).batch_generate_with_tools("a", [{**SEARCH, "parameters": {"type": "object"}}])[1]
+    assert [(found.name, found.arguments) for found in calls] == [("search", {})]
+
+
 def test_28_calls_that_were_cut_or_break_the_schema_are_not_returned() -> None:
     cut = module(lambda prompt: FakeAnswer(CALL, ends=False))
     assert cut.batch_generate_with_tools("a", [SEARCH])[1] == [[]]

@@ -69,6 +69,23 @@ def test_an_address_for_an_engine_of_this_process_is_refused() -> None:
         create_engine("pytorch", "model", url="http://h")
 
 
+def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: LoraServer) -> None:
+    engine = create_engine("sglang", str(BASE), server_options=ServerOptions(base_url=server.url))
+    assert engine.performance_counters()["base_url"] == server.url
+    engine.shutdown()
+    with pytest.raises(ConfigError, match="url and server_options.base_url are two addresses; give one"):
+        create_engine("vllm", str(BASE), url=server.url, server_options=ServerOptions(base_url="http://h"))
+    with pytest.raises(ConfigError, match="engine 'vllm' runs in this process without a url, so server_options mean nothing"):
+        create_engine("vllm", str(BASE), server_options=ServerOptions(concurrency=2))
+
+
+def test_logprobs_that_are_not_wanted_are_not_asked_for(server: LoraServer) -> None:
+    engine = create_engine("vllm", str(BASE), url=server.url, logprobs_kind=None)
+    [[sample]] = engine.generate([[5]], 1, 20, 0.0, 1.0)
+    engine.shutdown()
+    assert (sample.logprobs, "logprobs" in server.questions()[0]) == (None, False)
+
+
 def test_1_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
     engine = create_engine("vllm", str(BASE), url=f"{server.url}/")
     [[sample]] = engine.generate([[5, 6, 7]], 1, 20, 0.0, 1.0)
