@@ -19,11 +19,12 @@ from typing import Any, TypeAlias
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
 from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.openai_adapters import ServerAdapters
+from evalharness.backends.openai_answers import completion_of
 from evalharness.backends.openai_client import HttpClient, RefusedRequest
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
 from evalharness.backends.openai_live_weights import ServerLiveWeights
 from evalharness.backends.openai_models import check_weights, find_model, listed_models
-from evalharness.backends.openai_payload import chat_body, check_plan, completion_body, completion_of
+from evalharness.backends.openai_payload import chat_body, check_plan, completion_body
 from evalharness.backends.openai_scoring import completion_of_response, scoring_body
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.checkpoint_architecture import LoadedFolder
@@ -53,6 +54,8 @@ class OpenAIBackend(ServerLiveWeights):
             raise ConfigError(f"backend 'openai' cannot choose a dtype ({config.torch_dtype}): it is the server's; leave --dtype out")
         if (preprocess.max_pixels, preprocess.min_pixels) != (None, None):
             raise ConfigError("backend 'openai' cannot set a pixel budget: it is the server's; start it with one, or leave the option out")
+        if config.device is not None:
+            raise ConfigError(f"backend 'openai' runs nothing on a device of this machine ({config.device}); leave --device out")
         self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
         self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
         self._config, self._preprocess = config, preprocess
@@ -61,6 +64,7 @@ class OpenAIBackend(ServerLiveWeights):
         self._broken: str | None = None
         self._concurrency = options.concurrency
         self._ids_refused = False
+        self._vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
         self._client = HttpClient(
             url,
             api_key=next((os.environ[name] for name in _KEYS if os.environ.get(name)), None),
@@ -77,12 +81,13 @@ class OpenAIBackend(ServerLiveWeights):
         self.capabilities = Capabilities(
             supports_vlm=self.supports_vlm,
             supports_logprobs=self._flavour.token_ids,
+            supports_processed_logprobs=self._flavour.tempered_logprobs,
             supports_scoring=self._flavour.scores_prompts,
             structures=frozenset(self._flavour.structures),
             extra_options=frozenset(self._flavour.extras),
             live=live,
             why_not_live=why_not_live,
-            vocab_size=declared_vocab_size(config.model_name_or_path, self.tokenizer),
+            vocab_size=self._vocab_size,
         )
 
     def _start(self, config: ModelLoadConfig, options: ServerOptions) -> None:
@@ -115,7 +120,7 @@ class OpenAIBackend(ServerLiveWeights):
         """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
         if self._flavour.stop_ids:
             check_stop_ids(plan, vocab_size=len(self.tokenizer), eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
-        check_plan(plan, self._flavour, self._flavour_name, self.eos_token_ids)
+        check_plan(plan, self._flavour, self._flavour_name, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids)
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
@@ -140,22 +145,21 @@ class OpenAIBackend(ServerLiveWeights):
                     continue
                 del running[prompt.index]
                 if self._takes_no_ids(prompt, as_text, future):
-                    yield from self._send(prompt, running, done)
+                    yield from self._send(prompt, running, done, as_text=True)
                 else:
                     yield self._read(prompt, as_text, future)
         finally:
             for future in running.values():
                 future.cancel()
 
-    def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done) -> Iterator[BackendOutput]:
+    def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool = False) -> Iterator[BackendOutput]:
         """Send a prompt, or yield why it cannot be sent: its pictures, or what cannot be written as JSON. The others go on."""
         try:
-            self._submit(prompt, running, done)
+            self._submit(prompt, running, done, as_text=as_text or self._ids_refused or not self._flavour.token_ids)
         except Exception as error:
             yield prompt.index, _failure(error)
 
-    def _submit(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done) -> None:
-        as_text = self._ids_refused or not self._flavour.token_ids
+    def _submit(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool) -> None:
         common: dict[str, Any] = {"tokenizer": self.tokenizer, "eos_token_ids": self.eos_token_ids}
         model, fields = (self._adapters.model, self._adapters.fields) if self._adapters is not None else (self._model, {})
         if prompt.response_ids is not None:
@@ -172,14 +176,11 @@ class OpenAIBackend(ServerLiveWeights):
         future.add_done_callback(lambda ended: done.put((prompt, as_text, ended)))
 
     def _takes_no_ids(self, prompt: Prompt, as_text: bool, future: Future[Any]) -> bool:
-        """Return whether the server refuses the form of the prompt (422, told by the status alone); from now on it gets text."""
+        """Return whether the server may refuse the form of the prompt alone (422, told by the status): then it is asked as text."""
         if as_text or prompt.has_images or prompt.response_ids is not None or future.cancelled():
             return False
         error = future.exception()
-        if not (isinstance(error, RefusedRequest) and error.status == 422):
-            return False
-        self._ids_refused = True
-        return True
+        return isinstance(error, RefusedRequest) and error.status == 422
 
     def _read(self, prompt: Prompt, as_text: bool, future: Future[Any]) -> BackendOutput:
         exact = prompt.has_images or not as_text
@@ -188,7 +189,8 @@ class OpenAIBackend(ServerLiveWeights):
             self._check_who_answered(answer)
             if prompt.response_ids is not None:
                 return completion_of_response(answer, prompt)
-            return completion_of(answer, prompt, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids, exact_prompt=exact)
+            self._ids_refused |= not exact and self._flavour.token_ids  # a text was taken where ids were not: so will others
+            return completion_of(answer, prompt, tokenizer=self.tokenizer, vocab_size=self._vocab_size, exact_prompt=exact)
         except Exception as error:  # whatever a server says concerns the request that it says it to
             return prompt.index, _failure(error)
 
@@ -211,10 +213,12 @@ class OpenAIBackend(ServerLiveWeights):
 
     def close(self) -> None:
         """Give up what still waits and close the connections; may be called twice."""
-        if self._adapters is not None:
-            self._adapters.close()
+        try:
+            if self._adapters is not None:
+                self._adapters.close()
+        finally:
             self._adapters = None
-        self._client.close()
+            self._client.close()
 
 
 def _failure(error: Exception) -> GenerationFailure:

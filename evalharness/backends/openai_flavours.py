@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from evalharness.errors import ConfigError
+from evalharness.redaction import redactor
 from evalharness.structured_output import STRUCTURES
 from evalharness.suggestions import did_you_mean
 
@@ -43,8 +44,10 @@ class Flavour:
     """One kind of server. `token_ids`: it takes prompts as ids and gives ids back, so nothing is tokenised twice.
 
     `structures`: kinds of `StructuredOutput` that it holds answers to. `extras`: extra options that it knows, by our name. `stop_ids`: it
-    ends texts at token ids, and ignores its own idea of EOS. `scores_prompts`: it gives log-probabilities of prompt tokens.
-    `is_max`: what MAX does otherwise; it takes no field that it does not know, so what is left out is not sent.
+    ends texts at token ids, and ignores its own idea of EOS; `eos_beside_ids`: it forgets the ids where it is told to ignore that.
+    `scores_prompts`: it gives log-probabilities of prompt tokens. `tempered_logprobs`: those of generated tokens are taken after
+    penalties, masks and temperature, and before cuts. `is_max`: what MAX does otherwise; it takes no field that it does not know, so
+    what is left out is not sent.
     """
 
     port: int | None
@@ -57,6 +60,8 @@ class Flavour:
     structures: tuple[str, ...] = ()
     reload: ReloadWay | None = None
     scores_prompts: bool = False
+    eos_beside_ids: bool = False
+    tempered_logprobs: bool = False
     is_max: bool = False
 
     def __post_init__(self) -> None:
@@ -126,10 +131,14 @@ FLAVOURS: Mapping[str, Flavour] = {
         _SGLANG_ADAPTERS,
         ("json_schema", "regex", "grammar"),
         _SGLANG_RELOAD,
+        eos_beside_ids=True,
+        tempered_logprobs=True,
     ),
     "trtllm": Flavour(31000, False, False, True, _SAMPLING, {}, AdapterWay(field="lora_request")),
     "mlx": Flavour(8080, False, False, True, {"top_k": "top_k", "min_p": "min_p"}, {}, AdapterWay(field="adapters")),
-    "max": Flavour(8000, True, True, False, {"top_k": "top_k", "min_p": "min_p"}, _MAX_DEFAULTS, _MAX_ADAPTERS, is_max=True),
+    "max": Flavour(
+        8000, True, True, False, {"top_k": "top_k", "min_p": "min_p"}, _MAX_DEFAULTS, _MAX_ADAPTERS, eos_beside_ids=True, is_max=True
+    ),
     "openai": Flavour(None, False, False, False, _OPENAI, {}),
 }
 
@@ -149,12 +158,17 @@ def base_url(flavour: str, given: str | None) -> str:
         return f"http://127.0.0.1:{port}"
     from urllib.parse import urlsplit, urlunsplit  # here: the table of options needs only the flavours' names
 
-    parts = urlsplit(given.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"base_url {given!r} is no address; write it like http://127.0.0.1:8000")
-    if parts.username or parts.password:
+    shown = redactor().text(given)
+    try:
+        parts = urlsplit(given.strip())
+        is_address = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:  # of brackets and ports
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"base_url {shown!r} is no address; write it like http://127.0.0.1:8000")
+    if "@" in parts.netloc:
         raise ConfigError("base_url holds a user or password, which would be written into records; put the key into EVALHARNESS_API_KEY")
     if parts.query or parts.fragment:
-        raise ConfigError(f"base_url {given!r} has more than an address and a path; leave out what begins with ? or #")
+        raise ConfigError(f"base_url {shown!r} has more than an address and a path; leave out what begins with ? or #")
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))

@@ -1,34 +1,30 @@
-"""Prompts → bodies of requests, and answers of servers → completions. Pure: no network here.
-
-Order of trust for token ids: those that the server gives (`token_ids`, in the choice or its logprobs), those that stand in
-`logprobs.content`; else the text is tokenised again, and the completion says that its ids are not exact.
-"""
+"""Prompts → bodies of requests; what a server cannot be asked is refused. Pure: no network here. Answers: `openai_answers.py`."""
 
 from __future__ import annotations
 
 import base64
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evalharness.backends.base import ChatCall, Completion, Prompt, SamplingPlan
+from evalharness.backends.base import ChatCall, Prompt, SamplingPlan
 from evalharness.backends.max_seeds import max_seed
 from evalharness.backends.openai_flavours import Flavour
-from evalharness.errors import BackendError, RequestError, UnsupportedOption
+from evalharness.errors import RequestError, UnsupportedOption
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from evalharness.structured_output import StructuredOutput
 
-__all__ = ["chat_body", "check_plan", "completion_body", "completion_of"]
+__all__ = ["chat_body", "check_plan", "completion_body"]
 
 MAX_TEMPERATURE = 2.0
+_CUTS = ("top_k", "min_p")  # extra options that leave the distribution as it is, but for what may be drawn
 
 
-def check_plan(plan: SamplingPlan, flavour: Flavour, name: str, eos_token_ids: Sequence[int]) -> None:
+def check_plan(plan: SamplingPlan, flavour: Flavour, name: str, *, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:
     """Raise `UnsupportedOption` for what such a server would refuse, or change without saying so."""
     if plan.temperature > MAX_TEMPERATURE or 0 < plan.temperature < 0.01:
         raise UnsupportedOption(f"options.temperature={plan.temperature} cannot be honoured by servers, which take 0 or 0.01 to 2")
@@ -38,12 +34,45 @@ def check_plan(plan: SamplingPlan, flavour: Flavour, name: str, eos_token_ids: S
         raise UnsupportedOption("options.use_cache=False cannot be honoured by servers; leave it True")
     if plan.repetition_penalty != 1.0 and not flavour.repetition_penalty:
         raise UnsupportedOption(f"options.repetition_penalty={plan.repetition_penalty} cannot be honoured by server {name!r}; leave it 1")
-    if plan.logprobs and not flavour.token_ids:
-        raise UnsupportedOption(f"server {name!r} gives no token ids, so its log-probabilities belong to none; leave options.logprobs out")
+    if plan.logprobs:
+        _check_logprobs(plan, flavour, name)
+    if not flavour.stop_ids:
+        _check_ends(plan, name, tokenizer, eos_token_ids)
     for option, _ in plan.extra:
         if option not in flavour.extras:
             raise UnsupportedOption(
                 f"option {option!r} cannot be honoured by server {name!r}; it knows: {', '.join(sorted(flavour.extras)) or 'none'}"
+            )
+
+
+def _check_logprobs(plan: SamplingPlan, flavour: Flavour, name: str) -> None:
+    if not flavour.token_ids:
+        raise UnsupportedOption(f"server {name!r} gives no token ids, so its log-probabilities belong to none; leave options.logprobs out")
+    if not flavour.tempered_logprobs:
+        return
+    given = {option for option, value in plan.extra if value and value != -1}
+    is_changed = plan.repetition_penalty != 1.0 or plan.structured is not None or bool(given.difference(_CUTS))
+    if plan.logprobs_kind == "raw" and (plan.temperature not in (0.0, 1.0) or is_changed):
+        raise UnsupportedOption(
+            f"server {name!r} gives log-probabilities after penalties, masks and temperature: raw ones only at temperature 0 or 1 without "
+            "the others; ask so, for options.logprobs_kind 'processed', or without options.logprobs"
+        )
+    if plan.logprobs_kind == "processed" and plan.temperature > 0 and (plan.top_p < 1.0 or given.intersection(_CUTS)):
+        raise UnsupportedOption(
+            f"server {name!r} gives log-probabilities before top_p, top_k and min_p, which are none of what tokens are drawn by; leave "
+            "these out, or options.logprobs"
+        )
+
+
+def _check_ends(plan: SamplingPlan, name: str, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:
+    """Refuse ends that a server of texts cannot be told: it keeps its own, and finds others by their text alone."""
+    if not set(eos_token_ids) <= set(plan.stop_token_ids):
+        raise UnsupportedOption(f"server {name!r} ends texts at the checkpoint's end tokens, told or not; leave options.eos_token_id unset")
+    for token_id in plan.stop_token_ids:
+        text = tokenizer.decode([token_id])
+        if token_id not in eos_token_ids and (not text or "\ufffd" in text):
+            raise UnsupportedOption(
+                f"server {name!r} knows stops by their text alone, and token {token_id} has none of its own; stop at a text"
             )
 
 
@@ -116,7 +145,7 @@ def _sampling(plan: SamplingPlan, flavour: Flavour, tokenizer: Any, eos_token_id
         values.update(_stop_ids(plan, flavour, len(tokenizer), eos_token_ids))
     else:
         others = [token_id for token_id in plan.stop_token_ids if token_id not in eos_token_ids]
-        strings += [text for token_id in others if (text := tokenizer.decode([token_id])) and text not in strings]
+        strings += [text for token_id in others if (text := tokenizer.decode([token_id])) not in strings]
     if strings:
         values["stop"] = strings
     if flavour.token_ids:
@@ -124,7 +153,10 @@ def _sampling(plan: SamplingPlan, flavour: Flavour, tokenizer: Any, eos_token_id
     if plan.structured is not None:
         values.update(_structure(plan.structured, flavour))
     for name, value in plan.extra:
-        values[flavour.extras[name]] = value
+        if name == "top_k" and value in (0, -1):  # off, which servers write in two ways
+            value = flavour.defaults.get(name, 0)
+        if value is not None:
+            values[flavour.extras[name]] = value
     return values
 
 
@@ -137,14 +169,15 @@ def _structure(structured: StructuredOutput, flavour: Flavour) -> dict[str, Any]
 
 
 def _stop_ids(plan: SamplingPlan, flavour: Flavour, vocab_size: int, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    ids = [token_id for token_id in plan.stop_token_ids if token_id < vocab_size]
+    values: dict[str, Any] = {"stop_token_ids": [token_id for token_id in plan.stop_token_ids if token_id < vocab_size], "ignore_eos": True}
     if not flavour.is_max:
-        # The plan's ids hold every end; the server's own idea of EOS must not add to them.
-        return {"stop_token_ids": ids, "ignore_eos": True, "skip_special_tokens": plan.skip_special_tokens}
+        values["skip_special_tokens"] = plan.skip_special_tokens
+    if not flavour.eos_beside_ids:
+        return values  # the plan's ids hold every end; the server's own idea of EOS must not add to them
     if set(eos_token_ids) <= set(plan.stop_token_ids):
-        return {"stop_token_ids": ids, "ignore_eos": False}
-    # MAX gives up the ids that it is told together with its own. The text is cut at them here, once it is there.
-    return {"ignore_eos": True}
+        return {**values, "ignore_eos": False}
+    del values["stop_token_ids"]  # given up together with its own; the text is cut at them here, once it is there
+    return values
 
 
 def _with_pictures(messages: Sequence[Mapping[str, Any]], pictures: Sequence[Image.Image]) -> list[dict[str, Any]]:
@@ -165,124 +198,3 @@ def _data_url(picture: Image.Image) -> str:
     file = io.BytesIO()
     picture.save(file, "PNG", compress_level=1)  # lossless: the model must see the pixels that other backends see
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
-
-
-def completion_of(answer: Any, prompt: Prompt, *, tokenizer: Any, eos_token_ids: Sequence[int], exact_prompt: bool) -> Completion:
-    """Return the completion that a server's answer holds; `BackendError` for whatever it should not be.
-
-    `exact_prompt`: the server was given ids, or is to make the same of the messages: then its count of the prompt must be ours.
-    """
-    choice = _choice(answer)
-    told = answer.get("usage")
-    usage: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
-    num_prompt = _count(usage.get("prompt_tokens"))
-    if exact_prompt and None not in (num_prompt, prompt.num_tokens) and num_prompt != prompt.num_tokens:
-        raise BackendError(
-            f"the server made {num_prompt} tokens of a prompt that has {prompt.num_tokens}: its tokenizer, chat template or image "
-            "processor is not the checkpoint's"
-        )
-    token_ids, logprobs = _ids_and_logprobs(choice, prompt.plan.logprobs)
-    if token_ids is not None and len(token_ids) > prompt.plan.max_new_tokens:
-        raise BackendError(f"the server gave {len(token_ids)} tokens where {prompt.plan.max_new_tokens} were allowed")
-    stopped_by, stop_string = _ending(choice, prompt.plan)
-    exact = token_ids is not None
-    if token_ids is None:
-        spelled = _text(choice) + (stop_string or "")
-        token_ids = tuple(tokenizer.encode(spelled, add_special_tokens=False))
-        if stopped_by == "id" and eos_token_ids:
-            token_ids += (eos_token_ids[0],)
-    return Completion(
-        index=prompt.index,
-        token_ids=token_ids,
-        num_prompt_tokens=num_prompt if num_prompt is not None else prompt.num_tokens or len(prompt.token_ids),
-        stopped_by=stopped_by,
-        logprobs=logprobs,
-        exact_ids=exact,
-        num_completion_tokens=None if exact else _count(usage.get("completion_tokens")),
-    )
-
-
-def _choice(answer: Any) -> Mapping[str, Any]:
-    if not isinstance(answer, Mapping):
-        raise BackendError(f"the server's answer is no object: {_short(answer)}")
-    choices = answer.get("choices")
-    if not isinstance(choices, list):
-        raise BackendError(f"the server's answer has no list of choices: {_short(answer)}")
-    if len(choices) != 1:
-        raise BackendError(f"the server's answer has the wrong number of choices: expected 1, got {len(choices)}")
-    if not isinstance(choices[0], Mapping):
-        raise BackendError(f"the server's choice is no object: {_short(choices[0])}")
-    return choices[0]
-
-
-def _text(choice: Mapping[str, Any]) -> str:
-    """Return the text, of a server that gives no ids; a text that the server took parts out of would be scored as if it were whole."""
-    message = choice.get("message")
-    if isinstance(message, Mapping) and message.get("tool_calls"):
-        raise BackendError("the server took tool calls out of the text, which is lost; start it without a parser of tool calls")
-    text = choice.get("text") if not isinstance(message, Mapping) else message.get("content")
-    if not isinstance(text, str):
-        raise BackendError(f"the server's choice has no text: {_short(choice)}")
-    return text
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _ids_and_logprobs(choice: Mapping[str, Any], wanted: bool) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None]:
-    told = choice.get("logprobs")
-    given: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
-    ids = _ids(choice.get("token_ids"))
-    for key in ("token_ids", "completion_ids"):
-        ids = _ids(given.get(key)) if ids is None else ids
-    content = given.get("content")
-    content = content if isinstance(content, list) else None
-    if ids is None and content is not None and all(isinstance(part, Mapping) and "token_id" in part for part in content):
-        ids = _ids([part["token_id"] for part in content])
-    if not wanted or ids is None:
-        return ids, None
-    values = given.get("token_logprobs") if content is None else [part.get("logprob") for part in content]
-    return ids, _logprobs(values, len(ids))
-
-
-def _ids(values: object) -> tuple[int, ...] | None:
-    if not isinstance(values, list):
-        return None
-    try:
-        ids = tuple(int(value) for value in values)
-    except (TypeError, ValueError):
-        ids = (-1,)
-    if ids and min(ids) < 0:
-        raise BackendError(f"the server's token ids are none: {_short(values)}")
-    return ids
-
-
-def _logprobs(values: object, num_ids: int) -> tuple[float, ...]:
-    if not isinstance(values, list) or len(values) != num_ids:
-        raise BackendError(f"the server gave {len(values) if isinstance(values, list) else 'no'} log-probabilities for {num_ids} tokens")
-    try:
-        numbers = tuple(float(value) for value in values)
-    except (TypeError, ValueError):
-        raise BackendError(f"a log-probability of the server is no number: {_short(values)}") from None
-    if not all(math.isfinite(number) for number in numbers):
-        raise BackendError("a log-probability of the server is not finite")
-    return numbers
-
-
-def _ending(choice: Mapping[str, Any], plan: SamplingPlan) -> tuple[Any, str | None]:
-    """Return what ended the text, and the stop string if the server names it."""
-    reason = choice.get("finish_reason")
-    if reason == "length":
-        return "length", None
-    if reason not in ("stop", "tool_calls", "eos"):
-        raise BackendError(f"the server ended the answer with finish_reason {reason!r}, which is no end of a text")
-    told = choice.get("stop_reason", choice.get("matched_stop"))
-    if isinstance(told, str) and told in plan.stop_strings:
-        return "string", told
-    return "id", None
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalharness.backends.base import Completion, Prompt
+from evalharness.backends.openai_answers import IMPOSSIBLE, ROUNDING
 from evalharness.errors import BackendError, RequestError
 
 __all__ = ["completion_of_response", "scoring_body"]
-
-_IMPOSSIBLE = -9999.0
 
 
 def scoring_body(prompt: Prompt, model: str, *, has_adapter: bool = False) -> dict[str, Any]:
@@ -69,4 +68,6 @@ def _value(entry: Any, token_id: int, place: int) -> float | None:
     value = told.get("logprob") if isinstance(told, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise BackendError(f"the server's log-probability of prompt token {place} is no number: {str(entry)[:80]}")
-    return -math.inf if value <= _IMPOSSIBLE else float(value)
+    if value > ROUNDING:
+        raise BackendError(f"the server's log-probability of prompt token {place} is above 0: {value}")
+    return -math.inf if value <= IMPOSSIBLE else float(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,10 @@ def text(content: str = "hi") -> TextGenerationRequest:
     return TextGenerationRequest([{"role": "user", "content": content}])
 
 
+def _listing(models: Any) -> Reply:
+    return models if isinstance(models, Reply) else Reply(models)
+
+
 class Told:
     """A server and an engine on it; `say` makes the reply to each request for an answer."""
 
@@ -35,7 +40,7 @@ class Told:
         self.models: Any = MODELS
         self._checkpoint = checkpoint
         self._open: list[Any] = []
-        serving_server = serving(lambda asked: Reply(self.models) if asked.body is None else self.say(asked))
+        serving_server = serving(lambda asked: _listing(self.models) if asked.body is None else self.say(asked))
         self.server: Server = serving_server.__enter__()
         self._open.append(serving_server)
 
@@ -55,6 +60,14 @@ def told(tiny_vlm_checkpoint: Path) -> Iterator[Told]:
     told = Told(tiny_vlm_checkpoint)
     yield told
     told.close()
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """What holds a server's answers back, at most until the test has ended."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 def saying(tokenizer: Any, answer: str, *, ids: bool = True, end: bool = True, **more: Any) -> Callable[[Asked], Reply]:
@@ -132,6 +145,16 @@ def test_3_a_server_that_takes_no_ids_gets_texts_from_then_on(told: Told, tiny_t
     assert engine.describe()["prompts_as_text"]
 
 
+def test_3_one_request_that_is_refused_in_either_form_makes_no_text_of_the_others(told: Told, tiny_tokenizer: Any) -> None:
+    fine = saying(tiny_tokenizer, "x")
+    told.say = lambda asked: Reply("no", 422) if asked.body["max_tokens"] == 3 else fine(asked)
+    engine = told.engine(concurrency=1)
+    outcomes = dict(engine.stream([text("a"), text("b")], [GenerationOptions(max_new_tokens=3), GREEDY]))
+    assert (outcomes[0].kind, outcomes[1].text, outcomes[1].exact_ids) == ("invalid", "x", True)
+    assert [type(asked.body["prompt"]) for asked in told.server.posts()] == [list, str, list]
+    assert not engine.describe()["prompts_as_text"]
+
+
 def test_3_ids_that_no_text_gives_take_no_other_along_where_the_server_takes_texts_only(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x", ids=False)
     told.say = lambda asked: Reply("no ids", 422) if isinstance(asked.body["prompt"], list) else fine(asked)
@@ -169,51 +192,65 @@ def test_one_failure_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> No
     assert "expected 1, got 2" in outcomes[3].problem
 
 
-def test_7_one_that_is_never_answered_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
+def waiting_for(released: threading.Event, reply: Callable[[Asked], Reply], tokenizer: Any) -> Callable[[Asked], Reply]:
+    """A server that keeps "slow" prompts until they are released, and answers others at once."""
+
+    def say(asked: Asked) -> Reply:
+        if "slow" in tokenizer.decode(asked.body["prompt"]):
+            released.wait(30)
+        return reply(asked)
+
+    return say
+
+
+def test_7_one_that_is_never_answered_takes_no_other_along(told: Told, tiny_tokenizer: Any, released: threading.Event) -> None:
     fine = saying(tiny_tokenizer, "fine")
 
     def say(asked: Asked) -> Reply:
         prompt = tiny_tokenizer.decode(asked.body["prompt"])
-        faults = {"never": Reply({}, delay_s=3.0), "gone": Reply(hang_up=True), "half": Reply(fine(asked).body, cut=True)}
+        faults = {"gone": Reply(hang_up=True), "half": Reply(fine(asked).body, cut=True)}
         return next((reply for word, reply in faults.items() if word in prompt), None) or fine(asked)
 
-    told.say = say
-    outcomes = ask(told.engine(request_timeout_s=0.5, max_attempts=1), text("never"), text("a"), text("gone"), text("half"), text("b"))
+    told.say = waiting_for(released, say, tiny_tokenizer)
+    outcomes = ask(told.engine(request_timeout_s=1.5, max_attempts=1), text("slow"), text("a"), text("gone"), text("half"), text("b"))
     assert [outcome.kind if isinstance(outcome, GenerationFailure) else outcome.text for outcome in outcomes] == [
         "error", "fine", "error", "error", "fine",
     ]  # fmt: skip
 
 
 def test_many_are_asked_at_once_but_no_more_than_was_said(told: Told, tiny_tokenizer: Any) -> None:
-    fine = saying(tiny_tokenizer, "x")
-    told.say = lambda asked: Reply(fine(asked).body, delay_s=0.05)
-    assert len(ask(told.engine(concurrency=4), *[text(str(number)) for number in range(12)])) == 12
+    fine, four = saying(tiny_tokenizer, "x"), threading.Barrier(4, timeout=30)
+    told.say = lambda asked: Reply(fine(asked).body) if four.wait() >= 0 else Reply({})
+    results = ask(told.engine(concurrency=4), *[text(str(number)) for number in range(12)])
+    assert [result.text for result in results] == ["x"] * 12
     assert told.server.most_at_once == 4
 
 
-def test_answers_come_as_they_are_there(told: Told, tiny_tokenizer: Any) -> None:
-    fine = saying(tiny_tokenizer, "x")
-    told.say = lambda asked: Reply(fine(asked).body, delay_s=1.0 if "slow" in tiny_tokenizer.decode(asked.body["prompt"]) else 0.0)
-    order = [index for index, _ in told.engine().stream([text("slow"), text("quick")], GREEDY)]
-    assert order == [1, 0]
+def test_answers_come_as_they_are_there(told: Told, tiny_tokenizer: Any, released: threading.Event) -> None:
+    told.say = waiting_for(released, saying(tiny_tokenizer, "x"), tiny_tokenizer)
+    stream = told.engine().stream([text("slow"), text("quick")], GREEDY)
+    assert next(stream)[0] == 1
+    released.set()
+    assert [index for index, _ in stream] == [0]
 
 
-def test_what_comes_while_others_are_asked_is_asked_beside_them(told: Told, tiny_tokenizer: Any) -> None:
-    fine = saying(tiny_tokenizer, "x")
-    told.say = lambda asked: Reply(fine(asked).body, delay_s=1.5 if "slow" in tiny_tokenizer.decode(asked.body["prompt"]) else 0.0)
+def test_what_comes_while_others_are_asked_is_asked_beside_them(told: Told, tiny_tokenizer: Any, released: threading.Event) -> None:
+    told.say = waiting_for(released, saying(tiny_tokenizer, "x"), tiny_tokenizer)
     engine, joining = told.engine(), ["later"]
     more = lambda: engine.join([text(joining.pop())], [GREEDY], 2) if joining and told.server.posts() else None  # noqa: E731
-    assert [index for index, _ in engine.stream([text("slow"), text("quick")], GREEDY, more=more)] == [1, 2, 0]
+    stream = engine.stream([text("slow"), text("quick")], GREEDY, more=more)
+    assert {next(stream)[0], next(stream)[0]} == {1, 2}
+    released.set()
+    assert [index for index, _ in stream] == [0]
 
 
-def test_a_stream_that_is_closed_waits_for_nobody(told: Told, tiny_tokenizer: Any) -> None:
-    fine = saying(tiny_tokenizer, "x")
-    told.say = lambda asked: Reply(fine(asked).body, delay_s=5.0 if "slow" in tiny_tokenizer.decode(asked.body["prompt"]) else 0.0)
+def test_a_stream_that_is_closed_waits_for_nobody(told: Told, tiny_tokenizer: Any, released: threading.Event) -> None:
+    told.say = waiting_for(released, saying(tiny_tokenizer, "x"), tiny_tokenizer)
     stream = told.engine().stream([text("slow"), text("quick")], GREEDY)
     started = time.monotonic()
     assert next(stream)[0] == 1
     stream.close()
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20
 
 
 def test_pictures_go_with_their_messages(told: Told, tiny_tokenizer: Any) -> None:
@@ -255,6 +292,7 @@ def test_the_context_is_the_servers(told: Told) -> None:
         (MODELS, {"served_model": "x"}, ConfigError, "has no model 'x'; it has: served"),
         ({"data": []}, {}, ConfigError, "has 0 models"),
         ({"models": []}, {}, BackendError, "lists no models"),
+        (Reply({"error": "no"}, 400), {}, BackendError, "/v1/models cannot be read: the server refuses this request"),
     ],
 )
 def test_the_model_must_be_there(told: Told, models: Any, options: Any, error: type[Exception], match: str) -> None:
@@ -275,6 +313,31 @@ def test_what_a_server_cannot_do_is_refused_before_anything_is_asked(told: Told)
 def test_the_servers_dtype_is_its_own(told: Told, tiny_vlm_checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match="cannot choose a dtype"):
         build_engine("openai", ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), server_options=ServerOptions())
+
+
+def test_devices_of_this_machine_are_not_the_servers(told: Told, tiny_vlm_checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=r"runs nothing on a device of this machine \(cuda:1\); leave --device out"):
+        build_engine("openai", ModelLoadConfig(str(tiny_vlm_checkpoint), device="cuda:1"), server_options=ServerOptions())
+
+
+def test_a_model_with_other_tokens_is_not_taken_for_the_checkpoint(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = lambda asked: Reply({"choices": [{"text": "x", "finish_reason": "length", "token_ids": [5, 151_643]}]})
+    [failure] = ask(told.engine(), text())
+    assert (failure.kind, "151643, and the checkpoint's vocabulary ends at" in failure.problem) == ("error", True)
+
+
+def test_an_error_with_status_200_is_an_error(told: Told) -> None:
+    told.say = lambda asked: Reply({"error": {"message": "CUDA out of memory", "code": 500}})
+    [failure] = ask(told.engine(), text())
+    assert failure.kind == "error"
+    assert "out of memory" in failure.problem
+
+
+def test_an_engine_that_is_closed_says_so(told: Told) -> None:
+    engine = told.engine()
+    engine.close()
+    [failure] = ask(engine, text())
+    assert (failure.kind, failure.problem) == ("error", f"the connection to {told.server.url} is closed; make a new engine")
 
 
 def test_facts_are_plain_and_hold_no_key(told: Told, tiny_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

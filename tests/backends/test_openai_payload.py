@@ -1,4 +1,4 @@
-"""Bodies of requests and answers of servers, behaviours 1 to 6 and 18 of the engine's breadth. No network."""
+"""Bodies of requests, behaviours 1, 2 and 18 of the engine's breadth. No network. Answers: test_openai_answers.py."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from typing import Any
 import pytest
 
 from evalharness.backends import SERVERS
-from evalharness.backends.base import Completion, Prompt, SamplingPlan
+from evalharness.backends.base import Prompt, SamplingPlan
 from evalharness.backends.fake import FakeTokenizer
 from evalharness.backends.max_seeds import max_seed
 from evalharness.backends.openai_flavours import FLAVOURS, base_url
-from evalharness.backends.openai_payload import check_plan, completion_body, completion_of
-from evalharness.errors import BackendError, ConfigError, UnsupportedOption
+from evalharness.backends.openai_payload import check_plan, completion_body
+from evalharness.errors import ConfigError, UnsupportedOption
 from evalharness.structured_output import StructuredOutput
 from tests.backends.plans import PLAN
 
 PROMPT = Prompt(4, "abc", (1, 2, 3), 3, PLAN)
 TOKENIZER = FakeTokenizer()
+[PIECE] = TOKENIZER.encode("\ufffd")  # as a tokenizer shows a part of a character
+PROCESSED = {"logprobs": True, "logprobs_kind": "processed"}
 
 
 def body(flavour: str, plan: SamplingPlan = PLAN, *, as_text: bool = False) -> dict[str, Any]:
     return completion_body(replace(PROMPT, plan=plan), FLAVOURS[flavour], "m", as_text=as_text, tokenizer=TOKENIZER, eos_token_ids=(2,))
 
 
-def read(answer: Any, *, plan: SamplingPlan = PLAN, exact: bool = True) -> Completion:
-    return completion_of(answer, replace(PROMPT, plan=plan), tokenizer=TOKENIZER, eos_token_ids=(2,), exact_prompt=exact)
-
-
-def choice(**values: Any) -> dict[str, Any]:
-    return {"choices": [{"text": "x", "finish_reason": "length", "token_ids": [7], **values}]}
+def check(flavour: str, **changes: Any) -> None:
+    check_plan(replace(PLAN, **changes), FLAVOURS[flavour], flavour, tokenizer=TOKENIZER, eos_token_ids=(2,))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +53,12 @@ def test_1_addresses(flavour: str, given: str | None, url: str) -> None:
         ("openai", None, "has no port of its own; give its address with --base-url"),
         ("vllm", "h:8000", "is no address"),
         ("vllm", "http://me:secret@h", "put the key into EVALHARNESS_API_KEY"),
+        ("vllm", "htp://me:secret@h", "is no address"),
         ("vllm", "http://h?x=1", "more than an address"),
+        ("vllm", "http://h?api_key=secret@", "more than an address"),
+        ("vllm", "http://h:port", "is no address"),
+        ("vllm", "http://h:99999", "is no address"),
+        ("vllm", "http://[::1", "is no address"),
     ],
 )
 def test_1_what_is_no_address_is_refused(flavour: str, given: str | None, match: str) -> None:
@@ -100,9 +103,10 @@ def test_stops_are_ids_and_strings_where_a_server_knows_both() -> None:
     assert "stop_token_ids" not in body("openai", plan)
 
 
-def test_max_is_told_ids_beside_its_own_eos_and_none_where_eos_ends_no_text() -> None:
+@pytest.mark.parametrize("flavour", ["max", "sglang"])
+def test_servers_that_forget_ids_get_them_beside_their_own_eos_and_none_where_eos_ends_no_text(flavour: str) -> None:
     [letter] = TOKENIZER.encode("x", add_special_tokens=False)
-    beside, without = (body("max", replace(PLAN, stop_token_ids=ids)) for ids in ((2, letter), (letter,)))
+    beside, without = (body(flavour, replace(PLAN, stop_token_ids=ids)) for ids in ((2, letter), (letter,)))
     assert (beside["stop_token_ids"], beside["ignore_eos"]) == ([2, letter], False)
     assert (without.get("stop_token_ids"), without["ignore_eos"]) == (None, True)  # it would forget the ids as well
 
@@ -118,6 +122,14 @@ def test_extra_options_go_by_the_servers_own_names() -> None:
     assert body("vllm", replace(PLAN, extra=(("min_new_tokens", 3), ("top_k", 5))))["min_tokens"] == 3
 
 
+@pytest.mark.parametrize(("flavour", "off"), [("vllm", 0), ("sglang", -1), ("max", -1), ("mlx", 0)])
+def test_18_top_k_is_off_in_each_servers_way_however_it_is_written(flavour: str, off: int) -> None:
+    for value in (0, -1):
+        assert body(flavour, replace(PLAN, extra=(("top_k", value),)))["top_k"] == off
+    unset = body(flavour, replace(PLAN, extra=(("top_k", None), ("min_p", None))))
+    assert unset == body(flavour)  # null would bring in what the checkpoint's generation_config says
+
+
 @pytest.mark.parametrize(
     ("flavour", "changes", "match"),
     [
@@ -129,91 +141,33 @@ def test_extra_options_go_by_the_servers_own_names() -> None:
         ("openai", {"logprobs": True}, "belong to none"),
         ("max", {"extra": (("presence_penalty", 1.0),)}, "option 'presence_penalty' cannot be honoured by server 'max'"),
         ("openai", {"extra": (("top_k", 4),)}, "option 'top_k' cannot be honoured by server 'openai'"),
+        ("openai", {"stop_token_ids": ()}, "ends texts at the checkpoint's end tokens, told or not; leave options.eos_token_id unset"),
+        ("mlx", {"stop_token_ids": (2, PIECE)}, f"token {PIECE} has none of its own; stop at a text"),
+        ("sglang", {"logprobs": True, "temperature": 0.5}, "raw ones only at temperature 0 or 1 without"),
+        ("sglang", {"logprobs": True, "repetition_penalty": 1.1}, "raw ones only at temperature 0 or 1 without"),
+        ("sglang", {"logprobs": True, "extra": (("min_new_tokens", 2),)}, "raw ones only at temperature 0 or 1 without"),
+        ("sglang", {"logprobs": True, "structured": StructuredOutput(regex="a")}, "raw ones only at temperature 0 or 1 without"),
+        ("sglang", {**PROCESSED, "temperature": 0.5, "top_p": 0.9}, "before top_p, top_k and min_p"),
+        ("sglang", {**PROCESSED, "temperature": 0.5, "extra": (("top_k", 4),)}, "before top_p, top_k and min_p"),
     ],
 )
 def test_18_what_a_server_cannot_honour_is_refused(flavour: str, changes: dict[str, Any], match: str) -> None:
     with pytest.raises(UnsupportedOption, match=match):
-        check_plan(replace(PLAN, **changes), FLAVOURS[flavour], flavour, (2,))
-
-
-def test_4_ids_and_logprobs_of_the_choice_are_taken() -> None:
-    answer = choice(token_ids=[101, 102], logprobs={"token_logprobs": [-0.5, -0.3]})
-    got = read(answer, plan=replace(PLAN, logprobs=True))
-    assert (got.token_ids, got.logprobs, got.stopped_by, got.exact_ids, got.index) == ((101, 102), (-0.5, -0.3), "length", True, 4)
-
-
-def test_4_ids_and_logprobs_of_the_content_are_taken_as_numbers() -> None:
-    content = [{"token_id": 701, "logprob": "-0.7"}, {"token_id": "702", "logprob": -0.2}]
-    got = read(choice(token_ids=None, logprobs={"content": content}), plan=replace(PLAN, logprobs=True))
-    assert (got.token_ids, got.logprobs) == ((701, 702), (-0.7, -0.2))
-
-
-def test_5_a_text_without_ids_is_tokenised_again_and_says_so() -> None:
-    answer = {
-        **choice(text="hi", token_ids=None, logprobs={"tokens": [".", " I'm"], "token_logprobs": [-1, -2]}),
-        "usage": {"completion_tokens": 9},
-    }
-    got = read(answer)
-    assert got.token_ids == tuple(TOKENIZER.encode("hi", add_special_tokens=False))
-    assert (got.exact_ids, got.logprobs, got.num_completion_tokens) == (False, None, 9)
-
-
-def test_5_without_logprobs_there_are_none() -> None:
-    assert read(choice()).logprobs is None
+        check(flavour, **changes)
 
 
 @pytest.mark.parametrize(
-    ("values", "match"),
+    "changes",
     [
-        ([None], "is no number"),
-        ([float("nan")], "not finite"),
-        ([float("-inf")], "not finite"),
-        ([-1, -2], "2 log-probabilities for 1 tokens"),
-        (None, "no log-probabilities for 1 tokens"),
+        {"logprobs": True, "temperature": 1.0, "top_p": 0.9, "extra": (("top_k", 4), ("min_p", 0.1), ("presence_penalty", 0.0))},
+        {"logprobs": True},
+        {**PROCESSED, "temperature": 0.5, "repetition_penalty": 1.1, "extra": (("top_k", -1),)},
+        {**PROCESSED, "top_p": 0.9, "repetition_penalty": 1.1},
     ],
+    ids=["raw drawn", "raw greedy", "processed drawn", "processed greedy"],
 )
-def test_5_logprobs_that_are_none_are_an_error(values: Any, match: str) -> None:
-    with pytest.raises(BackendError, match=match):
-        read(choice(logprobs={"token_logprobs": values}), plan=replace(PLAN, logprobs=True))
-
-
-@pytest.mark.parametrize(
-    ("answer", "match"),
-    [
-        ({"choices": []}, "expected 1, got 0"),
-        ({"choices": [{}, {}]}, "expected 1, got 2"),
-        ({"choices": {"0": {}}}, "no list of choices"),
-        ({}, "no list of choices"),
-        ([], "is no object"),
-        ({"choices": ["x"]}, "choice is no object"),
-        ({"choices": [{"finish_reason": "stop"}]}, "has no text"),
-        ({"choices": [{"finish_reason": "stop", "message": {"content": None}}]}, "has no text"),
-        ({"choices": [{"finish_reason": "tool_calls", "message": {"content": "", "tool_calls": [{}]}}]}, "took tool calls out"),
-        (choice(finish_reason="abort"), "finish_reason 'abort'"),
-        (choice(finish_reason=None), "finish_reason None"),
-        (choice(token_ids=["x"]), "token ids are none"),
-        (choice(token_ids=[-1]), "token ids are none"),
-        (choice(token_ids=[7] * 9), "gave 9 tokens where 8 were allowed"),
-    ],
-)
-def test_6_answers_that_are_none_are_errors(answer: Any, match: str) -> None:
-    with pytest.raises(BackendError, match=match):
-        read(answer)
-
-
-def test_another_count_of_the_prompt_is_another_prompt() -> None:
-    with pytest.raises(BackendError, match="made 4 tokens of a prompt that has 3"):
-        read({**choice(), "usage": {"prompt_tokens": 4}})
-    assert read({**choice(), "usage": {"prompt_tokens": 4}}, exact=False).num_prompt_tokens == 4
-
-
-def test_an_end_at_a_stop_string_is_told_from_one_at_the_end_token() -> None:
-    plan = replace(PLAN, stop_strings=("row",))
-    got = read(choice(text="The b", token_ids=None, finish_reason="stop", stop_reason="row"), plan=plan)
-    assert got.stopped_by == "string"
-    assert TOKENIZER.decode(list(got.token_ids)) == "The brow"
-    ended = read(choice(text="The b", token_ids=None, finish_reason="stop", stop_reason=None), plan=plan)
-    assert (ended.stopped_by, ended.token_ids[-1]) == ("id", 2)
+def test_sglangs_logprobs_are_given_where_they_are_of_the_kind_that_is_asked_for(changes: dict[str, Any]) -> None:
+    check("sglang", **changes)
 
 
 STRUCTURES = {

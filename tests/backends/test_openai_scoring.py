@@ -55,12 +55,13 @@ def test_what_is_impossible_is_minus_infinity():
         (answer(None, -1.0, None, -3.0), "log-probability of prompt token 2 is no number: None"),
         (answer(None, -1.0, "a", -3.0), "log-probability of prompt token 2 is no number"),
         (answer(None, -1.0, math.nan, -3.0), "log-probability of prompt token 2 is no number"),
+        (answer(None, -1.0, 0.5, -3.0), "log-probability of prompt token 2 is above 0"),
         (answer(None, -1.0, -2.0, -3.0, ids=(5, 6, 9, 8)), "log-probability of prompt token 2 is no number"),
         (answer(None, -1.0, -2.0, -3.0, prompt_token_ids=[5, 6, 7]), "scored other tokens than those that it was sent"),
         ({"choices": []}, "no choice to read"),
         ([], "no choice to read"),
     ],
-    ids=["too few", "none", "null", "text", "nan", "another token", "other ids", "no choice", "no object"],
+    ids=["too few", "none", "null", "text", "nan", "above 0", "another token", "other ids", "no choice", "no object"],
 )
 def test_an_answer_that_is_none_is_an_error_and_never_a_zero(told, problem):
     with pytest.raises(BackendError, match=problem):
