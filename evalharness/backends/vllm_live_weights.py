@@ -7,15 +7,14 @@ them: the checkpoint's folder, over it the tensors that a trainer gave, in a fil
 from __future__ import annotations
 
 import shutil
-import tempfile
 import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.held_folders import HeldFolder, remove_abandoned
 from evalharness.backends.vllm_engine import VllmEngine
 from evalharness.backends.vllm_images import ImagePrompts
 from evalharness.backends.weight_sources import check_checkpoint, given_adapter, holds_adapter, pair_tensors
@@ -29,6 +28,7 @@ from evalharness.weight_names import refuse_unmatched
 __all__ = ["VllmLiveWeights"]
 
 _SHARED_MEMORY = Path("/dev/shm")
+_PREFIX = "evalharness-weights-"
 _SPARE = 2  # times the tensors' size must be free in shared memory, which other programs need as well
 
 
@@ -48,6 +48,7 @@ class VllmLiveWeights:
     _adapter: Adapter | None
 
     def _start_weights(self) -> None:
+        remove_abandoned(_PREFIX, _SHARED_MEMORY)
         self._folder = LoadedFolder.read(Path(self._config.model_name_or_path))
         self._adapter_source = self._config.adapter_path
         self._given: _GivenFile | None = None
@@ -220,10 +221,11 @@ class _GivenFile:
         if before is not None and not before.names <= set(whole):
             whole = {**load_file(before.path), **whole}
         self.names: set[str] = set(whole)
-        self._folder = Path(tempfile.mkdtemp(prefix="evalharness-weights-", dir=_room_for(whole.values())))
         # A script that ends without closing its engine would leave gigabytes in shared memory, until the machine starts anew.
-        self.remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self.path: str = str(self._folder / "given.safetensors")
+        folder = HeldFolder(_PREFIX, _room_for(whole.values()))
+        self.remove = folder.remove
+        self.path: str = str(folder.path / "given.safetensors")
+        self._folder = folder
         try:
             save_file(whole, self.path)
         except BaseException:

@@ -228,6 +228,22 @@ def test_files_of_an_engine_that_nobody_closes_go_with_it() -> None:
     assert not path.parent.exists()
 
 
+def test_a_start_removes_what_a_killed_trainer_left_in_shared_memory(
+    made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evalharness.backends import vllm_live_weights
+
+    monkeypatch.setattr(vllm_live_weights, "_SHARED_MEMORY", tmp_path)
+    left, unknown = tmp_path / "evalharness-weights-left", tmp_path / "evalharness-weights-unknown"
+    for folder in (left, unknown):
+        folder.mkdir()
+    (left / "held").touch()  # and locked by nobody
+    weights = vllm_live_weights.VllmLiveWeights()
+    weights._config = ModelLoadConfig(str(made["a"]))
+    weights._start_weights()
+    assert list(tmp_path.iterdir()) == [unknown]
+
+
 def test_a_cpu_has_no_sleep_mode(engine: Engine) -> None:
     with pytest.raises(CapabilityError, match=r"cannot do this to its weights \(sleep\): vLLM's sleep mode gives a GPU's memory back"):
         engine.sleep()
