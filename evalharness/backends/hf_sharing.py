@@ -7,9 +7,11 @@ tensor is made in inference mode: what a model keeps for itself must not break t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -77,13 +79,56 @@ class SharedModel:
 
 
 def stamp_of(model: Any) -> Hashable:
-    """Return what differs after each change of weights that torch counts: steps of optimizers, loads, adapters switched on or off."""
-    values: list[Hashable] = []
+    """Return what differs after each change of weights that can be counted: steps of optimizers, loads, adapters switched on or off."""
+    values: list[Hashable] = [_steps_on(model).num]
     for module in model.modules():
         values += [parameter._version for parameter in module._parameters.values() if parameter is not None]
         if hasattr(module, "merged_adapters"):  # a layer of peft's
             values.append((tuple(module.active_adapters), module.disable_adapters, tuple(module.merged_adapters)))
     return tuple(values)
+
+
+class _Steps:
+    """The steps of optimizers on one model: `num` so far, of all that torch tells of."""
+
+    def __init__(self) -> None:
+        self.num = 0
+        self._ids: frozenset[int] = frozenset()
+
+    def count(self, model: Any, optimizer: Any) -> None:
+        """Count a step, if it was on weights of this model."""
+        if not self._concerns(optimizer):
+            self._ids = frozenset(map(id, model.parameters()))  # adapters may have come since
+            if not self._concerns(optimizer):
+                return
+        self.num += 1
+
+    def _concerns(self, optimizer: Any) -> bool:
+        return any(id(parameter) in self._ids for group in optimizer.param_groups for parameter in group["params"])
+
+
+_watched: WeakKeyDictionary[Any, _Steps] = WeakKeyDictionary()
+
+
+def _steps_on(model: Any) -> _Steps:
+    """Return the steps on this model since it was asked first.
+
+    A tensor's version counter misses what one kernel does to all weights: optimizers with `fused=True`, as trainers take on GPUs, and
+    those of other libraries. torch calls a hook after every step of every optimizer that is made from its class.
+    """
+    _listen()
+    return _watched.setdefault(model, _Steps())
+
+
+@functools.cache
+def _listen() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook  # torch.optim itself does not name its module
+
+    def count(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for model, steps in list(_watched.items()):
+            steps.count(model, optimizer)
+
+    register_optimizer_step_post_hook(count)
 
 
 def _unwrapped(model: Any) -> Any:

@@ -168,6 +168,7 @@ class VllmBackend(VllmLiveWeights):
         check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
         params = sampling_params(plan, vocab_size=self._vocab_size)
         check_thinking(plan, self._engine.config)
+        self._engine.check_room(params)
         if plan.structured is not None:
             self._engine.check_structure(params, plan.structured.kind)
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evalharness.backends.vllm_limits import check_room, uses_v2_runner
 from evalharness.backends.vllm_log import EngineLog
 from evalharness.backends.vllm_processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm_sampling import validation_errors
@@ -87,6 +88,11 @@ class VllmEngine:
             check_structure(params, self._llm)
         except validation_errors() as error:
             raise ConfigError(f"structured.{kind} cannot be made a grammar: {error}") from error
+
+    def check_room(self, params: Any) -> None:
+        """Raise `UnsupportedOption` where these parameters, which are used up by it, hold more than this engine has room for."""
+        if uses_v2_runner(self.config):
+            check_room(params, self._llm.get_tokenizer())
 
     def results_wait(self) -> bool:
         """Return whether `step` would return at once; False where this vLLM cannot tell."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evalharness.backends.base import SamplingPlan
+from evalharness.backends.vllm_limits import knows_thinking, uses_v2_runner
 from evalharness.errors import UnsupportedOption
 from evalharness.structured_output import StructuredOutput
 from evalharness.thinking import DEFAULT_MARKS
@@ -45,6 +46,11 @@ def check_thinking(plan: SamplingPlan, engine_config: Any) -> None:
     """Raise `UnsupportedOption` for a budget that this engine cannot keep: its marks are chosen when it starts."""
     if plan.thinking is None:
         return
+    if uses_v2_runner(engine_config) and not knows_thinking():
+        raise UnsupportedOption(
+            "options.max_thinking_tokens cannot be honoured by the V2 model runner of this vLLM; start with VLLM_USE_V2_MODEL_RUNNER=0 in "
+            "the environment, take a newer vLLM, or use --backend hf"
+        )
     known = getattr(engine_config, "reasoning_config", None)
     start, end = (getattr(known, f"reasoning_{which}_token_ids", None) or () for which in ("start", "end"))
     if (tuple(start), tuple(end)) != (plan.thinking.start_ids, plan.thinking.end_ids):

@@ -84,6 +84,35 @@ def test_the_version_grows_with_each_step_and_stands_in_the_results(parts: tuple
     assert (engine.weight_version, engine.weights_changed("mine"), engine.weight_version) == ("3", "mine", "mine")
 
 
+@pytest.mark.parametrize("kind", ["fused", "own"])
+def test_steps_that_no_tensor_counts_are_seen(parts: tuple[Any, Any], kind: str) -> None:
+    import torch
+
+    class Own(torch.optim.Optimizer):
+        """As other libraries' optimizers: their kernels write to the weights and nothing counts it."""
+
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.data.sub_(0.05 * torch.sign(parameter.grad))
+
+    model, tokenizer = parts
+    engine, others = build_engine_around(model, tokenizer), torch.nn.Linear(4, 4)
+    first = answers(engine)
+    kinds = {"fused": lambda weights: torch.optim.AdamW(weights, lr=0.05, fused=True), "own": lambda weights: Own(weights, {})}
+    for trained, version in ((others, "0"), (model, "1")):
+        optimizer = kinds[kind](list(trained.parameters()))
+        ids = torch.tensor([[5, 6, 7, 8]])
+        (model(input_ids=ids, labels=ids).loss if trained is model else others(torch.ones(4)).sum()).backward()
+        counted = [parameter._version for parameter in trained.parameters()]
+        optimizer.step()
+        assert [parameter._version for parameter in trained.parameters()] == counted
+        assert engine.weight_version == version
+    del optimizer
+    assert engine.weight_version == "1"  # though its optimizer is gone
+    assert answers(engine) != first
+
+
 def test_the_model_is_left_as_it_was_found(parts: tuple[Any, Any]) -> None:
     import torch
 
