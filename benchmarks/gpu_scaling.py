@@ -104,8 +104,8 @@ def raw_prompts(folder: Path, processor: Any) -> Callable[[], list[dict[str, Any
     return make
 
 
-def raw(folder: Path) -> dict[str, Any]:
-    """Return the seconds of two calls of `LLM.generate`: with texts, on a fresh engine, and without."""
+def raw(folder: Path, num_calls: int) -> dict[str, Any]:
+    """Return the seconds of one or two calls of `LLM.generate`: with texts, on a fresh engine, and without."""
     from vllm import SamplingParams
 
     from evalharness.backends.vllm import VllmBackend
@@ -117,7 +117,7 @@ def raw(folder: Path) -> dict[str, Any]:
         llm = backend._engine._llm
         prompts = raw_prompts(folder, backend.processor or backend.tokenizer)
         calls = []
-        for detokenize in (True, False):
+        for detokenize in (True, False)[:num_calls]:
             params = SamplingParams(temperature=0.0, max_tokens=MAX_NEW_TOKENS, ignore_eos=True, detokenize=detokenize)
             started = time.perf_counter()
             outputs = llm.generate(prompts(), params, use_tqdm=False)
@@ -249,6 +249,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", type=int, default=6144, help="Number of prompts (default: 6144)")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="Workers of each harness run (default: 1 2 4)")
     parser.add_argument("--checkpoints", type=int, default=1, help="Checkpoints of each harness run (default: 1)")
+    parser.add_argument("--calls", type=int, choices=(1, 2), default=2, help="Calls of LLM.generate: the first makes texts (default: 2)")
     parser.add_argument("--pytest", default="", help="More options for pytest, in one string")
     arguments = parser.parse_intermixed_args(argv)
     folder = arguments.folder.resolve() / arguments.kind
@@ -256,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if "prepare" in arguments.steps:
         prepare(folder, KINDS[arguments.kind], arguments.cases, arguments.checkpoints)
     if "raw" in arguments.steps:
-        note(folder, arguments.kind, "raw", raw(folder))
+        note(folder, arguments.kind, "raw", raw(folder, arguments.calls))
     if "harness" in arguments.steps:
         for num_workers in arguments.workers:
             note(folder, arguments.kind, "harness", harness(folder, num_workers, arguments.checkpoints, arguments.pytest.split()))

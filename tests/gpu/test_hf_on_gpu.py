@@ -62,13 +62,18 @@ def test_a_batch_that_the_gpu_cannot_hold_is_halved_until_it_fits(checkpoint, mo
     assert ids(outputs) == expected
 
 
-def test_close_gives_the_memory_back(checkpoint):
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    backend = load(checkpoint, device="cuda")
-    run(backend, mixed_prompts(4))
-    backend.close()
-    assert torch.cuda.memory_allocated() <= before + 16 * 1024**2  # cuBLAS keeps a workspace
+def test_close_gives_the_memory_back():
+    seen = []
+    for _ in range(2):  # the first time cuBLAS takes a workspace that it keeps
+        before = torch.cuda.memory_allocated()
+        backend = load(CHECKPOINTS / "middle", device="cuda")
+        run(backend, mixed_prompts(4))
+        running = torch.cuda.memory_allocated()
+        backend.close()
+        seen.append((running - before, torch.cuda.memory_allocated() - before))
+    taken, left = seen[1]
+    assert taken > 20 * 1024**2  # the weights
+    assert left < 2 * 1024**2
 
 
 def test_a_swapped_checkpoint_answers_as_a_new_load_there_and_back(checkpoint, tmp_path):
@@ -121,9 +126,10 @@ def test_a_model_in_training_is_sampled_from_on_the_gpu_without_a_copy(checkpoin
 
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).to("cuda").train()
     engine = build_engine_around(model, transformers.AutoTokenizer.from_pretrained(checkpoint))
+    first = answers(engine)  # the first time cuBLAS takes a workspace that it keeps
     allocated = torch.cuda.memory_allocated()
-    first = answers(engine)
-    assert torch.cuda.memory_allocated() < allocated + 16 * 1024**2  # cuBLAS keeps a workspace
+    assert answers(engine) == first
+    assert torch.cuda.memory_allocated() < allocated + 1024**2
     assert first == answers(Engine(load(checkpoint, device="cpu")))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
     ids = torch.tensor([[5, 6, 7, 8]], device="cuda")
@@ -140,3 +146,15 @@ def test_a_trainers_tensors_on_the_gpu_answer_as_their_checkpoint(checkpoint, tm
     engine.sync_from_state_dict({name: tensor.to("cuda") for name, tensor in state_dict(other).items()})
     assert answers(engine) == answers(Engine(load(other, device="cpu")))
     engine.close()
+
+
+def test_responses_are_scored_as_on_the_cpu_and_with_gradients(checkpoint):
+    prompts, responses = [[5, 6, 7], [8], [9] * 40], [[10, 11], [12, 13, 14], [15]]
+    on_gpu, on_cpu = (Engine(load(checkpoint, device=device)) for device in ("cuda", "cpu"))
+    expected = on_cpu.get_logprobs(prompts, responses).rows()
+    for found, right in zip(on_gpu.get_logprobs(prompts, responses).rows(), expected, strict=True):
+        assert found == pytest.approx(right, abs=1e-3)
+    scores = on_gpu.get_logprobs(prompts, responses, grad=True)
+    assert scores.values.device.type == "cuda"
+    scores.values[scores.mask].sum().backward()
+    assert all(parameter.grad is not None for parameter in on_gpu.backend.model.parameters())  # type: ignore[attr-defined]

@@ -15,20 +15,23 @@ from typing import Any
 import psutil
 import pytest
 
+from evalharness.backends.vllm_limits import knows_thinking, uses_v2_runner
 from evalharness.checkpoint_adapter_settings import read_settings
-from evalharness.contracts import TextGenerationRequest
+from evalharness.contracts import TextGenerationRequest, TokenGenerationRequest
 from evalharness.devices import installed_cards
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
 from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
-from evalharness.errors import CapabilityError
+from evalharness.errors import CapabilityError, UnsupportedOption
 from evalharness.generation_options import GenerationOptions
+from evalharness.structured_output import StructuredOutput
 from evalharness.tasks import stage_a
+from evalharness.thinking import DEFAULT_MARKS, ThinkingBudget
 from fixtures.training.samples import stage_b_messages
 from tests.backends.hf_models import make_text_checkpoint
 from tests.backends.live_models import state_dict
 from tests.backends.test_vllm_processes import Script
-from tests.backends.vllm_models import make_checkpoint
+from tests.backends.vllm_models import make_checkpoint, plan
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CHECKPOINTS = FIXTURES / "checkpoints"
@@ -174,6 +177,56 @@ def test_a_killed_process_leaves_no_engine_and_no_memory_behind(tmp_path: Path) 
 @pytest.fixture(scope="module")
 def sleeper() -> Iterator[Engine]:
     yield from cold(config(CHECKPOINTS / "early"), enable_sleep_mode=True)
+
+
+PROMPT = TokenGenerationRequest(list(range(30, 60)))
+
+
+def ids_of(engine: Engine, **options: Any) -> tuple[int, ...]:
+    values: dict[str, Any] = {"max_new_tokens": 16, "temperature": 0.0, "eos_token_id": (), "seed": 0, **options}
+    return engine.generate_token_batch([PROMPT], GenerationOptions(**values))[0].token_ids
+
+
+def test_the_cards_sampler_does_what_extra_options_say(sleeper: Engine) -> None:
+    allowed = [50, 60, 70]
+    assert set(ids_of(sleeper, extra_generation_kwargs={"allowed_token_ids": allowed})) <= set(allowed)
+    assert set(ids_of(sleeper, extra_generation_kwargs={"logit_bias": {77: 100.0}})) == {77}
+    word = sleeper.backend.tokenizer.decode([77])
+    assert 77 not in ids_of(sleeper, extra_generation_kwargs={"logit_bias": {77: 100.0}, "bad_words": [word]})
+    end = ids_of(sleeper)[0]
+    assert len(ids_of(sleeper, eos_token_id=end)) == 1
+    assert len(ids_of(sleeper, eos_token_id=end, extra_generation_kwargs={"min_new_tokens": 5})) >= 5
+    drawn = [ids_of(sleeper, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_more_than_the_sampler_has_room_for_is_refused_and_the_engine_lives(sleeper: Engine) -> None:
+    config = sleeper.backend._engine.config  # type: ignore[attr-defined]
+    if not uses_v2_runner(config):
+        pytest.skip("this vLLM runs the model in its older runner, which has no such limits")
+    with pytest.raises(UnsupportedOption, match="option allowed_token_ids cannot be honoured by this vLLM: 1040 token ids"):
+        ids_of(sleeper, extra_generation_kwargs={"allowed_token_ids": list(range(20, 1060))})
+    start_ids, end_ids = (tuple(sleeper.backend.tokenizer.encode(mark, add_special_tokens=False)) for mark in DEFAULT_MARKS)
+    budget = plan(thinking=ThinkingBudget(start_ids, end_ids, 4))
+    if knows_thinking():
+        sleeper.backend.check_plan(budget)
+    else:
+        with pytest.raises(UnsupportedOption, match="max_thinking_tokens cannot be honoured by the V2 model runner"):
+            sleeper.backend.check_plan(budget)
+    assert len(ids_of(sleeper)) == 16
+
+
+def test_an_answer_is_held_to_a_structure(sleeper: Engine) -> None:
+    request = TextGenerationRequest([{"role": "user", "content": "yes or no?"}])
+    options = GenerationOptions(max_new_tokens=16, temperature=0.0, structured=StructuredOutput(choice=("yes", "no")))
+    assert sleeper.generate_text_batch([request], options)[0].text in ("yes", "no")
+
+
+def test_what_was_generated_is_scored_alike(sleeper: Engine) -> None:
+    options = GenerationOptions(max_new_tokens=24, temperature=0.0, eos_token_id=(), logprobs=True)
+    [made] = sleeper.generate_token_batch([PROMPT], options)
+    [scored] = sleeper.get_logprobs([list(PROMPT.prompt_token_ids)], [list(made.token_ids)]).rows()
+    assert scored == pytest.approx(list(made.logprobs or ()), abs=0.1)  # bfloat16: one pass over all rounds otherwise than one by one
 
 
 def test_sleep_gives_the_cards_memory_back_and_wakes_with_the_same_answers(sleeper: Engine) -> None:

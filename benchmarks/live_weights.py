@@ -1,0 +1,116 @@
+"""What changes of weights cost on a running engine: another checkpoint, the same weights from memory, sleep and wake.
+
+    python -m benchmarks.live_weights CHECKPOINT OTHER [--backend vllm|hf]
+
+CHECKPOINT and OTHER are of one architecture (`gpu_scaling … prepare --checkpoints 2` makes two). Every change is followed by the same
+few prompts, one at a time, and the table says whether their greedy ids are those of the same weights before. Without a GPU vLLM
+does not sleep, and those lines are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from evalharness.contracts import TokenGenerationRequest
+from evalharness.engine import Engine
+from evalharness.engine_building import build_engine
+from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
+from evalharness.generation_options import GenerationOptions
+
+NUM_PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 100, 24
+GIB = 2**30
+
+
+def open_engine(checkpoint: str, backend: str, *, sleeps: bool) -> Engine:
+    """Return an engine on the checkpoint; vLLM with its sleep mode where it can sleep."""
+    extra = (("enable_sleep_mode", True),) if sleeps else ()
+    options = VllmEngineOptions(max_model_len=2048, extra=extra) if backend == "vllm" else None
+    return build_engine(backend, ModelLoadConfig(checkpoint, variant="text"), vllm_options=options)
+
+
+def answers(engine: Engine) -> list[tuple[int, ...]]:
+    """Return greedy ids behind a few prompts of random tokens, asked one at a time: bfloat16 rounds by the shape of the batch."""
+    draw = random.Random(0)
+    options = GenerationOptions(max_new_tokens=NEW_TOKENS, temperature=0.0, eos_token_id=(), seed=0)
+    requests = [TokenGenerationRequest([draw.randrange(5, 500) for _ in range(PROMPT_TOKENS)]) for _ in range(NUM_PROMPTS)]
+    return [engine.generate_token_batch([request], options)[0].token_ids for request in requests]
+
+
+def tensors_of(checkpoint: Path) -> dict[str, Any]:
+    """Return a checkpoint's tensors, as a trainer would hold them in memory."""
+    from safetensors.torch import load_file
+
+    return {name: tensor for path in sorted(checkpoint.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+
+
+def used_gib() -> float:
+    """Return how much of the card is in use, by whomever; 0 without a card."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return 0.0
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / GIB
+
+
+def measured(engine: Engine, checkpoint: Path, other: Path, *, sleeps: bool) -> list[dict[str, Any]]:
+    """Return one row per change: its seconds, the card's memory after it, and whether answers are as they were with those weights."""
+    first = answers(engine)
+    rows: list[dict[str, Any]] = []
+
+    def take(what: str, change: Callable[[], Any], wanted: list[tuple[int, ...]] | None) -> None:
+        started = time.perf_counter()
+        change()
+        row = {"what": what, "seconds": time.perf_counter() - started, "used_gib": used_gib()}
+        rows.append({**row, "same_ids": None if wanted is None else answers(engine) == wanted})
+
+    take("load another checkpoint", lambda: engine.reload_weights(str(other)), None)
+    second = answers(engine)
+    rows[-1]["same_ids"] = second != first  # other weights, other answers
+    take("load the first again", lambda: engine.reload_weights(str(checkpoint)), first)
+    tensors = tensors_of(other)
+    take("take the other's tensors from memory", lambda: engine.sync_from_state_dict(tensors), second)
+    if sleeps:
+        take("sleep", engine.sleep, None)
+        take("wake", engine.wake, second)
+        take("sleep again", engine.sleep, None)
+        take("wake the weights", lambda: engine.wake("weights"), None)
+        take("load the first checkpoint meanwhile", lambda: engine.reload_weights(str(checkpoint)), None)
+        take("wake the cache", lambda: engine.wake("kv_cache"), first)
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table and, for records, one line of JSON; ends with 1 if answers were not those of the weights."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("other", type=Path)
+    parser.add_argument("--backend", choices=("vllm", "hf"), default="vllm")
+    arguments = parser.parse_args(argv)
+    from evalharness.devices import installed_cards
+
+    sleeps = arguments.backend == "hf" or bool(installed_cards())  # torch is not asked: it would start CUDA before vLLM forks
+    started = time.perf_counter()
+    engine = open_engine(str(arguments.checkpoint), arguments.backend, sleeps=sleeps)
+    opened_s = time.perf_counter() - started
+    with engine:
+        rows = [{"what": "open", "seconds": opened_s, "used_gib": used_gib(), "same_ids": None}]
+        rows += measured(engine, arguments.checkpoint, arguments.other, sleeps=sleeps)
+        facts = {name: value for name, value in engine.backend.describe().items() if name in ("vllm", "torch", "device", "dtype")}
+    print(f"\n{arguments.backend}: {facts}\n\n| change | s | GiB in use after it | answers as they should be |\n|---|---|---|---|")
+    for row in rows:
+        said = {None: "", True: "yes", False: "NO"}[row["same_ids"]]
+        print(f"| {row['what']} | {row['seconds']:.2f} | {row['used_gib']:.1f} | {said} |")
+    print(json.dumps({"backend": arguments.backend, **facts, "rows": rows}))
+    if any(row["same_ids"] is False for row in rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
