@@ -11,6 +11,7 @@ from evalharness.backends.base import Completion
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError, ConfigError, UnsupportedOption
 from evalharness.generation_plugins import normalise_plugins
+from evalharness.thinking import ThinkingBudget
 from tests.backends.hf_models import END_ID, PAD_ID, ids, load, make_text_checkpoint, mixed_prompts, one_thread, prompt, run
 
 
@@ -477,6 +478,65 @@ def test_rows_that_go_on_without_finished_ones_are_as_alone(backend, values, mon
         assert {i: pytest.approx(made.logprobs, abs=1e-4) for i, made in single.items()} == {
             i: made.logprobs for i, made in together.items()
         }
+
+
+class SaysNothingTwice:
+    """Bans in each row what it has said, and ends a row where the sum of its ids can be divided by 23."""
+
+    bans_tokens = True
+    watches_tokens = True
+
+    def ban(self, tokenizer, vocab_size):
+        return Said()
+
+    def watch(self, tokenizer):
+        return Summing()
+
+
+class Said:
+    def __init__(self):
+        self.ids = set()
+
+    def push(self, token_id):
+        self.ids.add(token_id)
+
+    def banned(self):
+        return self.ids
+
+
+class Summing:
+    def __init__(self):
+        self.sum = 0
+
+    def push(self, token_id):
+        self.sum += token_id
+        return self.sum % 23 == 0
+
+
+STATES = {
+    "plugins": ([SaysNothingTwice()], {"stop_token_ids": ()}),
+    "thinking budget": ([], {"thinking": ThinkingBudget((70,), (30, 31), 24), "temperature": 1.0}),
+}
+
+
+@pytest.mark.parametrize(("plugins", "values"), STATES.values(), ids=STATES)
+def test_rows_that_go_on_keep_what_is_known_of_them_alone(backend, plugins, values, monkeypatch):
+    calls = []
+    whole = backend._model.generate
+    monkeypatch.setattr(backend._model, "generate", lambda **kwargs: calls.append(len(kwargs["input_ids"])) or whole(**kwargs))
+    common = {"stop_token_ids": tuple(range(40, 46)), "max_new_tokens": 60, **values}
+    prompts = [prompt(i, [60 + i, 70 if i % 2 else 72, 80 + i], seed=i, **common) for i in range(12)]  # 70 opens a thought
+    together = run(backend, prompts, plugins=normalise_plugins(plugins))
+    assert len(calls) > 1, "no row left"
+    single = alone(backend, prompts, plugins=normalise_plugins(plugins))
+    assert ids(together) == ids(single)
+    assert {i: made.stopped_by for i, made in together.items()} == {i: made.stopped_by for i, made in single.items()}
+    if plugins:
+        assert all(len(set(token_ids)) == len(token_ids) for token_ids in ids(together).values())
+    else:
+        forced = {i for i, token_ids in ids(together).items() if token_ids[23:25] == (30, 31)}
+        assert forced <= {1, 3, 5, 7, 9, 11}
+        assert forced
 
 
 def test_a_finished_row_is_handed_out_while_another_goes_on(backend):
