@@ -17,7 +17,7 @@ __all__ = ["RunLock", "is_written_now", "wait_for_writers"]
 
 _FILE = "run.lock"
 _POLL_S = 0.2
-_LOOK_S = 0.1
+_LOOK_S = 1.0  # a look takes a moment, but a busy machine may stop whoever looks in the middle of it
 
 
 class RunLock:
@@ -60,7 +60,7 @@ class RunLock:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise
-                time.sleep(_LOOK_S / 10)
+                time.sleep(_LOOK_S / 50)
             else:
                 return
 

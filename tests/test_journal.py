@@ -24,7 +24,7 @@ def write(run_dir: Path, worker: str, *lines: tuple[str, dict[str, Any]]) -> Non
 
 def opened_when_free(run_dir: Path) -> Journal:
     """Return the journal of a run in a device that all test sessions of this machine share, and so its lock."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         try:
             return Journal(run_dir, "main")

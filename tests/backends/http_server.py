@@ -111,6 +111,14 @@ class Server:
         self._http.server_close()
 
 
+def pass_time(engine: Any, seconds: float) -> None:
+    """Let the client of an engine see so many seconds pass: its timeouts go by the clock of its event loop."""
+    loop = engine.backend._client._loop
+    ahead_s = loop.time() + seconds - time.monotonic()
+    loop.time = lambda: time.monotonic() + ahead_s
+    loop.call_soon_threadsafe(lambda: None)
+
+
 @contextmanager
 def serving(answer: Callable[[Asked], Reply]) -> Iterator[Server]:
     """A server for a block."""

@@ -12,10 +12,10 @@ import pytest
 
 from evalharness.backends.vllm_processes import ChildProcesses
 
-START_S = 60
-# A process that starts another one when it is told to; both would go on for a minute.
+START_S = 120
+# A process that starts another one when it is told to; both would go on for long.
 PARENT = (
-    "import subprocess, sys; sys.stdin.readline(); subprocess.Popen(['sleep', '60']); print('started', flush=True); sys.stdin.readline()"
+    "import subprocess, sys; sys.stdin.readline(); subprocess.Popen(['sleep', '600']); print('started', flush=True); sys.stdin.readline()"
 )
 
 
@@ -31,7 +31,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield run
     for process in started:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=START_S)
 
 
 def is_alive(process: subprocess.Popen[str]) -> bool:
@@ -48,7 +48,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 def test_what_an_engine_started_is_ended(start: Callable[..., subprocess.Popen[str]]) -> None:
     children = ChildProcesses()
-    engine = start("sleep", "60")
+    engine = start("sleep", "600")
     children.look()
     assert children.end(grace_s=0) == 1
     assert not is_alive(engine)
@@ -56,11 +56,11 @@ def test_what_an_engine_started_is_ended(start: Callable[..., subprocess.Popen[s
 
 @pytest.mark.parametrize("when", ["before", "while it lives"])
 def test_what_others_started_is_left_alone(start: Callable[..., subprocess.Popen[str]], when: str) -> None:
-    foreign = start("sleep", "60") if when == "before" else None
+    foreign = start("sleep", "600") if when == "before" else None
     children = ChildProcesses()
-    engine = start("sleep", "60")
+    engine = start("sleep", "600")
     children.look()
-    foreign = foreign or start("sleep", "60")
+    foreign = foreign or start("sleep", "600")
     assert children.end(grace_s=0) == 1
     assert not is_alive(engine)
     assert is_alive(foreign)
@@ -89,6 +89,6 @@ def test_an_engine_that_has_ended_needs_no_ending(start: Callable[..., subproces
     engine = start("true")
     children.look()
     engine.wait(timeout=START_S)
-    foreign = start("sleep", "60")
+    foreign = start("sleep", "600")
     assert children.end(grace_s=0) == 0
     assert is_alive(foreign)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from evalharness.engine_options import ModelLoadConfig, ServerOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, ConfigError
 from evalharness.generation_options import GenerationOptions
 from evalharness.live_weights import WeightSync
-from tests.backends.http_server import Reply
+from tests.backends.http_server import Reply, pass_time
 from tests.backends.lora_server import BASE, HELPS, HURTS, LoraServer, copied, who
 
 QUESTION = TextGenerationRequest([{"role": "user", "content": "who?"}])
@@ -217,25 +218,38 @@ def test_8_an_adapter_that_the_server_does_not_take_away_is_counted_and_taken_aw
     assert server.loaded == {}
 
 
-def test_8_a_server_that_may_have_lost_its_adapter_is_not_asked_until_it_is_known(opened: Opened) -> None:
+def test_8_a_server_that_may_have_lost_its_adapter_is_not_asked_until_it_is_known(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     server = opened.server("sglang")
-    engine = opened.engine(server, HELPS, request_timeout_s=1.5)
-    server.replies["/unload_lora_adapter"] = Reply("gone", delay_s=3.0)
-    with pytest.raises(BackendError, match="/unload_lora_adapter gave no answer"):
+    engine, given_up = opened.engine(server, HELPS, request_timeout_s=1000), threading.Event()
+
+    def unload_for_ever(name: str) -> Reply:
+        pass_time(engine, 1001)
+        given_up.wait()
+        return Reply("gone")
+
+    with monkeypatch.context() as patch, pytest.raises(BackendError, match="/unload_lora_adapter gave no answer"):
+        patch.setattr(server, "_unload", unload_for_ever)
         engine.unload_adapter()
+    given_up.set()
     with pytest.raises(BackendError, match="cannot be asked: nobody knows whether the server still has evalharness-"):
         answer(engine)
-    server.replies.clear()
     engine.unload_adapter()
     assert answer(engine) == "base"
 
 
-def test_8_a_load_is_sent_once_and_never_again_by_itself(opened: Opened) -> None:
+def test_8_a_load_is_sent_once_and_never_again_by_itself(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     server = opened.server("vllm")
-    engine = opened.engine(server, request_timeout_s=1.0)
-    server.refuse = Reply("Success", delay_s=2.5)
+    engine, given_up = opened.engine(server, request_timeout_s=1000), threading.Event()
+
+    def load_for_ever(name: str, path: Path) -> Reply:
+        pass_time(engine, 1001)
+        given_up.wait()
+        return Reply("Success")
+
+    monkeypatch.setattr(server, "_load", load_for_ever)
     with pytest.raises(BackendError, match="/v1/load_lora_adapter gave no answer"):
         engine.load_adapter(str(HELPS))
+    given_up.set()
     assert len(server.admin()) == 1
     assert answer(engine) == "base"
 

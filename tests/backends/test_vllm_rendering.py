@@ -82,7 +82,7 @@ def test_what_waits_for_a_thread_is_not_rendered_after_the_end() -> None:
     going, rendered = threading.Event(), []
 
     def slow(asked: Prompt) -> None:
-        going.wait(10)
+        going.wait(120)
         rendered.append(asked.index)
 
     with ThreadPoolExecutor(1) as pool:

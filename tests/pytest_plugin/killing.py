@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,20 @@ def workers_of(pid: int, *, with_engine: bool = False) -> list[psutil.Process]:
         return [child for child in psutil.Process(pid).children() if _has_journal(child, b'{"kind":"engine"' if with_engine else b"")]
     except psutil.NoSuchProcess:
         return []
+
+
+def kill_one(workers: list[psutil.Process], draw: random.Random) -> bool:
+    """Kill one of them; False where there is none, or it has just ended by itself."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if workers:
+            draw.choice(workers).kill()
+            return True
+    return False
+
+
+def num_lines(run_dir: Path) -> int:
+    """Return how many lines the journals have: how far a run is, on a machine of any speed."""
+    return sum(path.read_bytes().count(b"\n") for path in (run_dir / "journal").glob("*.jsonl"))
 
 
 def _has_journal(process: psutil.Process, line: bytes) -> bool:

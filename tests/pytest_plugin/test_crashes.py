@@ -15,7 +15,7 @@ import pytest
 
 from evalharness.journal import read_journals
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
+from tests.pytest_plugin.project import HEADER, MARK, MODES, TIMEOUT_S, Project, Run, wait_until
 
 DYING = (
     HEADER
@@ -74,7 +74,6 @@ class TestDyingWorkers:
         kill = "if os.environ.get('PYTEST_XDIST_WORKER'): os._exit(3)\n"
         run = project.write(test_a=MARK + kill + "def test_s(case, generation): pass\n").run("--max-worker-restart=1", mode="n2")
         assert run.exit_code != 0
-        assert run.duration_s < 60
 
     @pytest.mark.parametrize(("dies", "counts"), [("once", {"pass": 4}), ("always", {"pass": 3, "error": 1})])
     def test_a_worker_that_dies_after_its_last_test_has_that_run_once_more(
@@ -126,9 +125,7 @@ def started(project: Project, mode: str) -> Iterator[subprocess.Popen[str]]:
     project.write(test_a=SLOW)
     script = project.script({"text": "x", "delay_s": 0.5})
     with project.start("--model", script, mode=mode) as process:
-        deadline = time.monotonic() + 60
-        while not has_rows(project) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: has_rows(project))
         yield process
 
 
@@ -137,9 +134,8 @@ class TestCtrlC:
     def test_once_writes_rows_and_reports_and_passes_no_gate(self, project: Project, mode: str) -> None:
         with started(project, mode) as process:
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
-            run = project.wait(process, timeout_s=90)
+            run = project.wait(process)
         assert run.exit_code == pytest.ExitCode.INTERRUPTED
-        assert run.duration_s < 60
         assert len(run.rows) == 200
         assert run.counts["pass"] >= 1
         assert run.facts["interrupted"] == "interrupted by the user"
@@ -157,31 +153,26 @@ class TestCtrlC:
             for _ in range(2):
                 os.killpg(process.pid, signal.SIGINT)
                 time.sleep(0.1)
-            run = project.wait(process, timeout_s=90)
+            run = project.wait(process)
         assert run.exit_code != 0
-        assert run.duration_s < 60
         assert [line for line in read_journals(run.run_dir) if line["kind"] == "row"]
 
     def test_the_controller_alone_takes_its_workers_along(self, project: Project) -> None:
         with started(project, "n2") as process:
             process.send_signal(signal.SIGINT)
-            run = project.wait(process, timeout_s=90)
+            run = project.wait(process)
             assert len(run.rows) == 200
-            assert process_group(process.pid) == []
+            wait_until(lambda: process_group(process.pid) == [])
 
 
 def process_group(pid: int) -> list[int]:
-    """Return the live processes of a group, after giving them a moment to end."""
-    for _ in range(50):
-        found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                fields = stat.read_text().rpartition(")")[2].split()
-                if int(fields[2]) == pid and fields[0] != "Z":
-                    found.append(int(stat.parent.name))
-        if not found:
-            break
-        time.sleep(0.1)
+    """Return the live processes of a group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == pid and fields[0] != "Z":
+                found.append(int(stat.parent.name))
     return found
 
 
@@ -290,7 +281,6 @@ class TestEnginesThatCannotOpen:
         assert len({row["problem"] for row in run.rows}) == 1
         assert run.rows[0]["problem"].startswith("setup: engine fake:answers cannot be opened: answers.jsonl:1 is no script row")
         assert run.exit_code == EXIT_BROKEN
-        assert run.duration_s < 90
         assert "fixtures.py" not in run.output
         assert not run.gate("x >= 1")["passed"]
 
@@ -330,40 +320,48 @@ FakeBackend._complete = broken
 class TestUnitsThatDoNotEnd:
     CONFTEST = """
 import threading
+from pathlib import Path
 from evalharness.backends.fake import FakeBackend
 from evalharness.pytest_plugin import engine_feed
 
 engine_feed.STOP_TIMEOUT_S = PATIENCE
+complete = FakeBackend._complete
+
+def noted(self, prompt, plugins):
+    if "c2" in prompt.text: Path("at-c2").touch()
+    return complete(self, prompt, plugins)
 
 def close(self):
     print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("engine-feed")])
 
-FakeBackend.close = close
+FakeBackend._complete, FakeBackend.close = noted, close
 """
     IMPATIENT = CONFTEST.replace("PATIENCE", "0.2")
-    TEST = MARK + "def test_s(case, generation): assert case.id != 'c1'\n"
+    HEAD = MARK + "import time\ndef wait_for_c2():\n    while not os.path.exists('at-c2'): time.sleep(0.01)\n\n"
+    TEST = HEAD + "def test_s(case, generation):\n    if case.id == 'c1':\n        wait_for_c2()\n        assert False\n"
+    # Longer than anybody waits for the run.
+    SLOW_C2 = ({"contains": "c2", "text": "x", "delay_s": 2 * TIMEOUT_S}, {"text": "x"})
     PROBLEM = "engine fake:answers still generates for test_a.py, though told to stop: it is left open until the process ends"
 
     def test_a_hanging_one_is_a_problem_of_the_run_and_its_engine_is_not_closed_under_it(self, project: Project) -> None:
         project.write(conftest=self.IMPATIENT, test_a=self.TEST)
-        model = project.script({"contains": "c2", "text": "x", "delay_s": 110}, {"text": "x"})
-        run = project.run("-x", "-s", "--model", model, apart=True)
-        assert run.duration_s < 90
+        run = project.run("-x", "-s", "--model", project.script(*self.SLOW_C2), apart=True)
         assert run.facts["problems"] == [self.PROBLEM]
         assert f"! {self.PROBLEM}" in run.output
         assert "closed with" not in run.output
         assert run.exit_code == EXIT_BROKEN
 
     def test_an_engine_that_hangs_takes_no_further_unit(self, project: Project) -> None:
-        skips = MARK + "@pytest.fixture\ndef early(case):\n    if case.id == 'c2': pytest.skip('early')\n"
+        skips = (
+            self.HEAD + "@pytest.fixture\ndef early(case):\n    if case.id == 'c2':\n        wait_for_c2()\n        pytest.skip('early')\n"
+        )
         project.write(
             conftest=self.IMPATIENT,
             test_a=skips + "def test_s(early, case, generation): pass\n",
             test_b=MARK + "def test_s(case, generation): pass\n",
         )
-        model = project.script({"contains": "c2", "text": "x", "delay_s": 110}, {"text": "x"})
+        model = project.script(*self.SLOW_C2)
         run = project.run("--model", model, "--deselect", "test_a.py::test_s[fake:answers-c3]", apart=True)
-        assert run.duration_s < 90
         assert [row["outcome"] for row in run.rows] == ["pass", "pass", "skip", "error", "error", "error", "error"]
         assert {row["problem"] for row in run.rows[3:]} == {self.PROBLEM}
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from evalharness.engine import Engine
 from evalharness.errors import BackendError, RecordError
 from evalharness.generation_plugins import GenerationPlugin
 from evalharness.journal import Journal
+from evalharness.pytest_plugin import engine_feed, unit_runner
 from evalharness.pytest_plugin.asking import Outcome
 from evalharness.pytest_plugin.collection import EvalModule
 from evalharness.pytest_plugin.engine_feed import EngineFeed
@@ -29,6 +31,7 @@ from evalharness.pytest_plugin.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.units import UnitKey
 
 CAPACITY = 2
+PATIENCE_S = 120
 ALONE = Takeover(frozenset({"t"}), lambda case_id: None)
 
 
@@ -39,11 +42,13 @@ class Rows(FakeBackend):
         self._start(lambda prompt: prompt.text.partition("ask ")[2].partition("<")[0], None)
         self.events: list[str] = []
         self.gate: Callable[[str], None] = lambda text: None
+        self.is_stopped: Callable[[], bool] = lambda: False
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
         self.events.append("call")
+        self.is_stopped = should_stop
         source, running = iter(prompts), list[Prompt]()
         while not should_stop():
             while len(running) < CAPACITY and (prompt := next(source, None)) is not None:
@@ -95,6 +100,12 @@ class Bench:
         lines = map(json.loads, self.journal.path.read_bytes().splitlines())
         return [line for line in lines if line["kind"] == kind]
 
+    def until_stopped(self) -> None:
+        """Hold the engine up until it is told to stop."""
+        until = time.monotonic() + PATIENCE_S
+        while not self.backend.is_stopped() and time.monotonic() < until:
+            time.sleep(0.01)
+
     def generated(self) -> Counter[str]:
         return Counter(line["case_id"] for line in self.lines("generation"))
 
@@ -116,7 +127,7 @@ def told(runner: UnitRunner, name: str) -> list[str]:
 
 
 def ended(feed: EngineFeed) -> None:
-    feed._thread.join(30)
+    feed._thread.join(PATIENCE_S)
     assert not feed.is_generating
 
 
@@ -135,11 +146,11 @@ def test_a_unit_that_comes_while_others_run_is_taken_up(bench: Bench) -> None:
     def gate(text: str) -> None:
         if text == "a2":
             at_last.set()
-            may_go_on.wait(30)
+            may_go_on.wait(PATIENCE_S)
 
     bench.backend.gate = gate
     feed = bench.feed(first)
-    assert at_last.wait(30)
+    assert at_last.wait(PATIENCE_S)
     assert feed.add(second)
     may_go_on.set()
     ended(feed)
@@ -210,17 +221,16 @@ def test_an_engine_that_breaks_takes_those_along_that_it_was_at_and_no_others(be
 
 def test_units_that_are_kept_go_on_in_another_feed_where_they_were(bench: Bench) -> None:
     first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c")
-    at_b1, may_go_on = threading.Event(), threading.Event()
+    at_b1 = threading.Event()
 
     def gate(text: str) -> None:
-        if text == "b1":
+        if text == "b1" and not at_b1.is_set():
             at_b1.set()
-            may_go_on.wait(30)
+            bench.until_stopped()
 
     bench.backend.gate = gate
     feed = bench.feed(first, second, third)
-    assert at_b1.wait(30)
-    threading.Timer(0.2, may_go_on.set).start()
+    assert at_b1.wait(PATIENCE_S)
     assert feed.stop(keep=[second, third])
     assert bench.generated() == Counter(["a0", "a1", "a2", "b0"])
     ended(bench.feed(second, third))
@@ -229,18 +239,17 @@ def test_units_that_are_kept_go_on_in_another_feed_where_they_were(bench: Bench)
 
 
 def test_what_was_stopped_says_so_to_whoever_waits(bench: Bench) -> None:
-    at_a1, may_go_on = threading.Event(), threading.Event()
+    at_a1 = threading.Event()
 
     def gate(text: str) -> None:
         if text == "a1":
             at_a1.set()
-            may_go_on.wait(30)
+            bench.until_stopped()
 
     bench.backend.gate = gate
     first, second = bench.unit("a"), bench.unit("b", takeover=ALONE)
     feed = bench.feed(first, second)
-    assert at_a1.wait(30)
-    threading.Timer(0.2, may_go_on.set).start()
+    assert at_a1.wait(PATIENCE_S)
     assert feed.stop()
     stopped = "the engine was stopped before this generation"
     assert told(first, "a") == ["a0", stopped, stopped]
@@ -259,11 +268,20 @@ def test_a_journal_that_cannot_be_written_ends_all(bench: Bench, monkeypatch: py
             outcome(runner, f"{name}0")
 
 
-def test_the_seconds_of_units_that_overlap_add_up_to_the_time_of_the_engine(bench: Bench) -> None:
-    bench.backend.gate = lambda text: time.sleep(0.02)
+def test_the_seconds_of_units_that_overlap_add_up_to_the_time_of_the_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+
+    def gate(text: str) -> None:
+        nonlocal now
+        now += 0.5
+
+    clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
+    monkeypatch.setattr(engine_feed, "time", clock)
+    monkeypatch.setattr(unit_runner, "time", clock)
+    bench.backend.gate = gate
     ended(bench.feed(bench.unit("a"), bench.unit("b"), bench.unit("c")))
     lines = bench.lines("unit")
     assert [(line["eval"], line["num_outcomes"]) for line in lines] == [("a", 3), ("b", 3), ("c", 3)]
-    assert sum(line["generation_s"] for line in lines) >= 9 * 0.02
+    assert sum(line["generation_s"] for line in lines) == 9 * 0.5
     for before, after in itertools.pairwise(lines):
-        assert after["ended_s"] - before["ended_s"] == pytest.approx(after["generation_s"], abs=0.02)
+        assert after["ended_s"] - before["ended_s"] == after["generation_s"]

@@ -366,11 +366,11 @@ def test_s(case, generation, engine):
     def test_a_timeout_is_an_error_not_a_miss(self, project: Project) -> None:
         pytest.importorskip("pytest_timeout")
         test = """
-@pytest.mark.timeout(0.3)
+@pytest.mark.timeout(0.3, func_only=True)
 @pytest.mark.gate("pass_rate >= 0")
 def test_s(case, generation):
     import time
-    time.sleep(5)
+    time.sleep(600)
 """
         run = project.write(test_a=MARK + test).run("-p", "pytest_timeout", "--limit", "1", apart=True)
         assert run.counts == {"error": 1}

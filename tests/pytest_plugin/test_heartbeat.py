@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,7 +13,7 @@ import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.pytest_plugin.heartbeat import BUSY_FACTOR, Heartbeat, Watch, WatchedWorker
-from tests.pytest_plugin.project import Project
+from tests.pytest_plugin.project import Project, wait_until
 from tests.pytest_plugin.test_takeover import NUM_CASES, TESTS, run_with
 
 
@@ -105,14 +105,6 @@ class TestWatch:
         watched.watch.remove("gw0")
         watched.pass_time(100)
         assert watched.killed == {}
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait, a minute at most, however busy the machine is."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class TestHeartbeat:

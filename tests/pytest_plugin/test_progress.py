@@ -10,8 +10,23 @@ import time
 
 import pytest
 
-from tests.pytest_plugin.project import MARK, MODES, Project, environment
+from tests.pytest_plugin.project import MARK, MODES, TIMEOUT_S, Project, environment
 
+# Each test takes as many more seconds by the clock of the progress line, however quick or slow the machine is.
+CLOCK = """
+import time
+from types import SimpleNamespace
+from evalharness.pytest_plugin import progress
+
+ended, later = progress.Progress.test_ended, SimpleNamespace(s=0.0)
+
+def ends_later(self, *what):
+    later.s += TEST_S
+    ended(self, *what)
+
+progress.Progress.test_ended = ends_later
+progress.time = SimpleNamespace(monotonic=lambda: CLOCK() + later.s)
+"""
 TEST = "@pytest.mark.gate('pass_rate >= 0')\ndef test_s(case, generation): assert case.id != 'c1', 'x'\n"
 
 
@@ -23,7 +38,7 @@ def run_on_terminal(project: Project, *arguments: str, mode: str) -> str:
     )
     os.close(theirs)
     written = b""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         try:
             written += os.read(ours, 65536)
@@ -37,7 +52,8 @@ def run_on_terminal(project: Project, *arguments: str, mode: str) -> str:
 
 @pytest.mark.parametrize("mode", MODES[::2])
 def test_a_terminal_shows_one_live_line_with_cases_speed_and_time_left(project: Project, mode: str) -> None:
-    project.write(test_a=MARK.replace("range(4)", "range(20)") + TEST)
+    clock = CLOCK.replace("TEST_S", "1.0").replace("CLOCK", "time.monotonic")
+    project.write(conftest=clock, test_a=MARK.replace("range(4)", "range(20)") + TEST)
     shown = run_on_terminal(project, "--model", project.script({"text": "x" * 50, "delay_s": 0.06}), mode=mode)
     lines = re.findall(r"evalharness: (\d+)/20 tests, (?:\d+ generated, )?[\d,]+ tokens/s(, about \d+ s left)?", shown)
     assert len(lines) >= 2
@@ -79,9 +95,11 @@ def test_a_pipe_gets_pytests_dots_and_no_control_character(project: Project) -> 
 
 
 def test_a_long_run_in_a_pipe_says_how_far_it_is_now_and_then(project: Project) -> None:
-    conftest = "from evalharness.pytest_plugin import progress\nprogress._PIPE_EVERY_S = 0.3\n"
-    project.write(conftest=conftest, test_a=MARK.replace("range(4)", "range(8)") + TEST)
-    run = project.run("--model", project.script({"text": "x", "delay_s": 0.15}), apart=True)
+    clock = CLOCK.replace("TEST_S", "10.0").replace("CLOCK", "0.0.__abs__")
+    project.write(conftest=clock, test_a=MARK.replace("range(4)", "range(8)") + TEST)
+    run = project.run(apart=True)
     lines = [line for line in run.output.splitlines() if re.match(r"evalharness: \d/8 tests, ", line)]
-    assert 2 <= len(lines) <= 6
-    assert "1 not passed" in lines[-1]
+    assert len(lines) == 2, "every half a minute"
+    assert lines[0].startswith("evalharness: 3/8 tests, ")
+    assert lines[0].endswith(", about 50 s left, 1 not passed")
+    assert lines[1].startswith("evalharness: 6/8 tests, ")

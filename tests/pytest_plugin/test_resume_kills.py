@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, content, generations, workers_of
-from tests.pytest_plugin.project import HEADER, MODES, Project, Run, environment
+from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, content, generations, kill_one, num_lines, workers_of
+from tests.pytest_plugin.project import HEADER, MODES, TIMEOUT_S, Project, Run, environment, wait_until
 
 OTHER_MODE = {"no-xdist": "n2", "n2": "no-xdist"}
 ARGUMENTS = {"no-xdist": (), "n2": ("--max-worker-restart=0",)}
 MAX_SESSIONS = 6
 NUM_KILLS = 6
+LINE_S = 0.02
+"""About as long as a line of a journal takes."""
+HELD = """
+import os
+
+def pytest_runtest_setup():
+    while os.path.exists("held"):
+        time.sleep(0.01)
+"""
 CHECKPOINT = Path(__file__).parents[2] / "fixtures" / "checkpoints" / "final"
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     modules = {name: HEADER + CASES + text for name, text in EVALS.items()}
-    return Project(tmp_path_factory.mktemp("resumed") / "project").write(conftest=CONFTEST, **modules)
+    return Project(tmp_path_factory.mktemp("resumed") / "project").write(conftest=CONFTEST + HELD, **modules)
 
 
 @pytest.fixture(scope="module")
@@ -37,26 +45,38 @@ def calm(project: Project) -> Run:
 
 def kill(process: subprocess.Popen[str], victim: str, draw: random.Random) -> None:
     """Kill what runs: the single process or the controller, or one of its workers."""
-    workers = workers_of(process.pid)
-    if victim == "worker" and workers:
-        draw.choice(workers).kill()
-    else:
-        os.kill(process.pid, signal.SIGKILL)
+    if victim != "worker" or not kill_one(workers_of(process.pid), draw):
+        process.kill()
 
 
-def disturbed(project: Project, run_id: str, mode: str, victim: str, draw: random.Random, span_s: float) -> tuple[Run, int]:
+def wait_for_a_moment(process: subprocess.Popen[str], run_dir: Path, draw: random.Random, num_calm: int) -> None:
+    """Return at a random moment: while the process starts, or after so many lines of this session."""
+    before, moment = num_lines(run_dir), draw.randrange(-num_calm // 4, num_calm)
+    if moment < 0:
+        time.sleep(draw.uniform(0.3, 1.0))
+    while num_lines(run_dir) - before < moment and process.poll() is None:
+        time.sleep(LINE_S / 4)
+    time.sleep(draw.uniform(0.0, LINE_S))
+
+
+def has_begun(run_dir: Path) -> bool:
+    """Return whether it is known what was collected; before that there is nothing to resume, and --resume would say so."""
+    return any(b'{"kind":"collected"' in path.read_bytes().rpartition(b"\n")[0] for path in (run_dir / "journal").glob("[cm]*.jsonl"))
+
+
+def disturbed(project: Project, run_id: str, mode: str, victim: str, draw: random.Random, calm: Run) -> tuple[Run, int]:
     """Return a run that was killed and resumed until a session came to its end, and how many sessions it took."""
-    began = False
+    run_dir = project.root / "reports" / run_id
+    began, num_calm = False, num_lines(calm.run_dir)
     for number in range(MAX_SESSIONS):
         start = ("--resume", run_id) if began else ("--run-id", run_id)
         with project.start(*start, *ARGUMENTS[mode], mode=mode) as process:
             if number < MAX_SESSIONS - 2:
-                time.sleep(draw.uniform(0.5, span_s))
+                wait_for_a_moment(process, run_dir, draw, num_calm)
                 kill(process, victim, draw)
-            output, _ = process.communicate(timeout=120)
-        journal = project.root / "reports" / run_id / "journal"
-        if not began and not list(journal.glob("[cm]*.jsonl")):
-            shutil.rmtree(journal.parent, ignore_errors=True)  # it had not begun, and --resume would say so
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+        if not began and not has_begun(run_dir):
+            shutil.rmtree(run_dir, ignore_errors=True)
             continue
         began = True
         run = Run(process.returncode, output, 0.0, project.root, run_id)
@@ -67,14 +87,14 @@ def disturbed(project: Project, run_id: str, mode: str, victim: str, draw: rando
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("mode", "victim"), [("no-xdist", "main"), ("n2", "controller"), ("n2", "worker")])
 def test_a_killed_and_resumed_run_has_the_rows_of_one_that_nobody_disturbed(project: Project, calm: Run, mode: str, victim: str) -> None:
     draw = random.Random(f"{mode} {victim}")
     num_kills, number = 0, 0
     while num_kills < NUM_KILLS:
         number += 1
-        run, num_sessions = disturbed(project, f"{mode}-{victim}-{number}", mode, victim, draw, calm.duration_s)
+        run, num_sessions = disturbed(project, f"{mode}-{victim}-{number}", mode, victim, draw, calm)
         num_kills += num_sessions - 1
         assert content(run) == content(calm), f"run {number}"
         assert len({row["nodeid"] for row in run.rows}) == len(run.rows) == 4 * NUM_CASES
@@ -95,11 +115,12 @@ def test_two_runs_at_once_in_one_folder_never_touch_each_other(project: Project,
 
 def test_of_two_sessions_that_resume_one_run_at_once_one_is_refused(project: Project, calm: Run) -> None:
     with project.start("--run-id", "both", mode="n2") as process:
-        deadline = time.monotonic() + 60
-        while not list(project.root.glob("reports/both/journal/gw*.jsonl")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: bool(list(project.root.glob("reports/both/journal/gw*.jsonl"))))
+        process.kill()
+        (project.root / "held").touch()  # whoever goes on ends after the other one was refused
         with project.start("--resume", "both") as first, project.start("--resume", "both", mode="n2") as second:
+            wait_until(lambda: first.poll() is not None or second.poll() is not None)
+            (project.root / "held").unlink()
             runs = [project.wait(one, run_id="both") for one in (first, second)]
     assert sorted(run.exit_code for run in runs) == [0, 4], [run.output for run in runs]
     assert any("still goes on, or another process resumes it" in run.output for run in runs)
@@ -107,18 +128,19 @@ def test_of_two_sessions_that_resume_one_run_at_once_one_is_refused(project: Pro
     assert set(generations(runs[0].run_dir).values()) == {1}
 
 
+def has_row(journal: Path) -> bool:
+    return journal.exists() and b'{"kind":"row"' in journal.read_bytes()
+
+
 def test_the_command_line_tool_reports_a_resumed_run_that_was_killed_too(project: Project, calm: Run) -> None:
     for start in ("--run-id", "--resume"):
         with project.start(start, "reported") as process:
-            deadline = time.monotonic() + 60
             name = "main" if start == "--run-id" else "resumed-001-main"
-            path = project.root / "reports" / "reported" / "journal" / f"{name}.jsonl"
-            while not (path.exists() and b'{"kind":"row"' in path.read_bytes()) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(partial(has_row, project.root / "reports" / "reported" / "journal" / f"{name}.jsonl"))
             process.kill()
             process.wait()
     command = [sys.executable, "-m", "evalharness", "report", "reports/reported"]
-    done = subprocess.run(command, cwd=project.root, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=project.root, env=environment(), capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert project.run("--resume", "reported").exit_code == 0
     assert content(Run(0, "", 0.0, project.root, "reported")) == content(calm)
@@ -143,6 +165,25 @@ def test_s(case, generations):
 """
 
 
+# The first session stops after the first eval's answers, until it is killed.
+STOPPED = """
+import os, time
+
+if not os.path.exists("free"):
+    from evalharness.backends.hf import HfBackend
+
+    generate = HfBackend.generate
+
+    def stopped(self, prompts, **more):
+        for number, output in enumerate(generate(self, prompts, **more), 1):
+            yield output
+            while number == 8:
+                time.sleep(0.1)
+
+    HfBackend.generate = stopped
+"""
+
+
 def apart_from_logprobs(run: Run) -> tuple[list[dict[str, Any]], list[float]]:
     rows = content(run)
     made = [one for row in rows for one in (row["generation"], *row["generations"])]
@@ -150,25 +191,18 @@ def apart_from_logprobs(run: Run) -> tuple[list[dict[str, Any]], list[float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", MODES[::2])
 def test_a_killed_run_of_a_real_model_goes_on_token_by_token_as_if_nothing_had_happened(tmp_path: Path, mode: str) -> None:
     # Three evals go to the engine in one call; other lengths are other batches, so that the first ends well before the last.
     evals = {f"test_{name}": HF.replace("NUM_TOKENS", str(num_tokens)) for name, num_tokens in (("a", 24), ("b", 25), ("c", 26))}
-    project = Project(tmp_path / "project").write(**evals)
+    project = Project(tmp_path / "project").write(conftest=STOPPED, **evals)
     arguments = (f"--model={CHECKPOINT}", "--dtype=float32", "--device=cpu")
     with project.start("--run-id", "r", *arguments, backend="hf") as process:
-        deadline = time.monotonic() + 120
-        path = project.root / "reports" / "r" / "journal" / "main.jsonl"
-        while (
-            not (path.exists() and b'{"kind":"generation","' in path.read_bytes())
-            and time.monotonic() < deadline
-            and process.poll() is None
-        ):
-            time.sleep(0.02)
+        wait_until(lambda: len(generations(project.root / "reports" / "r")) == 8 or process.poll() is not None)
         process.kill()
     before = generations(project.root / "reports" / "r")
-    assert before
+    assert len(before) == 8
+    (project.root / "free").touch()
     resumed = project.run("--resume", "r", mode=mode, backend=None, apart=True)
     calm = project.run("--run-id", "calm", *arguments, backend="hf", apart=True)
     assert resumed.exit_code == 0, resumed.output

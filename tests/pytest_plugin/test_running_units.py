@@ -15,7 +15,7 @@ from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.pytest_plugin.running_units import RunningUnits
 from evalharness.pytest_plugin.units import UnitKey
 from tests.pytest_plugin.killing import generations
-from tests.pytest_plugin.project import HEADER, Project, Run
+from tests.pytest_plugin.project import HEADER, TIMEOUT_S, Project, Run
 from tests.pytest_plugin.project import MARK as ONE_EVAL
 
 NUM_CASES = 6
@@ -43,7 +43,7 @@ ALL_OF_B = f'"case_id":"b{NUM_CASES - 1}"'
 MODES = pytest.mark.parametrize("flags", [(), ("-p", "xdist", "-n1")], ids=["no-xdist", "n1"])
 
 
-def project_with(project: Project, test: str, wait_s: float = 30, **more: str) -> Project:
+def project_with(project: Project, test: str, wait_s: float = TIMEOUT_S, **more: str) -> Project:
     return project.write(test_a=(EARLIER + test).replace("WAIT_S", str(wait_s)), test_b=LATER, **more)
 
 
@@ -121,6 +121,15 @@ FakeBackend._complete = deadly
 """
 
 
+# The first answer to b1 takes longer than anybody waits: its worker is dead before.
+HELD = DEADLY.replace(
+    'if "ask b2" in prompt.text: os._exit(9)',
+    """if "ask b1" in prompt.text and not pathlib.Path("at-b1").exists():
+        pathlib.Path("at-b1").touch()
+        time.sleep(10_000)""",
+).replace("import os, pathlib", "import os, pathlib, time")
+
+
 def problems(run: Run) -> Counter[str]:
     return Counter(row["case_id"] for row in run.rows if row["outcome"] == "error")
 
@@ -134,14 +143,14 @@ def test_a_case_that_kills_is_the_only_error_though_it_was_asked_beside_another_
 
 
 def test_a_test_that_kills_is_the_only_error_though_another_unit_was_asked_beside_it(project: Project) -> None:
-    test = "def test_s(case, generation):\n    if case.id == 'a1': time.sleep(0.5); os._exit(9)\n"
-    slow = DEADLY.replace('if "ask b2" in prompt.text: os._exit(9)', 'if "ask b" in prompt.text: __import__("time").sleep(0.3)')
-    run = project_with(project, test, conftest=slow).run("-p", "xdist", "-n1", apart=True)
+    test = "def test_s(case, generation):\n    if case.id == 'a1':\n        wait_for_b1()\n        os._exit(9)\n"
+    test = "def wait_for_b1():\n    while not os.path.exists('at-b1'): time.sleep(0.01)\n\n" + test
+    run = project_with(project, test, conftest=HELD).run("-p", "xdist", "-n1", apart=True)
     assert problems(run) == Counter({"a1": 1})
     assert run.counts == {"pass": 2 * NUM_CASES - 1, "error": 1}
     problems_told = run.facts["problems"]
     assert "test_a.py::test_s[fake:echo-a1] ran and " in problems_told[0]
-    assert problems_told[0].endswith("of test_b.py was generated with fake:echo; it is tried again")
+    assert problems_told[0].endswith("case b1 of test_b.py was generated with fake:echo; it is tried again")
     assert problems_told[-1].endswith("test_a.py::test_s[fake:echo-a1] ran; this test is an error")
 
 

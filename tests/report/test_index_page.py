@@ -150,7 +150,7 @@ def test_of_runs_that_end_together_all_are_there(tmp_path: Path) -> None:
     )
     root = Path(__file__).parents[2]
     processes = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), name], cwd=root) for name in "ab"]
-    assert [process.wait(60) for process in processes] == [0, 0]
+    assert [process.wait(300) for process in processes] == [0, 0]
     page = (tmp_path / "index.html").read_text("utf-8")
     assert all(f">{name}-{n}<" in page for name in "ab" for n in range(5))
 
