@@ -3,7 +3,8 @@
     python -m benchmarks.worker_scaling [--workers 1 4] [--cases 384] [--spread 0.5] [--rounds 3]
 
 Engines are `simulated/conftest.py`'s, which wait instead of computing, so that two cores are enough for four of them. What is told is
-the harness's share only: units, hand-over, tests, ends. Rates are counted as in `gpu_scaling.py`, start-up apart.
+the harness's share only: units, hand-over, tests, ends. Rates are counted as in `gpu_scaling.py`, start-up apart. Where answers are
+unequal, several engines cannot be that many times as fast: what is possible at all, `engine_model.shared_queue_s`, is told beside it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_scaling import measured
+from benchmarks.simulated.engine_model import num_tokens, shared_queue_s
 
 ROOT = Path(__file__).parents[1]
 EVAL = ROOT / "benchmarks" / "simulated" / "test_answers.py"
@@ -58,8 +60,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                 print(f"{num_workers} workers: {values['tokens_per_s']:.0f} tok/s, {values['generating_tokens_per_s']:.0f} a worker while")
                 print(f"    generating, {values['seconds']:.1f} s; idle {idle}; units {units}; s idle at the end {ends}", flush=True)
     single = statistics.median(rates[asked.workers[0]])
+    lengths = [num_tokens(f"c{number:05}", asked.spread) for number in range(asked.cases)]
     for num_workers in asked.workers[1:]:
-        print(f"{num_workers} workers ÷ {asked.workers[0]}: {statistics.median(rates[num_workers]) / single:.2f}")
+        possible = shared_queue_s(lengths, asked.workers[0]) / shared_queue_s(lengths, num_workers)
+        ratio = statistics.median(rates[num_workers]) / single
+        print(f"{num_workers} workers ÷ {asked.workers[0]}: {ratio:.2f}, possible {possible:.2f}")
 
 
 if __name__ == "__main__":

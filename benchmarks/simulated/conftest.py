@@ -1,21 +1,15 @@
-"""An engine that takes time as a GPU does, and no processor: so many rows at once, a step for all of them, waiting instead of work.
-
-At a sixteenth of a GPU's scale: 32 rows for 512, smallest units of 2 cases for vLLM's 32, and a step for four. With 32 rows a step
-takes 117 ms, alone 27, as a 4B model on an H200 takes 29 and 6 ms for one of its steps with 512 rows and with few.
-"""
+"""An engine that takes time as a GPU does, and no processor: so many rows at once, a step for all of them, waiting instead of work."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from benchmarks.simulated.engine_model import CAPACITY, ROW_S, STEP_S
 from evalharness.backends.base import BackendOutput, Prompt
 from evalharness.backends.fake import FakeBackend
 from evalharness.generation_plugins import GenerationPlugin
 from evalharness.pytest_plugin import units
-
-CAPACITY = 32
-STEP_S, ROW_S = 0.024, 0.0029
 
 
 def generate(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from random import Random
 
 import pytest
 
+from benchmarks.simulated.engine_model import NUM_TOKENS, num_tokens
 from evalharness import Case, GenerationOptions, GenerationResult, TextGenerationRequest
 from evalharness.pytest_plugin.recording import Score
 
 NUM_CASES = int(os.environ.get("SIMULATED_CASES", "384"))
 SPREAD = float(os.environ.get("SIMULATED_SPREAD", "0"))
-NUM_TOKENS = 32
 TEST_S = 0.03
 
 
@@ -25,8 +24,7 @@ def load_cases(data_dir: Path | None) -> list[Case]:
 
 def request(case: Case) -> TextGenerationRequest:
     """Return what is echoed, a character a token."""
-    num_tokens = round(NUM_TOKENS * (1 + SPREAD * Random(case.id).uniform(-1, 1)))
-    return TextGenerationRequest([{"role": "user", "content": case.id.ljust(num_tokens, ".")}])
+    return TextGenerationRequest([{"role": "user", "content": case.id.ljust(num_tokens(case.id, SPREAD), ".")}])
 
 
 pytestmark = pytest.mark.eval(cases=load_cases, request=request, options=GenerationOptions(max_new_tokens=2 * NUM_TOKENS))

@@ -36,13 +36,17 @@ ALONE = Takeover(frozenset({"t"}), lambda case_id: None)
 
 
 class Rows(FakeBackend):
-    """Holds two rows at once; `events` is what was pulled and what was answered, in order. `gate` stops it before an answer."""
+    """Holds two rows at once; `events` is what was pulled and what was answered, in order.
+
+    `gate` stops it before an answer, `at_end` as a call ends.
+    """
 
     def __init__(self) -> None:
         self._start(lambda prompt: prompt.text.partition("ask ")[2].partition("<")[0], None)
         self.events: list[str] = []
         self.gate: Callable[[str], None] = lambda text: None
         self.is_stopped: Callable[[], bool] = lambda: False
+        self.at_end: Callable[[], None] = lambda: None
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
@@ -55,6 +59,7 @@ class Rows(FakeBackend):
                 running.append(prompt)
                 self.events.append(f"+{self._answers(prompt)}")  # type: ignore[operator]
             if not running:
+                self.at_end()
                 return
             prompt = running.pop(0)
             text = str(self._answers(prompt))  # type: ignore[operator]
@@ -156,6 +161,35 @@ def test_a_unit_that_comes_while_others_run_is_taken_up(bench: Bench) -> None:
     ended(feed)
     assert bench.backend.events.count("call") == 1
     assert not feed.add(bench.unit("c")), "one that has ended takes no more"
+
+
+def test_a_unit_that_comes_as_a_call_ends_is_asked_in_the_next_one(bench: Bench) -> None:
+    """The call has looked for more and found nothing; the thread has not ended yet."""
+    first, second = bench.unit("a"), bench.unit("b")
+    feeds: list[EngineFeed] = []
+    taken: list[bool] = []
+
+    def add_once() -> None:
+        if not taken:
+            taken.append(feeds[0].add(second))
+
+    bench.backend.at_end = add_once
+    feeds.append(EngineFeed(bench.engine, bench.progress, first))
+    feeds[0].start()
+    ended(feeds[0])
+    assert taken == [True]
+    assert told(second, "b") == ["b0", "b1", "b2"]
+    assert bench.backend.events.count("call") == 2
+
+
+def test_one_that_is_stopped_before_its_thread_has_begun_asks_nothing_and_keeps_nobody_waiting(bench: Bench) -> None:
+    first = bench.unit("a")
+    feed = EngineFeed(bench.engine, bench.progress, first)
+    assert feed.stop()
+    feed.start()
+    ended(feed)
+    assert set(told(first, "a")) == {"the engine was stopped before this generation"}
+    assert bench.backend.events == []
 
 
 def test_what_a_step_leads_to_goes_into_the_running_call(bench: Bench) -> None:

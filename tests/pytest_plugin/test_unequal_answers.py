@@ -1,0 +1,100 @@
+"""Answers of unequal length on several workers, in simulated time: how near the scheduler comes to one queue for all engines."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.simulated.engine_model import CAPACITY, ROW_S, STEP_S, num_tokens, shared_queue_s
+from evalharness.pytest_plugin import units
+from evalharness.pytest_plugin.scheduler import UnitScheduler
+from evalharness.pytest_plugin.units import assign_units
+
+TEST_S = 0.03
+
+
+class Worker:
+    """Asks all that it was sent in order, as its engine has room; runs the tests in order, holding the last one back."""
+
+    def __init__(self, number: int) -> None:
+        self.gateway = SimpleNamespace(id=f"gw{number}")
+        self.shutting_down = False
+        self.tests: list[int] = []
+        self.unasked: list[int] = []
+        self.rows: dict[int, int] = {}
+        self.answered: set[int] = set()
+        self.is_testing = self.is_generating = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.tests += indices
+        self.unasked += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    def next_test(self) -> int | None:
+        """Begin the next test, if it can run."""
+        if self.is_testing or len(self.tests) < 2 - self.shutting_down or self.tests[0] not in self.answered:
+            return None
+        self.is_testing = True
+        return self.tests.pop(0)
+
+    def next_step_s(self, lengths: list[int]) -> float | None:
+        """Begin the engine's next step, if it has anything to do."""
+        if self.is_generating:
+            return None
+        while self.unasked and len(self.rows) < CAPACITY:
+            index = self.unasked.pop(0)
+            self.rows[index] = lengths[index]
+        self.is_generating = bool(self.rows)
+        return STEP_S + ROW_S * len(self.rows) if self.rows else None
+
+    def end_step(self) -> None:
+        self.is_generating = False
+        self.rows = {index: left - 1 for index, left in self.rows.items()}
+        self.answered |= {index for index, left in self.rows.items() if not left}
+        self.rows = {index: left for index, left in self.rows.items() if left}
+
+
+def last_answer_s(lengths: list[int], num_workers: int) -> float:
+    """Return when the last answer of a run is there."""
+    collection = [f"test_a.py::test_s[fake:x-c{number:05}]" for number in range(len(lengths))]
+    scheduler = UnitScheduler(num_workers, lambda nodeids: assign_units(nodeids, ["fake:x"], num_workers))
+    workers = [Worker(number) for number in range(num_workers)]
+    for worker in workers:
+        scheduler.add_node(worker)
+        scheduler.add_node_collection(worker, collection)
+    scheduler.schedule()
+    now, last_s, order = 0.0, 0.0, itertools.count()
+    ends: list[tuple[float, int, Worker, int | None]] = []
+    while True:
+        for worker in workers:
+            if (index := worker.next_test()) is not None:
+                heapq.heappush(ends, (now + TEST_S, next(order), worker, index))
+            if (seconds := worker.next_step_s(lengths)) is not None:
+                heapq.heappush(ends, (now + seconds, next(order), worker, None))
+        if not ends:
+            assert scheduler.tests_finished
+            return last_s
+        now, _, ended, tested = heapq.heappop(ends)
+        if tested is None:
+            ended.end_step()
+            last_s = now
+        else:
+            ended.is_testing = False
+            scheduler.mark_test_complete(ended, tested)
+
+
+@pytest.mark.parametrize(("num_workers", "num_cases"), [(2, 200), (4, 384), (4, 1000), (8, 384)])
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_an_engine_is_kept_full_though_tests_wait_for_long_answers(
+    num_workers: int, num_cases: int, spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, Any] = units._SMALLEST_FOR
+    monkeypatch.setitem(sizes, "fake", 2)  # the model's scale
+    lengths = [num_tokens(f"c{number:05}", spread) for number in range(num_cases)]
+    assert shared_queue_s(lengths, num_workers) / last_answer_s(lengths, num_workers) >= 0.97
