@@ -159,6 +159,7 @@ class TestCtrlC:
 
     def test_the_controller_alone_takes_its_workers_along(self, project: Project) -> None:
         with started(project, "n2") as process:
+            assert len(process_group(process.pid)) >= 3, "the controller and two workers"
             process.send_signal(signal.SIGINT)
             run = project.wait(process)
             assert len(run.rows) == 200

@@ -208,20 +208,22 @@ def test_nothing_runs_beside_a_unit_that_is_taken_over(bench: Bench, place: int)
     assert bench.backend.events.index("+b0") > bench.backend.events.index("-a2")
 
 
-class Ends:
-    """A plugin that does nothing."""
+class Shouts:
+    """A plugin that changes texts."""
 
-    name = "ends"
+    name = "shouts"
 
-    def watch(self, tokenizer: Any) -> Any:
-        return lambda token_id: None
+    def postprocess_text(self, text: str) -> str:
+        return text.upper()
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["first", "second"])
 def test_plugins_act_on_their_own_unit_alone(bench: Bench, place: int) -> None:
-    runners = [bench.unit(name, **({"plugins": (Ends(),)} if number == place else {})) for number, name in enumerate("ab")]
+    runners = [bench.unit(name, **({"plugins": (Shouts(),)} if number == place else {})) for number, name in enumerate("ab")]
     ended(bench.feed(*runners))
-    assert [told(runner, name) for runner, name in zip(runners, "ab", strict=True)] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
+    expected = [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
+    expected[place] = [text.upper() for text in expected[place]]
+    assert [told(runner, name) for runner, name in zip(runners, "ab", strict=True)] == expected
     assert bench.backend.events.count("call") == 2
 
 
