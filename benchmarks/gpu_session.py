@@ -63,7 +63,7 @@ def steps_of(folder: Path, *, tiny: bool) -> list[Step]:
     final = ROOT / "fixtures" / "checkpoints" / "final"
     parity = python("-m", "pytest", "evals/test_parity.py", "-q", "--model", final, "--report-dir", folder / "parity")
     overhead = ("--num-requests", "8", "--max-new-tokens", "8", "--rounds", "1") if tiny else ()
-    batching = ("--num-prompts", "4", "--max-new-tokens", "4") if tiny else ("--num-prompts", "32", "--max-new-tokens", "32")
+    batching = ("--num-prompts", "2", "--max-new-tokens", "2") if tiny else ("--num-prompts", "32", "--max-new-tokens", "32")
     return [
         Step("texts", "one", (*of_texts, "prepare", "--cases", str(num_texts), "--checkpoints", "2"), 240),
         Step("tests-vllm", "one", (*tests, "tests/gpu/test_vllm_on_gpu.py"), 480),

@@ -3,8 +3,9 @@
     python -m benchmarks.live_weights CHECKPOINT OTHER [--backend vllm|hf]
 
 CHECKPOINT and OTHER are of one architecture (`gpu_scaling … prepare --checkpoints 2` makes two). Every change is followed by the same
-few prompts, one at a time, and the table says whether their greedy ids are those of the same weights before. Without a GPU vLLM
-does not sleep, and those lines are left out.
+few prompts, one at a time, and the table says whether their greedy ids and log-probabilities are those of the same weights before
+(random weights whose head is the embedding repeat the last token, whatever they are). Without a GPU vLLM does not sleep, and those
+lines are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from evalharness.contracts import TokenGenerationRequest
 from evalharness.engine import Engine
@@ -25,6 +26,8 @@ from evalharness.generation_options import GenerationOptions
 
 NUM_PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 100, 24
 GIB = 2**30
+TOLERANCE = 1e-3
+Answers: TypeAlias = list[tuple[tuple[int, ...], tuple[float | None, ...]]]
 
 
 def open_engine(checkpoint: str, backend: str, *, sleeps: bool) -> Engine:
@@ -34,12 +37,19 @@ def open_engine(checkpoint: str, backend: str, *, sleeps: bool) -> Engine:
     return build_engine(backend, ModelLoadConfig(checkpoint, variant="text"), vllm_options=options)
 
 
-def answers(engine: Engine) -> list[tuple[int, ...]]:
-    """Return greedy ids behind a few prompts of random tokens, asked one at a time: bfloat16 rounds by the shape of the batch."""
+def answers(engine: Engine) -> Answers:
+    """Return ids and log-probabilities behind a few prompts, asked one at a time: bfloat16 rounds by the shape of the batch."""
     draw = random.Random(0)
-    options = GenerationOptions(max_new_tokens=NEW_TOKENS, temperature=0.0, eos_token_id=(), seed=0)
+    options = GenerationOptions(max_new_tokens=NEW_TOKENS, temperature=0.0, eos_token_id=(), seed=0, logprobs=True)
     requests = [TokenGenerationRequest([draw.randrange(5, 500) for _ in range(PROMPT_TOKENS)]) for _ in range(NUM_PROMPTS)]
-    return [engine.generate_token_batch([request], options)[0].token_ids for request in requests]
+    results = [engine.generate_token_batch([request], options)[0] for request in requests]
+    return [(result.token_ids, tuple(result.logprobs or ())) for result in results]
+
+
+def are_same(found: Answers, wanted: Answers) -> bool:
+    """Return whether two sets of answers have the same ids, and log-probabilities that differ by no more than rounding."""
+    pairs = [pair for (_, one), (_, other) in zip(found, wanted, strict=True) for pair in zip(one, other, strict=True)]
+    return [ids for ids, _ in found] == [ids for ids, _ in wanted] and all(abs((a or 0.0) - (b or 0.0)) <= TOLERANCE for a, b in pairs)
 
 
 def tensors_of(checkpoint: Path) -> dict[str, Any]:
@@ -64,15 +74,15 @@ def measured(engine: Engine, checkpoint: Path, other: Path, *, sleeps: bool) -> 
     first = answers(engine)
     rows: list[dict[str, Any]] = []
 
-    def take(what: str, change: Callable[[], Any], wanted: list[tuple[int, ...]] | None) -> None:
+    def take(what: str, change: Callable[[], Any], wanted: Answers | None) -> None:
         started = time.perf_counter()
         change()
         row = {"what": what, "seconds": time.perf_counter() - started, "used_gib": used_gib()}
-        rows.append({**row, "same_ids": None if wanted is None else answers(engine) == wanted})
+        rows.append({**row, "same": None if wanted is None else are_same(answers(engine), wanted)})
 
     take("load another checkpoint", lambda: engine.reload_weights(str(other)), None)
     second = answers(engine)
-    rows[-1]["same_ids"] = second != first  # other weights, other answers
+    rows[-1]["same"] = not are_same(second, first)  # other weights, other answers
     take("load the first again", lambda: engine.reload_weights(str(checkpoint)), first)
     tensors = tensors_of(other)
     take("take the other's tensors from memory", lambda: engine.sync_from_state_dict(tensors), second)
@@ -100,15 +110,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     engine = open_engine(str(arguments.checkpoint), arguments.backend, sleeps=sleeps)
     opened_s = time.perf_counter() - started
     with engine:
-        rows = [{"what": "open", "seconds": opened_s, "used_gib": used_gib(), "same_ids": None}]
+        rows = [{"what": "open", "seconds": opened_s, "used_gib": used_gib(), "same": None}]
         rows += measured(engine, arguments.checkpoint, arguments.other, sleeps=sleeps)
         facts = {name: value for name, value in engine.backend.describe().items() if name in ("vllm", "torch", "device", "dtype")}
     print(f"\n{arguments.backend}: {facts}\n\n| change | s | GiB in use after it | answers as they should be |\n|---|---|---|---|")
     for row in rows:
-        said = {None: "", True: "yes", False: "NO"}[row["same_ids"]]
+        said = {None: "", True: "yes", False: "NO"}[row["same"]]
         print(f"| {row['what']} | {row['seconds']:.2f} | {row['used_gib']:.1f} | {said} |")
     print(json.dumps({"backend": arguments.backend, **facts, "rows": rows}))
-    if any(row["same_ids"] is False for row in rows):
+    if any(row["same"] is False for row in rows):
         raise SystemExit(1)
 
 
