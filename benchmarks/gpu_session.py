@@ -31,8 +31,8 @@ STATE = "session.json"
 GRACE_S = 5
 LOOK_S = 0.1
 LINES_SHOWN = 24
-SHOWN = re.compile(r"^\| (?!-)|\d+ (passed|failed|skipped)|^(FAILED|ERROR|E  )|[A-Za-z]+(Error|Exit): ")
-"""Lines of a log that are printed: rows of tables, what pytest says at its end, errors."""
+SHOWN = re.compile(r"^\| (?!-)|\d+ (passed|failed|skipped)|^(FAILED|ERROR|E  )|[A-Za-z]+(Error|Exit): |same_tokens|_gap_|gates?\b")
+"""Lines of a log that are printed: rows of tables, what pytest says at its end, parity, errors."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from evalharness.engine import Engine
 from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CapabilityError
+from evalharness.structured_output import StructuredOutput
 from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, prompt, run
 from tests.backends.live_models import answers, state_dict
 from tests.backends.test_hf_images import mixed as mixed_image_prompts
@@ -33,6 +35,15 @@ def test_float32_ids_are_those_of_the_cpu_and_of_single_rows(checkpoint, values)
     together = ids(run(on_gpu, prompts))
     assert together == ids(run(on_cpu, prompts))
     assert together == {item.index: run(on_gpu, [item])[item.index].token_ids for item in prompts}
+
+
+def test_answers_are_held_to_a_structure_as_on_the_cpu(checkpoint):
+    pytest.importorskip("xgrammar")
+    prompts = [prompt(index, [30 + index] * 5, structured=StructuredOutput(regex="(ab|cd|xyz){3}")) for index in range(8)]
+    on_gpu, on_cpu = load(checkpoint, device="cuda"), load(checkpoint, device="cpu")
+    found = ids(run(on_gpu, prompts))
+    assert found == ids(run(on_cpu, prompts))
+    assert all(re.fullmatch("(ab|cd|xyz){3}", on_gpu.tokenizer.decode(row, skip_special_tokens=True)) for row in found.values())
 
 
 def test_images_give_the_ids_of_the_cpu(tmp_path):
