@@ -74,6 +74,7 @@ class UnitScheduler:
         self._case_s: dict[UnitKey | str, float] = {}
         self._taken_over: set[UnitKey | str] = set()
         self._is_alone: dict[Any, bool] = {}
+        self._is_stopped = False
 
     @property
     def nodes(self) -> list[Any]:
@@ -164,8 +165,9 @@ class UnitScheduler:
         return None if pending[0] in units[self._unit_of(pending[0])] else crashed
 
     def stop(self, reason: str) -> None:
-        """Tell every worker to end after the test that it is in."""
-        for node in self.nodes:
+        """Tell every worker to end after the test that it is in; once is enough."""
+        told, self._is_stopped = self._is_stopped, True
+        for node in () if told else self.nodes:
             with contextlib.suppress(OSError):  # it has just died
                 node.sendcommand(STOP, reason=reason)
 

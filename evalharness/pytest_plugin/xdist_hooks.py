@@ -108,11 +108,19 @@ def pytest_testnodeready(node: Any) -> None:
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Let a worker go; one that dies when its work is done is a problem of the run all the same."""
     stash = node.config.stash
+    _stop_all_if_one_did(node.config)
     if WATCH in stash:
         stash[WATCH].remove(node.gateway.id)
     died = error is not None and not hasattr(node, "workeroutput")
     if died and CRASHES in stash and stash[STATE].started_run and not stash[SCHEDULER].has_work(node):
         stash[CRASHES].died_without_work(node.gateway.id)
+
+
+def _stop_all_if_one_did(config: pytest.Config) -> None:
+    """End all workers where -x, --maxfail, Ctrl-C or `pytest.exit` in one ends the run; there is no hook of that, but a sign."""
+    reason = getattr(config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
+    if reason and SCHEDULER in config.stash:
+        config.stash[SCHEDULER].stop(str(reason))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -128,18 +136,13 @@ class _TestsOfWorkers:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._is_stopped = False
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if CRASHES in self._config.stash:
             self._config.stash[CRASHES].test_begins(nodeid)
 
     def pytest_runtest_logfinish(self) -> None:
-        # Of -x and --maxfail there is no hook. The test that has ended may be the one, or the first after it.
-        reason = getattr(self._config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
-        if reason and not self._is_stopped and SCHEDULER in self._config.stash:
-            self._is_stopped = True
-            self._config.stash[SCHEDULER].stop(str(reason))
+        _stop_all_if_one_did(self._config)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -38,18 +38,29 @@ WAITING = (
 import time
 pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{{i:02}}") for i in range({NUM_CASES})], request=ask)
 def test_s(case, generation, request):
-    assert case.id != "c00"
-    until = time.monotonic() + 20
+    if case.id == "c00": ENDS
+    until = time.monotonic() + 60
     while not request.session.shouldstop and time.monotonic() < until:
         time.sleep(0.02)
+    assert request.session.shouldstop
 """
 )
 
 
-def test_a_failure_that_ends_the_run_ends_other_workers_after_the_test_that_they_are_in(project: Project) -> None:
-    run = project.write(test_a=WAITING).run("-x", mode="n2")
-    assert run.counts == {"fail": 1, "pass": 1, "skip": NUM_CASES - 2}
-    assert run.facts["interrupted"] == "stopping after 1 failures"
+@pytest.mark.parametrize(
+    ("ends", "outcomes", "reason"),
+    [
+        ("pytest.fail('x')", {"fail": 1, "pass": 1, "skip": NUM_CASES - 2}, "stopping after 1 failures"),
+        ("pytest.exit('x')", {"pass": 1, "skip": NUM_CASES - 1}, "received keyboard-interrupt"),
+    ],
+    ids=["fails", "exits"],
+)
+def test_what_ends_the_run_ends_other_workers_after_the_test_that_they_are_in(
+    project: Project, ends: str, outcomes: dict[str, int], reason: str
+) -> None:
+    run = project.write(test_a=WAITING.replace("ENDS", ends)).run("-x", mode="n2")
+    assert run.counts == outcomes
+    assert reason in run.facts["interrupted"]
 
 
 def test_k_leaves_out_what_does_not_match(wrong: Project) -> None:
