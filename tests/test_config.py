@@ -193,6 +193,9 @@ def test_a_config_written_by_another_version_is_read(tmp_path: Path) -> None:
         pytest.param(
             ["--backend", "vllm", "--engine-option", "seed=1"], {}, "--engine-option seed cannot be given: every", id="engine-own"
         ),
+        pytest.param(["--devices", "cpu", "--device", "cuda"], {}, "^--devices cpu contradicts --device cuda; give one", id="devices"),
+        pytest.param(["--devices", "gpu:0", "--device", "cpu"], {}, "^--devices gpu:0 contradicts --device cpu; give one", id="device"),
+        pytest.param(["--shard", "3/2"], {}, "--shard 3/2 is no part: of 2 parts the last is 2/2", id="shard"),
         pytest.param(["--data", "nowhere"], {}, "--data .*nowhere is no folder; the nearest that exists is", id="data"),
     ],
 )
@@ -210,6 +213,8 @@ def test_options_that_contradict_each_other_are_refused(
         pytest.param([], {"evalharness_toml": "enforce_eager = true"}, id="a-file-may-speak-of-a-backend-that-does-not-run"),
         pytest.param(["--backend", "vllm", "--fallback-backend", "hf", "--device", "cpu"], {}, id="option-of-the-fallback"),
         pytest.param(["--num-samples", "4", "--temperature", "0.7"], {}, id="samples"),
+        pytest.param(["--top-p", "1", "--temperature", "0"], {}, id="greedy-with-all-there-is"),
+        pytest.param(["--devices", "cpu", "--device", "cpu"], {}, id="devices"),
     ],
 )
 def test_options_that_agree_are_accepted(tmp_path: Path, arguments: list[str], sources: dict[str, Any]) -> None:

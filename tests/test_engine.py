@@ -26,6 +26,7 @@ from evalharness.engine_building import build_engine
 from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, ConfigError, ImageError, RequestsFailed, UnsupportedOption
 from evalharness.generation_options import GenerationOptions, StopOptions
+from evalharness.structured_output import StructuredOutput
 
 GREEDY = GenerationOptions(max_new_tokens=50)
 PHOTO = Image.new("RGB", (64, 48), "red")
@@ -250,6 +251,8 @@ UNSUPPORTED = {
     "ngrams": (GenerationOptions(no_repeat_ngram_size=3), "no_repeat_ngram_size=3"),
     "cache": (GenerationOptions(use_cache=False), "use_cache=False"),
     "logprobs": (GenerationOptions(logprobs=True), "logprobs=True"),
+    "structure": (GenerationOptions(structured=StructuredOutput(choice=("a", "b"))), "structured.choice"),
+    "thinking budget": (GenerationOptions(max_thinking_tokens=9), "max_thinking_tokens=9"),
     "extra": (GenerationOptions(extra_generation_kwargs={"num_beams": 4}), "num_beams=4"),
 }
 
@@ -282,6 +285,14 @@ def test_b32_options_left_out_with_permission_are_warned_about_listed_and_not_pa
     assert result.logprobs is None
     (plan,) = plans
     assert (plan.no_repeat_ngram_size, plan.use_cache, plan.logprobs, plan.extra) == (0, True, False, ())
+
+
+@pytest.mark.parametrize("options, listed", UNSUPPORTED.values(), ids=UNSUPPORTED.keys())
+def test_b32_each_option_left_out_is_listed_in_the_result(options: GenerationOptions, listed: str) -> None:
+    asked = Engine(backend(cls=TextOnly), unsupported_options="warn")
+    with pytest.warns(EngineWarning, match=f"^backend 'textonly' ignores: {listed}$"):
+        (result,) = asked.generate_text_batch([text()], options)
+    assert result.ignored_options == (listed,)
 
 
 def test_the_same_warning_comes_once() -> None:
