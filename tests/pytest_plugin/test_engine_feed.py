@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -255,6 +256,20 @@ def test_an_engine_that_breaks_takes_those_along_that_it_was_at_and_no_others(be
     assert (first.results.engine_failure, third.results.engine_failure) == ("no device", None)
 
 
+def test_a_fault_of_a_backends_own_is_told_to_whoever_waits_with_its_place(bench: Bench) -> None:
+    def gate(text: str) -> None:
+        if text == "a2":
+            raise ZeroDivisionError("no row")
+
+    bench.backend.gate = gate
+    first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c", takeover=ALONE)
+    ended(bench.feed(first, second, third))
+    said = [re.sub(r"line \d+", "line N", text) for text in told(first, "a") + told(second, "b")]
+    assert said == ["a0", "a1", *["ZeroDivisionError: no row (at gate, line N)"] * 4]
+    assert told(third, "c") == ["c0", "c1", "c2"]
+    assert first.results.engine_failure is None, "it is not said that the engine is beyond repair"
+
+
 def test_units_that_are_kept_go_on_in_another_feed_where_they_were(bench: Bench) -> None:
     first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c")
     at_b1 = threading.Event()
@@ -302,6 +317,26 @@ def test_a_journal_that_cannot_be_written_ends_all(bench: Bench, monkeypatch: py
     for runner, name in ((first, "a"), (third, "c")):
         with pytest.raises(RecordError, match="the disk is full"):
             outcome(runner, f"{name}0")
+
+
+def test_a_journal_that_is_full_when_a_unit_joins_ends_the_call_that_others_are_in(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = bench.journal.write
+
+    def nearly_full(kind: str, values: dict[str, Any]) -> None:
+        if values["eval"] == "b":
+            raise RecordError("the disk is full")
+        write(kind, values)
+
+    def refused(case: Case) -> Any:
+        raise LookupError("no such case")
+
+    monkeypatch.setattr(bench.journal, "write", nearly_full)
+    first, second, third = bench.unit("a"), bench.unit("b", refused), bench.unit("c")
+    ended(bench.feed(first, second, third))
+    for runner, case_id in ((first, "a2"), (second, "b0"), (third, "c0")):
+        with pytest.raises(RecordError, match="the disk is full"):
+            outcome(runner, case_id)
+    assert "+c0" not in bench.backend.events
 
 
 def test_the_seconds_of_units_that_overlap_add_up_to_the_time_of_the_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
