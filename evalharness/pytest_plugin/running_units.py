@@ -129,6 +129,8 @@ class RunningUnits:
             over = [self._current[1], *(self._ahead.popleft()[1] for _ in range(begun.index(unit)))]
             if not all(runner.is_done for runner in over):
                 self._restart(engine, over)  # their tests were skipped: nobody waits for the rest, but whoever comes next
+            for runner in over:
+                runner.close()  # one that failed still names its cases as being asked
             self._current = self._ahead.popleft()
         else:  # it runs alone, or the tests come in another order than was to be seen
             self.stop()
@@ -184,9 +186,9 @@ class RunningUnits:
         assert self._feed is not None
         unit, kept = self._current[0], [runner for _, runner in self._ahead]
         has_ended = self._feed.stop(kept)
-        for runner in over if has_ended else [*over, *kept]:
-            runner.close()
         if not has_ended:
+            for runner in (*over, *kept):
+                runner.close()
             self._current, self._feed = None, None
             self._ahead.clear()
             self._note_hanging(unit)

@@ -120,8 +120,8 @@ class UnitRunner:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that the unit asks has been answered."""
-        return self._has_begun and not self._waiting and not self._num_at_engine
+        """Whether everything that the unit asks has been answered, or the rest given up."""
+        return self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine)
 
     def close(self) -> None:
         """Forget which cases are at the engine; once its thread has ended, or is given up."""

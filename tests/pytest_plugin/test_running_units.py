@@ -181,6 +181,32 @@ def test_what_cannot_be_begun_ahead_is_looked_up_once_and_not_at_every_test(proj
     assert prepared == {"test_a.py": 1, "test_b.py": 2}
 
 
+def test_an_eval_that_could_not_be_asked_does_not_interrupt_the_next_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    restarts: list[Any] = []
+    monkeypatch.setattr(RunningUnits, "_restart", lambda *given: restarts.append(given))
+    refused = MARK.replace("NAME", "a").replace("request=ask", "request=ask, options=GenerationOptions(extra_generation_kwargs={'x': 1})")
+    run = project.write(test_a=refused + "def test_s(case, generation): pass\n", test_b=LATER).run()
+    assert run.counts == {"error": NUM_CASES, "pass": NUM_CASES}
+    assert any(line.get("ahead") for line in run.journal)
+    assert restarts == []
+
+
+def test_a_unit_that_failed_leaves_no_sign_that_its_cases_are_still_asked(project: Project) -> None:
+    """Else they would be suspected if the worker died later, of whatever."""
+    failing = (
+        "from evalharness.backends.fake import FakeBackend\ncomplete = FakeBackend._complete\n"
+        "def fails(self, prompt, plugins):\n    if 'ask a2' in prompt.text: raise TypeError\n    return complete(self, prompt, plugins)\n"
+        "FakeBackend._complete = fails\n"
+    )
+    test = "import glob\ndef test_t(case, generation): assert not glob.glob('reports/*/journal/*.1.asked')\n"
+    first = MARK.replace("NAME", "a") + "def test_s(case, generation): pass\n"
+    run = project.write(conftest=failing, test_a=first, test_b=MARK.replace("NAME", "b") + test).run("-p", "xdist", "-n1", apart=True)
+    assert {row["case_id"]: row["outcome"] for row in run.rows if row["case_id"].startswith("b")} == {
+        f"b{n}": "pass" for n in range(NUM_CASES)
+    }
+    assert run.counts["error"] >= 1
+
+
 def test_ctrl_c_just_as_generating_begins_closes_no_engine_that_is_at_work(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     begin, complete, close = threading.Thread.start, FakeBackend._complete, FakeBackend.close
     at_work: list[bool] = []
