@@ -80,7 +80,8 @@ def test_a_v2_runner_without_the_module_keeps_no_budget_of_thoughts(tmp_path: Pa
 def test_a_budget_of_thoughts_is_refused_where_the_runner_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = SimpleNamespace(reasoning_start_token_ids=[5], reasoning_end_token_ids=[6])
     thinking = plan(thinking=ThinkingBudget((5,), (6,), 4))
-    check_thinking(thinking, SimpleNamespace(reasoning_config=marks, use_v2_model_runner=True))  # this release keeps it
+    monkeypatch.setattr("evalharness.backends.vllm_structured.knows_thinking", lambda: True)
+    check_thinking(thinking, SimpleNamespace(reasoning_config=marks, use_v2_model_runner=True))
     monkeypatch.setattr("evalharness.backends.vllm_structured.knows_thinking", lambda: False)
     check_thinking(thinking, SimpleNamespace(reasoning_config=marks, use_v2_model_runner=False))
     with pytest.raises(UnsupportedOption, match="max_thinking_tokens cannot be honoured by the V2 model runner of this vLLM"):
