@@ -127,6 +127,32 @@ def tiny_tokenizer(tiny_vlm_checkpoint: Path) -> Any:
     return AutoTokenizer.from_pretrained(tiny_vlm_checkpoint)
 
 
+@pytest.fixture(scope="module")
+def torch_in_one_thread() -> Iterator[None]:
+    """Torch kept to one thread while the tests of a module run: see `hf_models.one_thread`."""
+    from tests.backends.hf_models import one_thread
+
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="session")
+def hf_text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny Llama of `hf_models`; who changes it takes a copy."""
+    from tests.backends.hf_models import make_text_checkpoint
+
+    return make_text_checkpoint(tmp_path_factory.mktemp("checkpoints") / "hf-text")
+
+
+@pytest.fixture
+def trainers_parts(hf_text_checkpoint: Path) -> tuple[Any, Any]:
+    """A model of a trainer's on that checkpoint, as `from_pretrained` gives it, and its tokenizer."""
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(hf_text_checkpoint)
+    return model, transformers.AutoTokenizer.from_pretrained(hf_text_checkpoint)
+
+
 @pytest.fixture(scope="session")
 def hf_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[HfBackend]:
     """Transformers with default options on the tiny Qwen3-VL."""

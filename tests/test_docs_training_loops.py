@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evalharness.engine import Engine
-from tests.backends.hf_models import load, make_text_checkpoint, one_thread
+from tests.backends.hf_models import load
 from tests.backends.live_models import answers, training_loops
 
 PROMPTS = [[5, 6, 7], [40, 41], [9]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_text_checkpoint(tmp_path_factory.mktemp("loops") / "a")
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 
 
 @pytest.fixture
-def parts(folder: Path) -> tuple[Any, Any]:
-    import transformers
-
-    return transformers.AutoModelForCausalLM.from_pretrained(folder).train(), transformers.AutoTokenizer.from_pretrained(folder)
+def parts(trainers_parts: tuple[Any, Any]) -> tuple[Any, Any]:
+    """A model in training and its tokenizer."""
+    model, tokenizer = trainers_parts
+    return model.train(), tokenizer
 
 
 def reward(sample: Any) -> float:
     return sum(token_id < 50 for token_id in sample.token_ids) / len(sample.token_ids)
 
 
-def test_a_shared_model_learns_and_each_step_is_a_version(parts: tuple[Any, Any], folder: Path) -> None:
+def test_a_shared_model_learns_and_each_step_is_a_version(parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
     engine, history = training_loops()["train_shared"](*parts, PROMPTS, reward, 8)
     versions, rewards = zip(*history, strict=True)
     assert versions == tuple(map(str, range(8)))
     assert rewards[-1] > rewards[0] + 0.2
-    assert answers(engine) != answers(Engine(load(folder)))
+    assert answers(engine) != answers(Engine(load(hf_text_checkpoint)))
     assert parts[0].training
 
 
-def test_an_engine_of_its_own_samples_from_what_was_trained(parts: tuple[Any, Any], folder: Path) -> None:
+def test_an_engine_of_its_own_samples_from_what_was_trained(parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
     model, tokenizer = parts
-    engine = Engine(load(folder))
+    engine = Engine(load(hf_text_checkpoint))
     before = answers(engine)
     loops = training_loops()
     history = loops["train_beside"](engine, model, tokenizer, PROMPTS, reward, 3)
@@ -57,8 +48,8 @@ def test_an_engine_of_its_own_samples_from_what_was_trained(parts: tuple[Any, An
     assert answers(engine) == answers(loops["build_engine_around"](model, tokenizer)) != before
 
 
-def test_an_engine_sleeps_while_something_trains(folder: Path) -> None:
-    engine = Engine(load(folder))
+def test_an_engine_sleeps_while_something_trains(hf_text_checkpoint: Path) -> None:
+    engine = Engine(load(hf_text_checkpoint))
     before = answers(engine)
     seen = []
 
@@ -69,11 +60,11 @@ def test_an_engine_sleeps_while_something_trains(folder: Path) -> None:
     assert (seen, answers(engine)) == ([0], before)
 
 
-def test_training_one_step_behind(parts: tuple[Any, Any], folder: Path) -> None:
+def test_training_one_step_behind(parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
     import torch
 
     model, tokenizer = parts
-    engine = Engine(load(folder))
+    engine = Engine(load(hf_text_checkpoint))
     loops = training_loops()
     trained = loops["build_engine_around"](model, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -12,23 +12,14 @@ from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError, ConfigError, UnsupportedOption
 from evalharness.generation_plugins import normalise_plugins
 from evalharness.thinking import ThinkingBudget
-from tests.backends.hf_models import END_ID, PAD_ID, ids, load, make_text_checkpoint, mixed_prompts, one_thread, prompt, run
+from tests.backends.hf_models import END_ID, PAD_ID, ids, load, make_text_checkpoint, mixed_prompts, prompt, run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return make_text_checkpoint(tmp_path_factory.mktemp("hf") / "text")
-
-
-@pytest.fixture(scope="module")
-def backend(checkpoint):
-    backend = load(checkpoint)
+def backend(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
     yield backend
     backend.close()
 
@@ -100,10 +91,10 @@ def test_a_batch_gives_the_ids_of_plain_transformers_on_single_prompts(backend, 
     assert ids(run(backend, prompts)) == {item.index: reference_ids(backend, item, **settings) for item in prompts}
 
 
-def test_the_traps_in_generation_config_change_nothing(checkpoint, tmp_path):
-    traps = json.loads((checkpoint / "generation_config.json").read_text())
+def test_the_traps_in_generation_config_change_nothing(hf_text_checkpoint, tmp_path):
+    traps = json.loads((hf_text_checkpoint / "generation_config.json").read_text())
     plain = load(make_text_checkpoint(tmp_path / "plain", generation_config={"eos_token_id": END_ID}))
-    trapped = load(checkpoint)
+    trapped = load(hf_text_checkpoint)
     prompts = [*mixed_prompts(6), *(prompt(10 + i, [40 + i, 50], temperature=1.0, seed=i) for i in range(3))]
     assert "repetition_penalty" in traps
     assert ids(run(trapped, prompts)) == ids(run(plain, prompts))
@@ -301,8 +292,8 @@ def out_of_memory_errors():
 
 
 @pytest.mark.parametrize("where", ["GPU", "CPU", "Python"])
-def test_a_batch_that_does_not_fit_is_halved_and_no_row_runs_twice(checkpoint, where):
-    backend = load(checkpoint)
+def test_a_batch_that_does_not_fit_is_halved_and_no_row_runs_twice(hf_text_checkpoint, where):
+    backend = load(hf_text_checkpoint)
     prompts = mixed_prompts(16, stop_token_ids=())
     plugin = FailsAbove(5, out_of_memory_errors()[where])
     outputs = run(backend, prompts, plugins=normalise_plugins([plugin]))
@@ -311,8 +302,8 @@ def test_a_batch_that_does_not_fit_is_halved_and_no_row_runs_twice(checkpoint, w
     assert backend.describe()["num_batches_halved"] >= 2
 
 
-def test_after_running_out_of_memory_later_batches_start_smaller(checkpoint):
-    backend = load(checkpoint)
+def test_after_running_out_of_memory_later_batches_start_smaller(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
     plugin = FailsAbove(8, out_of_memory_errors()["CPU"])
     run(backend, [prompt(index, [40] * 20) for index in range(16)], plugins=normalise_plugins([plugin]))
     halved = backend.describe()["num_batches_halved"]
@@ -320,8 +311,8 @@ def test_after_running_out_of_memory_later_batches_start_smaller(checkpoint):
     assert halved == backend.describe()["num_batches_halved"] == 1
 
 
-def test_a_single_row_that_does_not_fit_is_an_error_row(checkpoint):
-    backend = load(checkpoint)
+def test_a_single_row_that_does_not_fit_is_an_error_row(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
     outputs = run(backend, mixed_prompts(3), plugins=normalise_plugins([FailsAbove(0, out_of_memory_errors()["GPU"])]))
     assert {output.kind for output in outputs.values()} == {"error"}
     assert all("out of memory" in output.problem for output in outputs.values())
@@ -341,8 +332,8 @@ def test_one_poisonous_row_does_not_take_the_others_along(backend):
     assert ids(outputs) == ids(run(backend, prompts))
 
 
-def test_a_broken_device_ends_everything(checkpoint):
-    backend = load(checkpoint)
+def test_a_broken_device_ends_everything(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
     plugin = FailsAbove(0, RuntimeError("CUDA error: device-side assert triggered"))
     with pytest.raises(BackendError, match="cannot be used any more by this process"):
         run(backend, mixed_prompts(3), plugins=normalise_plugins([plugin]))
@@ -351,10 +342,10 @@ def test_a_broken_device_ends_everything(checkpoint):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampling"])
-def test_a_model_that_gives_nan_is_an_error_not_an_answer(checkpoint, temperature):
+def test_a_model_that_gives_nan_is_an_error_not_an_answer(hf_text_checkpoint, temperature):
     import torch
 
-    backend = load(checkpoint)
+    backend = load(hf_text_checkpoint)
     with torch.no_grad():
         backend._model.get_input_embeddings().weight[250] = torch.nan
     outputs = run(backend, [prompt(0, [250, 30], temperature=temperature), prompt(1, [30, 31, 32], temperature=temperature)])
@@ -442,8 +433,8 @@ def test_no_prompts_give_no_outputs(backend):
     assert run(backend, []) == {}
 
 
-def test_a_closed_backend_says_so(checkpoint):
-    backend = load(checkpoint)
+def test_a_closed_backend_says_so(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
     backend.close()
     backend.close()
     with pytest.raises(BackendError, match="closed; make a new one"):

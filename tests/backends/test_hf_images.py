@@ -11,13 +11,9 @@ import pytest
 
 from evalharness.backends.base import Completion, Prompt
 from evalharness.errors import ImageError, PromptTooLong
-from tests.backends.hf_models import ids, load, make_vlm_checkpoint, one_thread, plan, run
+from tests.backends.hf_models import ids, load, make_vlm_checkpoint, plan, run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 
 
 @pytest.fixture(scope="module")

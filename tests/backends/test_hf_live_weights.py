@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,10 @@ from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, ContractTypeError, ContractValueError
 from evalharness.live_weights import WeightSync
 from evalharness.response_cache import ResponseCache
-from tests.backends.hf_models import load, make_text_checkpoint, one_thread
+from tests.backends.hf_models import load, make_text_checkpoint
 from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, state_dict
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 
 
 @pytest.fixture(scope="module")

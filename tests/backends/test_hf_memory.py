@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from evalharness.backends.hf_memory import BatchCost, available_bytes, is_broken_device, is_out_of_memory, max_padding
-from tests.backends.hf_models import load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, one_thread, run
+from tests.backends.hf_models import load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 
 
 def resident_bytes():

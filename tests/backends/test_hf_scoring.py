@@ -17,7 +17,7 @@ from evalharness.engine import Engine
 from evalharness.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
 from evalharness.generation_options import GenerationOptions, StopOptions
 from evalharness.scoring import ScoringRequest
-from tests.backends.hf_models import END_ID, PAD_ID, load, make_text_checkpoint, one_thread, plan, prompt, run
+from tests.backends.hf_models import END_ID, PAD_ID, load, plan, prompt, run
 
 DOCS = Path(__file__).parents[2] / "docs" / "scoring.md"
 
@@ -38,20 +38,12 @@ SIZES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return make_text_checkpoint(tmp_path_factory.mktemp("hf") / "text")
-
-
-@pytest.fixture(scope="module")
-def engine(checkpoint):
-    with Engine(load(checkpoint)) as engine:
+def engine(hf_text_checkpoint):
+    with Engine(load(hf_text_checkpoint)) as engine:
         yield engine
 
 
@@ -328,8 +320,8 @@ def code_blocks(heading):
 
 
 @pytest.mark.parametrize("heading", ["Policy gradient", "KL to a reference"])
-def test_the_loops_of_the_docs_run_and_their_loss_falls(checkpoint, heading):
-    values: dict[str, Any] = {"CHECKPOINT": str(checkpoint)}
+def test_the_loops_of_the_docs_run_and_their_loss_falls(hf_text_checkpoint, heading):
+    values: dict[str, Any] = {"CHECKPOINT": str(hf_text_checkpoint)}
     exec(compile(code_blocks(heading), "docs/scoring.md", "exec"), values)
     assert len(values["losses"]) >= 3
     assert values["losses"][-1] < values["losses"][0]
@@ -356,8 +348,8 @@ def test_plugins_are_refused(engine):
         list(engine.stream([ScoringRequest([5], [6])], GenerationOptions(), plugins=[object()]))
 
 
-def test_a_batch_that_does_not_fit_is_halved(checkpoint, monkeypatch):
-    backend = load(checkpoint)
+def test_a_batch_that_does_not_fit_is_halved(hf_text_checkpoint, monkeypatch):
+    backend = load(hf_text_checkpoint)
     forward, sizes = backend.model.forward, []
 
     def limited(*args, input_ids, **kwargs):
@@ -382,20 +374,20 @@ def test_a_batch_that_does_not_fit_is_halved(checkpoint, monkeypatch):
             engine.get_logprobs(PROMPTS[:3] * 2, RESPONSES[:3] * 2, grad=True)
 
 
-def test_a_model_that_gives_nan_is_an_error_not_a_score(checkpoint):
+def test_a_model_that_gives_nan_is_an_error_not_a_score(hf_text_checkpoint):
     import torch
 
-    backend = load(checkpoint)
+    backend = load(hf_text_checkpoint)
     with torch.no_grad():
         backend.model.lm_head.weight.fill_(math.nan)
     with Engine(backend) as engine, pytest.raises(RequestsFailed, match=r"no usable scores \(NaN\) at token 0 of the response"):
         engine.get_logprobs([[5]], [[6]])
 
 
-def test_with_gradients_nan_is_an_error_not_a_place_without_a_value(checkpoint):
+def test_with_gradients_nan_is_an_error_not_a_place_without_a_value(hf_text_checkpoint):
     import torch
 
-    backend = load(checkpoint)
+    backend = load(hf_text_checkpoint)
     with torch.no_grad():
         backend.model.get_input_embeddings().weight[9].fill_(math.nan)
     with Engine(backend) as engine, pytest.raises(BackendError, match=r"^response 1: the model gave no usable scores \(NaN\)"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,10 @@ from evalharness.engine import Engine
 from evalharness.errors import CapabilityError, ConfigError
 from evalharness.generation_options import GenerationOptions
 from evalharness.response_cache import ResponseCache
-from tests.backends.hf_models import load, make_text_checkpoint, make_vlm_checkpoint, one_thread
+from tests.backends.hf_models import load, make_vlm_checkpoint
 from tests.backends.live_models import answers
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_text_checkpoint(tmp_path_factory.mktemp("sharing") / "a")
-
-
-@pytest.fixture
-def parts(folder: Path) -> tuple[Any, Any]:
-    """A model of the trainer's, as `from_pretrained` gives it, and its tokenizer."""
-    import transformers
-
-    return transformers.AutoModelForCausalLM.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 
 
 def step(model: Any, rate: float = 0.05) -> None:
@@ -56,21 +38,21 @@ def alone(model: Any, tmp_path: Path, folder: Path) -> list[tuple[int, ...]]:
     return answers(Engine(load(tmp_path)))
 
 
-def test_there_is_no_second_copy_and_each_step_is_seen(parts: tuple[Any, Any], folder: Path, tmp_path: Path) -> None:
-    model, tokenizer = parts
+def test_there_is_no_second_copy_and_each_step_is_seen(trainers_parts: tuple[Any, Any], hf_text_checkpoint: Path, tmp_path: Path) -> None:
+    model, tokenizer = trainers_parts
     engine = build_engine_around(model, tokenizer)
     places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
     inside = engine.backend._model  # type: ignore[attr-defined]
     assert {name: parameter.data_ptr() for name, parameter in inside.named_parameters()} == places
     first = answers(engine)
-    assert first == answers(Engine(load(folder)))
+    assert first == answers(Engine(load(hf_text_checkpoint)))
     step(model)
     second = answers(engine)
-    assert second == alone(model, tmp_path / "saved", folder) != first
+    assert second == alone(model, tmp_path / "saved", hf_text_checkpoint) != first
 
 
-def test_the_version_grows_with_each_step_and_stands_in_the_results(parts: tuple[Any, Any]) -> None:
-    model, tokenizer = parts
+def test_the_version_grows_with_each_step_and_stands_in_the_results(trainers_parts: tuple[Any, Any]) -> None:
+    model, tokenizer = trainers_parts
     engine = build_engine_around(model, tokenizer)
     versions = []
     for _ in range(3):
@@ -85,7 +67,7 @@ def test_the_version_grows_with_each_step_and_stands_in_the_results(parts: tuple
 
 
 @pytest.mark.parametrize("kind", ["fused", "own"])
-def test_steps_that_no_tensor_counts_are_seen(parts: tuple[Any, Any], kind: str) -> None:
+def test_steps_that_no_tensor_counts_are_seen(trainers_parts: tuple[Any, Any], kind: str) -> None:
     import torch
 
     class Own(torch.optim.Optimizer):
@@ -96,7 +78,7 @@ def test_steps_that_no_tensor_counts_are_seen(parts: tuple[Any, Any], kind: str)
                 for parameter in group["params"]:
                     parameter.data.sub_(0.05 * torch.sign(parameter.grad))
 
-    model, tokenizer = parts
+    model, tokenizer = trainers_parts
     engine, others = build_engine_around(model, tokenizer), torch.nn.Linear(4, 4)
     first = answers(engine)
     kinds = {"fused": lambda weights: torch.optim.AdamW(weights, lr=0.05, fused=True), "own": lambda weights: Own(weights, {})}
@@ -113,10 +95,10 @@ def test_steps_that_no_tensor_counts_are_seen(parts: tuple[Any, Any], kind: str)
     assert answers(engine) != first
 
 
-def test_the_model_is_left_as_it_was_found(parts: tuple[Any, Any]) -> None:
+def test_the_model_is_left_as_it_was_found(trainers_parts: tuple[Any, Any]) -> None:
     import torch
 
-    model, tokenizer = parts
+    model, tokenizer = trainers_parts
     model.train()
     model.model.layers[0].eval()  # a part that stays frozen
     model.gradient_checkpointing_enable()
@@ -145,8 +127,8 @@ def test_the_model_is_left_as_it_was_found(parts: tuple[Any, Any]) -> None:
     step(model)  # and can go on
 
 
-def test_it_is_left_so_when_sampling_breaks_off_or_waits(parts: tuple[Any, Any]) -> None:
-    model, tokenizer = parts
+def test_it_is_left_so_when_sampling_breaks_off_or_waits(trainers_parts: tuple[Any, Any]) -> None:
+    model, tokenizer = trainers_parts
     model.train()
     model.gradient_checkpointing_enable()
     engine = build_engine_around(model, tokenizer)
@@ -162,20 +144,20 @@ def test_it_is_left_so_when_sampling_breaks_off_or_waits(parts: tuple[Any, Any])
     assert model.model.layers[0].gradient_checkpointing
 
 
-def test_dropout_and_checkpointing_do_not_reach_the_samples(parts: tuple[Any, Any], folder: Path) -> None:
-    model, tokenizer = parts
+def test_dropout_and_checkpointing_do_not_reach_the_samples(trainers_parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
+    model, tokenizer = trainers_parts
     model.train()
     model.config.use_cache = False
     model.gradient_checkpointing_enable()
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.9
-    assert answers(build_engine_around(model, tokenizer)) == answers(Engine(load(folder)))
+    assert answers(build_engine_around(model, tokenizer)) == answers(Engine(load(hf_text_checkpoint)))
 
 
-def test_adapters_of_peft_are_sampled_with_as_they_are_active(parts: tuple[Any, Any], folder: Path) -> None:
+def test_adapters_of_peft_are_sampled_with_as_they_are_active(trainers_parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
     import peft
 
-    model, tokenizer = parts
+    model, tokenizer = trainers_parts
     base = answers(build_engine_around(model, tokenizer))
     wrapped = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "down_proj"], lora_dropout=0.5))
     wrapped.enable_input_require_grads()
@@ -217,10 +199,10 @@ def test_pictures_and_training_take_turns_on_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrap", ["compile", "parallel"])
-def test_what_training_wraps_around_a_model_is_seen_through(parts: tuple[Any, Any], wrap: str, tmp_path: Path) -> None:
+def test_what_training_wraps_around_a_model_is_seen_through(trainers_parts: tuple[Any, Any], wrap: str, tmp_path: Path) -> None:
     import torch
 
-    model, tokenizer = parts
+    model, tokenizer = trainers_parts
     plain = answers(build_engine_around(model, tokenizer))
     if wrap == "compile":
         assert answers(build_engine_around(torch.compile(model, backend="eager"), tokenizer)) == plain
@@ -232,9 +214,9 @@ def test_what_training_wraps_around_a_model_is_seen_through(parts: tuple[Any, An
         torch.distributed.destroy_process_group()
 
 
-def test_a_shared_model_is_changed_by_its_trainer_only(parts: tuple[Any, Any], folder: Path) -> None:
-    engine = build_engine_around(*parts)
-    for change in (lambda: engine.reload_weights(str(folder)), lambda: engine.sync_from_state_dict({"x": 1}), engine.sleep):
+def test_a_shared_model_is_changed_by_its_trainer_only(trainers_parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
+    engine = build_engine_around(*trainers_parts)
+    for change in (lambda: engine.reload_weights(str(hf_text_checkpoint)), lambda: engine.sync_from_state_dict({"x": 1}), engine.sleep):
         with pytest.raises(CapabilityError, match="the model is shared with its trainer, who changes it"):
             change()
     with pytest.raises(CapabilityError, match="may change unseen, so none of its answers can be kept"):
@@ -243,8 +225,8 @@ def test_a_shared_model_is_changed_by_its_trainer_only(parts: tuple[Any, Any], f
     assert engine.why_not_swap(engine.backend._config) == "the model is a trainer's"  # type: ignore[attr-defined]
 
 
-def test_closing_the_engine_leaves_the_model_to_its_trainer(parts: tuple[Any, Any]) -> None:
-    model, tokenizer = parts
+def test_closing_the_engine_leaves_the_model_to_its_trainer(trainers_parts: tuple[Any, Any]) -> None:
+    model, tokenizer = trainers_parts
     with build_engine_around(model, tokenizer) as engine:
         answers(engine)
     step(model)
@@ -258,15 +240,17 @@ def test_closing_the_engine_leaves_the_model_to_its_trainer(parts: tuple[Any, An
         pytest.param(lambda m, t: (m.to("meta"), t), CapabilityError, "has no values yet", id="no values"),
     ],
 )
-def test_what_cannot_be_sampled_from_is_refused(parts: tuple[Any, Any], break_it: Any, error: type[Exception], message: str) -> None:
+def test_what_cannot_be_sampled_from_is_refused(
+    trainers_parts: tuple[Any, Any], break_it: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
-        build_engine_around(*break_it(*parts))
+        build_engine_around(*break_it(*trainers_parts))
 
 
-def test_a_learned_prompt_is_refused(parts: tuple[Any, Any]) -> None:
+def test_a_learned_prompt_is_refused(trainers_parts: tuple[Any, Any]) -> None:
     import peft
 
-    model, tokenizer = parts
+    model, tokenizer = trainers_parts
     wrapped = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     with pytest.raises(CapabilityError, match="adapter 'default' learns a prompt"):
         build_engine_around(wrapped, tokenizer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,13 @@ from evalharness.checkpoint_weights import base_shapes
 from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import BackendError, CheckpointError
 from tests.adapters import write_adapter
-from tests.backends.hf_models import END_ID, ids, load, make_text_checkpoint, mixed_prompts, one_thread, run
+from tests.backends.hf_models import END_ID, ids, load, make_text_checkpoint, mixed_prompts, run
 
 CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 MODULES = {"self_attn.q_proj": (64, 64), "self_attn.v_proj": (64, 64), "mlp.down_proj": (64, 128)}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 
 
 @pytest.fixture(scope="module")
