@@ -135,8 +135,8 @@ def main() -> None:
         backend = HfBackend(ModelLoadConfig(str(path), torch_dtype=arguments.dtype, device=arguments.device), VlmPreprocessOptions())
         prompts = make_prompts(arguments.num_prompts, arguments.max_new_tokens, backend.eos_token_ids)
         ways: dict[str, Callable[[], Ids]] = {
-            "one by one": lambda: raw_batches(backend._model, prompts, 1),
-            f"raw batches of {RAW_BATCH_SIZE}, sorted": lambda: raw_batches(backend._model, prompts, RAW_BATCH_SIZE),
+            "one by one": lambda: raw_batches(backend.model, prompts, 1),
+            f"raw batches of {RAW_BATCH_SIZE}, sorted": lambda: raw_batches(backend.model, prompts, RAW_BATCH_SIZE),
             "hf backend": lambda: ours(backend, prompts),
         }
         ours(backend, prompts[:2])  # first calls are slow

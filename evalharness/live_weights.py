@@ -145,7 +145,8 @@ class LiveWeights:
         _check_path("path", path)
         if adapter_path is not None:
             _check_path("adapter_path", adapter_path)
-        return self._change("checkpoint", weight_version, lambda backend: backend.reload_weights(str(path), _text(adapter_path)))
+        adapter = None if adapter_path is None else str(adapter_path)
+        return self._change("checkpoint", weight_version, lambda backend: backend.reload_weights(str(path), adapter))
 
     def load_adapter(self, path: str, *, weight_version: str | None = None) -> WeightReport:
         """Put the LoRA adapter of a folder on the base that is loaded, in place of the one before.
@@ -289,10 +290,6 @@ class WeightSync:
 def _check_path(name: str, path: object) -> None:
     if not isinstance(path, (str, os.PathLike)):
         raise ContractTypeError(f"{name} must be the path of a folder, got {path!r} ({type(path).__name__})")
-
-
-def _text(path: object) -> str | None:
-    return None if path is None else str(path)
 
 
 def _checked_version(version: object) -> str | None:

@@ -51,10 +51,11 @@ def test_an_engine_of_its_own_samples_from_what_was_trained(parts: tuple[Any, An
 def test_an_engine_sleeps_while_something_trains(hf_text_checkpoint: Path) -> None:
     engine = Engine(load(hf_text_checkpoint))
     before = answers(engine)
+    model = engine.backend.model  # type: ignore[attr-defined]
     seen = []
 
     def train() -> None:
-        seen.append(sum(parameter.numel() for parameter in engine.backend._model.parameters()))  # type: ignore[attr-defined]
+        seen.append(sum(parameter.numel() for parameter in model.parameters()))
 
     training_loops()["asleep_while_training"](engine, train)
     assert (seen, answers(engine)) == ([0], before)

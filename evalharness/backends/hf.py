@@ -2,7 +2,7 @@
 
 No row's result depends on which batch it was in: padding is masked, penalties skip it, each row draws from its own
 generator and ends by itself. Batches are sized by memory; when it is not enough they are halved, and rows already
-finished are not run again. Over 300 lines: one class that is one protocol, what could stand alone is in the modules named hf_….
+finished are not run again. A little over 300 lines: one class that is one protocol, what could stand alone is in the modules named hf_….
 """
 
 from __future__ import annotations
@@ -17,24 +17,16 @@ from typing import Any, TypeAlias
 import torch
 
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
-from evalharness.backends.hf_batching import groups_of_equal_plan, take_batch, windows
+from evalharness.backends.hf_batch_sizes import BatchSizes
+from evalharness.backends.hf_batching import groups_of_equal_plan, windows
 from evalharness.backends.hf_decoding import BatchRunner, Row
+from evalharness.backends.hf_extras import EXTRA_OPTIONS, check_extras
 from evalharness.backends.hf_images import largest_image_tokens, row_with_images
 from evalharness.backends.hf_live_weights import HfLiveWeights
 from evalharness.backends.hf_loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
-from evalharness.backends.hf_memory import (
-    BatchCost,
-    available_bytes,
-    describe_error,
-    is_broken_device,
-    is_out_of_memory,
-    max_padding,
-    release_memory,
-    row_cap,
-)
+from evalharness.backends.hf_memory import describe_error, is_broken_device, is_out_of_memory, release_memory
 from evalharness.backends.hf_row_ends import StopRequested
-from evalharness.backends.hf_sampling import EXTRA_OPTIONS, check_extras
-from evalharness.backends.hf_scoring import ScoringRunner, logit_bytes, padded_logits, padded_logprobs, row_to_score, through_model
+from evalharness.backends.hf_scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf_sharing import SharedModel
 from evalharness.backends.hf_structured import Grammars
 from evalharness.backends.hf_transformers import transformers
@@ -117,14 +109,9 @@ class HfBackend(HfLiveWeights):
             live=live,
             why_not_live=why_not_live,
         )
-        text_config = loaded.model.config.get_text_config()
         self._grammars = Grammars(self.tokenizer, self._vocab_size)
-        self._cost = BatchCost.of(text_config, loaded.model.dtype)
-        self._row_cap = row_cap(loaded.model.device)
-        weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
-        self._max_padding = max_padding(loaded.model.device, weight_bytes, self._cost)
-        self._num_halvings = 0
-        self._known_limit: int | None = None  # bytes; set once memory was not enough
+        self.batch_sizes = BatchSizes(loaded.model, self._vocab_size)
+        """How large batches are; its bounds may be set."""
         self._broken: str | None = None
 
     @property
@@ -151,8 +138,8 @@ class HfBackend(HfLiveWeights):
             **self._settings,
             "max_model_len": self.max_model_len,
             "eos_token_ids": list(self.eos_token_ids),
-            "max_rows_per_batch": self._row_cap,
-            "num_batches_halved": self._num_halvings,
+            "max_rows_per_batch": self.batch_sizes.row_cap,
+            "num_batches_halved": self.batch_sizes.num_halvings,
             "adapter": self._adapter_facts(),
             "is_shared": self._shared is not None,
         }
@@ -206,7 +193,7 @@ class HfBackend(HfLiveWeights):
         for group in groups_of_equal_plan(prompts):
             rows = sorted((made[one.index] for one in group), key=_length)
             while rows:
-                batches.append(take_batch(rows, _length, self._fits(group), self._max_padding))
+                batches.append(self.batch_sizes.take(rows, _length, group, self._model.device))
         if self._shared is None or grad:  # with gradients it is the trainer's own step, in the mode that it has chosen
             return through_model(self._model, batches, grad=grad)
         with self._shared.sampling():
@@ -256,7 +243,7 @@ class HfBackend(HfLiveWeights):
 
         prompts.sort(key=estimate)
         while prompts:
-            batch = take_batch(prompts, estimate, self._fits(prompts), self._max_padding)
+            batch = self.batch_sizes.take(prompts, estimate, prompts, self._model.device)
             rows, refused = _sort_out(batch, self._image_row, runner)
             yield from refused
             yield from self._run_rows(rows, runner)
@@ -264,23 +251,8 @@ class HfBackend(HfLiveWeights):
     def _run_rows(self, rows: list[Row], runner: Runner) -> Iterator[BackendOutput]:
         rows.sort(key=_length)
         while rows:
-            yield from self._run_batch(take_batch(rows, _length, self._fits([row.prompt for row in rows]), self._max_padding), runner)
-
-    def _fits(self, prompts: Sequence[Prompt]) -> Callable[[int, int], bool]:
-        budget = available_bytes(self._model.device)
-        if self._known_limit is not None:
-            budget = min(budget, self._known_limit)
-        needed = self._bytes_of(prompts)
-        return lambda num_rows, width: num_rows <= self._row_cap and needed(num_rows, width) <= budget
-
-    def _bytes_of(self, prompts: Sequence[Prompt]) -> Callable[[int, int], int]:
-        """Return what a batch of so many of these, so wide, takes: with the tokens that they may generate, or the logits of given ones."""
-        if prompts[0].response_ids is None:
-            num_new = prompts[0].plan.max_new_tokens
-            return lambda num_rows, width: self._cost.bytes_for(num_rows, width, num_new)
-        earliest = min(prompt.num_tokens or len(prompt.token_ids) for prompt in prompts)
-        vocab_size = self._vocab_size
-        return lambda num_rows, width: self._cost.bytes_for(num_rows, width, 0) + num_rows * logit_bytes(width - earliest, vocab_size)
+            batch = self.batch_sizes.take(rows, _length, [row.prompt for row in rows], self._model.device)
+            yield from self._run_batch(batch, runner)
 
     def _run_batch(self, batch: list[Row], runner: Runner) -> Iterator[BackendOutput]:
         """Run a batch: in halves when memory is not enough, row by row after any other error."""
@@ -292,7 +264,7 @@ class HfBackend(HfLiveWeights):
             if len(rows) == 1:
                 yield rows[0].prompt.index, GenerationFailure("error", problem.text, BackendError(problem.text))
             elif problem.is_out_of_memory:
-                self._note_halving(rows, problem)
+                self.batch_sizes.note_halving([row.prompt for row in rows], max(map(_length, rows)), problem.text)
                 half = len(rows) // 2
                 waiting += [rows[half:], rows[:half]]
             else:
@@ -316,12 +288,6 @@ class HfBackend(HfLiveWeights):
         if problem.is_out_of_memory:
             release_memory()
         return list(left.values()), problem
-
-    def _note_halving(self, rows: list[Row], problem: _Problem) -> None:
-        self._num_halvings += 1
-        width = max(len(row.token_ids) for row in rows)
-        self._known_limit = self._bytes_of([row.prompt for row in rows])(len(rows) // 2, width)
-        logger.warning("out of memory with %d rows of %d tokens; going on with half (%s)", len(rows), width, problem.text)
 
     def close(self) -> None:
         """Free the model's memory; may be called twice."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from evalharness.backends.checkpoint_reading import pixel_budget
+from evalharness.backends.hf_batch_sizes import BatchSizes
 from evalharness.backends.hf_loading import read_companions
 from evalharness.backends.hf_memory import describe_error, release_memory
 from evalharness.backends.hf_sharing import SharedModel, stamp_of
@@ -41,7 +42,7 @@ class HfLiveWeights:
     _config: ModelLoadConfig
     _preprocess: VlmPreprocessOptions
     _settings: Mapping[str, Any]
-    _num_halvings: int
+    batch_sizes: BatchSizes
     _vocab_size: int
     _grammars: Grammars
     _broken: str | None
@@ -128,7 +129,7 @@ class HfLiveWeights:
             self._config = config
         else:
             self._load(config)
-        self._num_halvings = 0  # of this checkpoint
+        self.batch_sizes.num_halvings = 0  # of this checkpoint
 
     def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
         """Read a checkpoint's folder anew, whatever was loaded from it before."""

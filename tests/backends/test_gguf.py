@@ -40,7 +40,7 @@ def test_30_a_gguf_in_float32_gives_the_logits_of_its_safetensors(pair: tuple[Pa
     for path in pair:
         backend = load(path)
         with torch.inference_mode():
-            logits.append(backend._model(input_ids=ids).logits)
+            logits.append(backend.model(input_ids=ids).logits)
         backend.close()
     assert (logits[0] - logits[1]).abs().max().item() == 0.0
 

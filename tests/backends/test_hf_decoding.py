@@ -40,7 +40,7 @@ def reference_ids(backend, item, **settings):
         do_sample=False, max_new_tokens=item.plan.max_new_tokens, eos_token_id=END_ID, pad_token_id=PAD_ID, **settings
     )
     tokens = torch.tensor([item.token_ids])
-    out = backend._model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
+    out = backend.model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
     return tuple(out[0, len(item.token_ids) :].tolist())
 
 
@@ -117,7 +117,7 @@ def test_logprobs_are_the_models_own_whatever_changes_the_choice(backend):
     item = prompt(0, [30, 31, 32], logprobs=True, temperature=0.8, repetition_penalty=1.4, extra=(("top_k", 5),))
     completion = run(backend, [item, *mixed_prompts(4)[1:]])[0]
     with torch.inference_mode():
-        logits = backend._model(torch.tensor([[*item.token_ids, *completion.token_ids]])).logits[0].float()
+        logits = backend.model(torch.tensor([[*item.token_ids, *completion.token_ids]])).logits[0].float()
     expected = logits.log_softmax(-1)[len(item.token_ids) - 1 : -1].gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
     assert len(completion.logprobs) == len(completion.token_ids)
     assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
@@ -347,7 +347,7 @@ def test_a_model_that_gives_nan_is_an_error_not_an_answer(hf_text_checkpoint, te
 
     backend = load(hf_text_checkpoint)
     with torch.no_grad():
-        backend._model.get_input_embeddings().weight[250] = torch.nan
+        backend.model.get_input_embeddings().weight[250] = torch.nan
     outputs = run(backend, [prompt(0, [250, 30], temperature=temperature), prompt(1, [30, 31, 32], temperature=temperature)])
     assert outputs[0].kind == "error"
     assert "no usable scores" in outputs[0].problem
@@ -455,8 +455,8 @@ MANY_ENDS = {
 @pytest.mark.parametrize("values", MANY_ENDS.values(), ids=MANY_ENDS.keys())
 def test_rows_that_go_on_without_finished_ones_are_as_alone(backend, values, monkeypatch):
     calls = []
-    whole = backend._model.generate
-    monkeypatch.setattr(backend._model, "generate", lambda **kwargs: calls.append(len(kwargs["input_ids"])) or whole(**kwargs))
+    whole = backend.model.generate
+    monkeypatch.setattr(backend.model, "generate", lambda **kwargs: calls.append(len(kwargs["input_ids"])) or whole(**kwargs))
     # Ids that end a row are common, so rows end at different times; 100 tokens are many times 8.
     common = {"stop_token_ids": tuple(range(40, 52)), "max_new_tokens": 100, **values}
     prompts = [prompt(i, [60 + i, 70, 80 + i], seed=i, **common) for i in range(12)]
@@ -513,8 +513,8 @@ STATES = {
 @pytest.mark.parametrize(("plugins", "values"), STATES.values(), ids=STATES)
 def test_rows_that_go_on_keep_what_is_known_of_them_alone(backend, plugins, values, monkeypatch):
     calls = []
-    whole = backend._model.generate
-    monkeypatch.setattr(backend._model, "generate", lambda **kwargs: calls.append(len(kwargs["input_ids"])) or whole(**kwargs))
+    whole = backend.model.generate
+    monkeypatch.setattr(backend.model, "generate", lambda **kwargs: calls.append(len(kwargs["input_ids"])) or whole(**kwargs))
     common = {"stop_token_ids": tuple(range(40, 46)), "max_new_tokens": 60, **values}
     prompts = [prompt(i, [60 + i, 70 if i % 2 else 72, 80 + i], seed=i, **common) for i in range(12)]  # 70 opens a thought
     together = run(backend, prompts, plugins=normalise_plugins(plugins))

@@ -73,7 +73,7 @@ def reference_ids(backend, item):
     inputs = backend.processor(text=[item.text], images=images or None, return_tensors="pt")
     eos, pad = list(item.plan.stop_token_ids), backend.tokenizer.pad_token_id
     config = GenerationConfig(do_sample=False, max_new_tokens=item.plan.max_new_tokens, eos_token_id=eos, pad_token_id=pad)
-    out = backend._model.generate(**inputs, generation_config=config)
+    out = backend.model.generate(**inputs, generation_config=config)
     return tuple(out[0, inputs["input_ids"].shape[1] :].tolist())
 
 
@@ -184,7 +184,7 @@ def test_a_text_only_backend_refuses_images_prompt_by_prompt(checkpoint, backend
 
 
 def test_pictures_are_opened_late_and_let_go_after_their_batch(backend, monkeypatch):
-    monkeypatch.setattr(backend, "_row_cap", 2)
+    monkeypatch.setattr(backend.batch_sizes, "row_cap", 2)
     opened = []  # pictures cannot be hashed, so no WeakSet
     most = 0
 

@@ -176,7 +176,8 @@ def test_an_adapter_that_could_not_be_filled_leaves_no_layer_behind(
 ) -> None:
     import safetensors.torch
 
-    names = set(engine.backend._model.state_dict())  # type: ignore[attr-defined]
+    model = engine.backend.model  # type: ignore[attr-defined]
+    names = set(model.state_dict())
 
     def unreadable(path: Path) -> Any:
         raise OSError("stale file handle")
@@ -184,7 +185,7 @@ def test_an_adapter_that_could_not_be_filled_leaves_no_layer_behind(
     with monkeypatch.context() as patch, pytest.raises(OSError, match="stale file handle"):
         patch.setattr(safetensors.torch, "load_file", unreadable)
         engine.load_adapter(str(made["lora-1"]))
-    assert set(engine.backend._model.state_dict()) == names  # type: ignore[attr-defined]
+    assert set(model.state_dict()) == names
     with pytest.raises(BackendError, match="broke off"):
         answers(engine)
     engine.reload_weights(str(made["a"]))
@@ -269,15 +270,16 @@ def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: dict[
     assert answers(engine) == answers(start(folder))
 
 
-def test_a_base_that_somebody_trained_is_not_kept_by_a_swap_back_to_it(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+def test_a_base_that_somebody_trained_is_not_kept_by_a_swap_back_to_it(
+    engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
+) -> None:
     import torch
 
-    before = engine.backend._config  # type: ignore[attr-defined]
     with torch.no_grad():
         for weight in engine.backend.model.parameters():  # type: ignore[attr-defined]
             weight.mul_(1.5)
     engine.load_adapter(str(made["lora-1"]))
-    engine.swap(before)
+    engine.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
     assert answers(engine) == cold["a"]
 
 
@@ -308,14 +310,14 @@ def test_an_adapter_of_peft_is_taken_as_peft_has_it(engine: Engine, made: dict[s
     import peft
     import torch
 
-    model = load(made["a"])._model
+    model = load(made["a"]).model
     config = peft.LoraConfig(r=2, lora_alpha=3, use_rslora=True, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     torch.manual_seed(0)
     wrapped = peft.get_peft_model(model, config)
     report = engine.sync_from_state_dict(peft.get_peft_model_state_dict(wrapped), adapter_config=wrapped.peft_config["default"])
     assert report.adapter is not None
     assert report.adapter["scalings"] == pytest.approx([3 / 2**0.5])
-    own = engine.backend._model  # type: ignore[attr-defined]
+    own = engine.backend.model  # type: ignore[attr-defined]
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         torch.testing.assert_close(own(input_ids=ids).logits, wrapped(input_ids=ids).logits)
@@ -402,7 +404,7 @@ def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_slee
 ) -> None:
     import torch
 
-    model = engine.backend._model  # type: ignore[attr-defined]
+    model = engine.backend.model  # type: ignore[attr-defined]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     engine.sleep()
     assert sum(parameter.numel() for parameter in model.parameters()) == 0
@@ -449,7 +451,7 @@ def test_tied_weights_are_tied_after_sleep_and_may_be_given_once_or_twice() -> N
     import torch
 
     engine = start(Path(__file__).parents[2] / "fixtures" / "checkpoints" / "early")
-    model = engine.backend._model  # type: ignore[attr-defined]
+    model = engine.backend.model  # type: ignore[attr-defined]
     engine.sleep()
     engine.wake()
     assert model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()

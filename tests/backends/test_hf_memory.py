@@ -42,7 +42,7 @@ def test_ten_rounds_of_open_and_close_leave_no_growth(tmp_path, make):
 def test_close_lets_the_model_go_even_while_the_backend_lives(tmp_path):
     backend = load(make_text_checkpoint(tmp_path / "model"))
     list(backend.generate(mixed_prompts(4)))
-    model = weakref.ref(backend._model)
+    model = weakref.ref(backend.model)
     gc.disable()
     try:
         backend.close()

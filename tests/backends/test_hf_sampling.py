@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from evalharness.backends.hf_sampling import EXTRA_OPTIONS, NoRepeatNgrams, RawScores, RepetitionPenalty, TokenPicker
+from evalharness.backends.hf_extras import EXTRA_OPTIONS
+from evalharness.backends.hf_sampling import NoRepeatNgrams, RawScores, RepetitionPenalty, TokenPicker
 from tests.backends.hf_models import plan
 
 SCORES = [2.0, 1.0, 0.0, -1.0, 0.5]

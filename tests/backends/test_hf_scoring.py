@@ -293,7 +293,7 @@ def test_values_with_and_without_gradients_are_equal(engine):
 
 
 def test_many_rows_in_several_batches_stay_in_order(engine, monkeypatch):
-    monkeypatch.setattr(engine.backend, "_row_cap", 2)
+    monkeypatch.setattr(engine.backend.batch_sizes, "row_cap", 2)
     prompts, responses = PROMPTS * 3, RESPONSES * 3
     values = engine.get_logprobs(prompts, responses, grad=True).values.detach()
     for i in range(5):
@@ -366,10 +366,10 @@ def test_a_batch_that_does_not_fit_is_halved(hf_text_checkpoint, monkeypatch):
         assert max(sizes) > 2
         for expected in (6, 1):  # what did not fit is not tried again; 6, then 3, of which half is 1
             sizes.clear()
-            backend._known_limit = None if expected == 6 else backend._known_limit
+            backend.batch_sizes.known_limit = None if expected == 6 else backend.batch_sizes.known_limit
             engine.get_logprobs(PROMPTS[:1] * 6, RESPONSES[:1] * 6)
             assert max(sizes) == expected
-        backend._known_limit = None
+        backend.batch_sizes.known_limit = None
         with pytest.raises(BackendError, match="not enough memory to score 6 responses at once: MemoryError: no room"):
             engine.get_logprobs(PROMPTS[:3] * 2, RESPONSES[:3] * 2, grad=True)
 

@@ -10,6 +10,7 @@ import pytest
 from evalharness import build_engine_around
 from evalharness.contracts import TokenGenerationRequest
 from evalharness.engine import Engine
+from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CapabilityError, ConfigError
 from evalharness.generation_options import GenerationOptions
 from evalharness.response_cache import ResponseCache
@@ -42,7 +43,7 @@ def test_there_is_no_second_copy_and_each_step_is_seen(trainers_parts: tuple[Any
     model, tokenizer = trainers_parts
     engine = build_engine_around(model, tokenizer)
     places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
-    inside = engine.backend._model  # type: ignore[attr-defined]
+    inside = engine.backend.model  # type: ignore[attr-defined]
     assert {name: parameter.data_ptr() for name, parameter in inside.named_parameters()} == places
     first = answers(engine)
     assert first == answers(Engine(load(hf_text_checkpoint)))
@@ -222,7 +223,7 @@ def test_a_shared_model_is_changed_by_its_trainer_only(trainers_parts: tuple[Any
     with pytest.raises(CapabilityError, match="may change unseen, so none of its answers can be kept"):
         engine.use_cache(ResponseCache(), {})
     assert engine.describe()["is_shared"] is True
-    assert engine.why_not_swap(engine.backend._config) == "the model is a trainer's"  # type: ignore[attr-defined]
+    assert engine.why_not_swap(ModelLoadConfig(str(folder))) == "the model is a trainer's"
 
 
 def test_closing_the_engine_leaves_the_model_to_its_trainer(trainers_parts: tuple[Any, Any]) -> None:

@@ -83,7 +83,7 @@ def test_what_is_no_grammar_is_told_without_the_line_of_the_librarys_source(back
 
 
 def test_a_grammar_is_compiled_once(backend: Any) -> None:
-    grammars = backend._grammars
+    grammars = hf_structured.Grammars(backend.tokenizer, backend.vocab_size)
     assert grammars.compiled(REGEX) is grammars.compiled(StructuredOutput(regex=REGEX.regex))
 
 

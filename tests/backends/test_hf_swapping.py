@@ -85,7 +85,7 @@ def test_a_swap_leaves_every_weight_as_a_new_start_has_it(folders: dict[str, Pat
 
     backend, other = load(folders["a"], torch_dtype="bfloat16"), load(folders["b"], torch_dtype="bfloat16")
     backend.swap(config(folders["b"], torch_dtype="bfloat16"))
-    own, wanted = backend._model.state_dict(), other._model.state_dict()
+    own, wanted = backend.model.state_dict(), other.model.state_dict()
     assert list(own) == list(wanted)
     assert all(own[name].dtype == wanted[name].dtype and torch.equal(own[name], wanted[name]) for name in own)
 
@@ -126,11 +126,11 @@ def test_weights_that_an_adapter_replaces_come_back_when_it_goes(folders: dict[s
     tensors["base_model.model.lm_head.weight"] = load_file(folders["b"] / "model.safetensors")["lm_head.weight"]
     save_file(tensors, folder / "adapter_model.safetensors")
     backend = load(folders["a"])
-    first = {name: tensor.clone() for name, tensor in backend._model.state_dict().items()}
+    first = {name: tensor.clone() for name, tensor in backend.model.state_dict().items()}
     backend.swap(config(folders["a"], folder))
     assert answers(backend) == cold(merged(folders["a"], folder, tmp_path / "merged"))
     backend.swap(config(folders["a"]))
-    assert all(torch.equal(tensor, first[name]) for name, tensor in backend._model.state_dict().items())
+    assert all(torch.equal(tensor, first[name]) for name, tensor in backend.model.state_dict().items())
 
 
 def test_an_adapter_that_does_not_fit_is_refused_before_its_base_is_loaded(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -194,5 +194,5 @@ def test_the_trained_adapters_answer_as_their_merged_checkpoints(tmp_path: Path)
         backend.swap(config(CHECKPOINTS / "middle", CHECKPOINTS / name))
         other = load(merged(CHECKPOINTS / "middle", CHECKPOINTS / name, tmp_path / name))
         with torch.no_grad():
-            own, wanted = (one._model(input_ids=torch.tensor(prompt)).logits for one in (backend, other))
+            own, wanted = (one.model(input_ids=torch.tensor(prompt)).logits for one in (backend, other))
         torch.testing.assert_close(own, wanted, atol=1e-4, rtol=0)

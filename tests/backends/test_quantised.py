@@ -73,7 +73,7 @@ def test_int8_of_compressed_tensors_runs_on_transformers(quantised: tuple[Path, 
         facts = backend.describe()["quantization"]
         assert facts is None or (facts["method"], facts["format"]) == ("compressed-tensors", "int-quantized")
         with torch.inference_mode():
-            logits.append(backend._model(input_ids=torch.arange(2, 42).reshape(2, 20)).logits)
+            logits.append(backend.model(input_ids=torch.arange(2, 42).reshape(2, 20)).logits)
         backend.close()
     difference = ((logits[0] - logits[1]).norm() / logits[1].norm()).item()
     assert 1e-4 < difference < 0.05, "activations are rounded to 8 bits too, weights are the same numbers"

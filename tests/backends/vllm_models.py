@@ -102,7 +102,7 @@ class Reference:
         register_missing_operators()
         self._torch = torch
         self._processor = AutoProcessor.from_pretrained(path)
-        self._model = Qwen3VLForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
+        self.model = Qwen3VLForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
 
     def inputs(self, text: str, images: Sequence[Image.Image] = (), size: dict[str, int] | None = None) -> Any:
         """Return the processor's tensors for one prompt."""
@@ -122,7 +122,7 @@ class Reference:
         """Return the greedy ids, the end-of-sequence id included."""
         inputs = self.inputs(text, images, size)
         with self._torch.no_grad():
-            ids = self._model.generate(
+            ids = self.model.generate(
                 **inputs,
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
@@ -141,6 +141,6 @@ class Reference:
         prompt_ids = self.inputs(text)["input_ids"]
         row = self._torch.cat([prompt_ids, self._torch.tensor([list(token_ids)])], dim=1)
         with self._torch.no_grad():
-            logits = self._model(input_ids=row).logits[0].float().log_softmax(-1)
+            logits = self.model(input_ids=row).logits[0].float().log_softmax(-1)
         start = prompt_ids.shape[1] - 1
         return [float(logits[start + position, token_id]) for position, token_id in enumerate(token_ids)]

@@ -33,7 +33,7 @@ def plain_logprobs(reference: Reference, text: str, response: Sequence[int], ima
     if "mm_token_type_ids" in inputs:
         inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(ids)], dim=1)
     with torch.no_grad():
-        scores = reference._model(**inputs).logits.float().log_softmax(dim=-1)[0]
+        scores = reference.model(**inputs).logits.float().log_softmax(dim=-1)[0]
     start = inputs["input_ids"].shape[1] - len(response)
     return [scores[start + i - 1, token_id].item() for i, token_id in enumerate(response)]
 
@@ -66,7 +66,7 @@ def plain_logprobs_of_ids(reference: Reference, ids: Sequence[int]) -> list[floa
     import torch
 
     with torch.no_grad():
-        scores = reference._model(input_ids=torch.tensor([list(ids)])).logits.float().log_softmax(dim=-1)[0]
+        scores = reference.model(input_ids=torch.tensor([list(ids)])).logits.float().log_softmax(dim=-1)[0]
     return [scores[i, token_id].item() for i, token_id in enumerate(ids[1:])]
 
 

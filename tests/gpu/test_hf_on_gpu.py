@@ -63,7 +63,7 @@ def test_a_batch_that_the_gpu_cannot_hold_is_halved_until_it_fits(checkpoint, mo
     expected = ids(run(backend, prompts))
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    monkeypatch.setattr(backend, "_row_cap", 512)
+    monkeypatch.setattr(backend.batch_sizes, "row_cap", 512)
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 64 * 1024**2) / total)
     try:
         outputs = run(backend, prompts)
@@ -116,7 +116,7 @@ def test_adapters_on_a_warm_base_answer_as_new_loads_and_leave_it_as_it_was(dtyp
 
 def test_weights_that_sleep_leave_the_gpu_and_come_back_to_the_bit():
     engine = Engine(load(CHECKPOINTS / "middle", device="cuda"))
-    model = engine.backend._model  # type: ignore[attr-defined]
+    model = engine.backend.model  # type: ignore[attr-defined]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     first = answers(engine)

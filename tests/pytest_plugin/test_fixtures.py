@@ -356,8 +356,8 @@ def test_s(case, generation, engine):
         test = """
 @pytest.mark.gate("pass_rate >= 0")
 def test_s(case, generation, engine):
-    def broken(prompt): assert False, "an invariant"
-    engine.backend._answers = broken
+    def broken(prompts, **how): assert False, "an invariant"
+    engine.backend.generate = broken
     engine.generate_text_batch([ask(case)], GenerationOptions())
 """
         run = project.write(test_a=MARK + test).run_inline("--limit", "1")
