@@ -223,7 +223,7 @@ def test_a_shared_model_is_changed_by_its_trainer_only(trainers_parts: tuple[Any
     with pytest.raises(CapabilityError, match="may change unseen, so none of its answers can be kept"):
         engine.use_cache(ResponseCache(), {})
     assert engine.describe()["is_shared"] is True
-    assert engine.why_not_swap(ModelLoadConfig(str(folder))) == "the model is a trainer's"
+    assert engine.why_not_swap(ModelLoadConfig(str(hf_text_checkpoint))) == "the model is a trainer's"
 
 
 def test_closing_the_engine_leaves_the_model_to_its_trainer(trainers_parts: tuple[Any, Any]) -> None:
