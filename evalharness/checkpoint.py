@@ -22,6 +22,7 @@ from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 from evalharness.checkpoint_quantization import quantization_of
 from evalharness.checkpoint_weights import base_shapes, find_weights, fingerprint_checkpoint
 from evalharness.errors import CheckpointError
+from evalharness.folder_entries import is_folder
 from evalharness.suggestions import did_you_mean, nearest_folder
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def check_folder(folder: Path) -> None:
     """Raise `CheckpointError` unless the path is a folder with something in it that may be a checkpoint, or a GGUF file."""
     if not folder.exists():
         parent = folder.parent
-        siblings = [entry.name for entry in os.scandir(parent) if entry.is_dir()] if parent.is_dir() else []
+        siblings = [entry.name for entry in os.scandir(parent) if is_folder(entry)] if parent.is_dir() else []
         hint = did_you_mean(folder.name, siblings) or f"; the nearest folder that exists is {nearest_folder(folder)}"
         raise CheckpointError(f"checkpoint {folder} does not exist{hint}")
     if gguf_file_of(folder) is not None:

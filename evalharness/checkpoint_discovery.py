@@ -22,6 +22,7 @@ from evalharness.checkpoint_adapter_settings import is_adapter
 from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 from evalharness.checkpoint_weights import PICKLED_SUFFIXES, find_weights, read_head
 from evalharness.errors import CheckpointError
+from evalharness.folder_entries import is_folder
 from evalharness.suggestions import nearest_folder
 
 __all__ = ["RECENT_S", "checkpoints_in", "expand_models", "find_models", "is_numbered", "training_facts", "why_unfinished"]
@@ -120,7 +121,7 @@ def _before_wildcards(pattern: Path) -> Path:
 
 def _listing(folder: Path, most: int = 5) -> str:
     """Return " (it has a, b, c, …)" for the folders inside, "" without any."""
-    visible = (entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    visible = (entry.name for entry in os.scandir(folder) if is_folder(entry) and not entry.name.startswith("."))
     names = sorted(visible, key=lambda name: natural_key(Path(name)))
     return f" (it has {', '.join(names[:most])}{', …' if len(names) > most else ''})" if names else ""
 

@@ -6,6 +6,7 @@ codes mean.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -78,6 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who reads, `head` perhaps, has seen enough; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # which of many looks at a path meets it first is chance
+            return _crash()
+        _say_error(f"{error.filename}: {error.strerror}; give another path")
+        return REFUSED
     except Exception:
         return _crash()
     return code if isinstance(code, int) else DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -254,8 +255,14 @@ def _no_number(text: str) -> float:
     raise ValueError(text)
 
 
-def _absolute(text: str, base: Path) -> Path:
-    return base / Path(text).expanduser()
+def _absolute(text: str, base: Path, kind: Kind, label: str) -> Path:
+    try:
+        path = base / Path(text).expanduser()
+        path.lstat()
+    except (OSError, ValueError, RuntimeError) as error:  # a zero byte; `~name` of nobody; whether it exists is asked later
+        if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{kind.refuse(text, label)} ({getattr(error, 'strerror', None) or error})") from None
+    return path
 
 
 @dataclass(frozen=True)
@@ -266,7 +273,7 @@ class PathList(Kind):
     legal: str = "a comma-separated list of paths or glob patterns"
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
-        return tuple(str(_absolute(item, base)) for item in _items(self, raw, label))
+        return tuple(str(_absolute(item, base, self, label)) for item in _items(self, raw, label))
 
     def to_json(self, value: Any) -> Any:
         return list(value)
@@ -284,7 +291,7 @@ class Folder(Kind):
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> Path:
         if not isinstance(raw, str) or not raw.strip():
             raise self.refuse(raw, label)
-        return _absolute(raw, base)
+        return _absolute(raw, base, self, label)
 
     def to_json(self, value: Any) -> Any:
         return None if value is None else str(value)

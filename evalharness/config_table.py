@@ -211,7 +211,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "server",
         Choice(SERVERS),
-        "Kind of server that the openai backend asks; vllm and sglang take and give token ids, others texts (default: vllm)",
+        "Kind of server that the openai backend asks; vllm, sglang and max take and give token ids, others texts (default: vllm)",
         default="vllm",
         metavar="|".join(SERVERS),
         only_for=("openai",),

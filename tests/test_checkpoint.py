@@ -160,6 +160,7 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(tmp_path: Path, changes: di
         pytest.param("zzz", "does not exist; the nearest folder that exists is", id="no-sibling-like-it"),
         pytest.param("nowhere/at/all", "does not exist; the nearest folder that exists is", id="no-parent"),
         pytest.param("file", "is a file; give the folder", id="file"),
+        pytest.param("round", "does not exist; the nearest folder that exists is", id="link-to-itself"),
         pytest.param("empty", "is an empty folder", id="empty"),
     ],
 )
@@ -167,6 +168,7 @@ def test_a_path_that_is_no_checkpoint_folder_is_refused(tmp_path: Path, name: st
     write(tmp_path / "checkpoint-10", GOOD)
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "round").symlink_to("round")
     with pytest.raises(CheckpointError, match=message):
         inspect_checkpoint(tmp_path / name)
 

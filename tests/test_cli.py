@@ -58,6 +58,11 @@ def test_a_folder_that_is_no_run_ends_with_2_and_says_why(
     assert message in printed.err
 
 
+def test_a_path_that_is_too_long_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["timeline", "a" * 300]) == REFUSED
+    assert capsys.readouterr().err == f"evalharness: error: {'a' * 300}: File name too long; give another path\n"
+
+
 def test_a_wrong_command_line_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert [main([word]) for word in ("\x1b[31m", "--\x1b[31m")] == [REFUSED, REFUSED]
     assert main(["report", "\x1b]0;x\x07[red]"]) == REFUSED

@@ -33,6 +33,10 @@ class EngineOpening:
         self.is_at_work = False
         """Whether one is being opened just now."""
 
+    def check_cache(self) -> None:
+        """Raise `ConfigError` where the folder of the run's cache cannot be used, before anything runs."""
+        self._pool.cache  # noqa: B018
+
     def may_not_be_needed(self, spec: EngineSpec) -> bool:
         """Return whether all that an engine would be asked may be recorded: by earlier sessions, or by a worker that died."""
         session = self._session

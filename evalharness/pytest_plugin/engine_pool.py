@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from evalharness.config import RunConfig
@@ -14,6 +15,7 @@ from evalharness.pytest_plugin.engines import EngineSpec
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
+    from evalharness.response_cache import ResponseCache
 
 __all__ = ["EnginePool", "Opening"]
 
@@ -48,14 +50,18 @@ class EnginePool:
         self._run = run
         self._on_notice = on_notice
         self._waiting: tuple[EngineSpec, Engine] | None = None
-        self._cache = make_cache(run, on_notice)
+
+    @cached_property
+    def cache(self) -> ResponseCache | None:
+        """The run's answers to deterministic questions, opened on first use; `ConfigError` where its folder cannot be used."""
+        return make_cache(self._run, self._on_notice)
 
     def open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
         """Return an engine with the spec's checkpoint loaded; the errors of a backend's start pass through."""
         engine, opening = self._open(spec)
         # A server may change its weights unseen, and without a fingerprint nothing tells two scripts of answers apart.
-        if self._cache is not None and spec.fingerprint is not None and spec.backend != "openai":
-            engine.use_cache(self._cache, cache_identity(spec, self._run, engine))
+        if self.cache is not None and spec.fingerprint is not None and spec.backend != "openai":
+            engine.use_cache(self.cache, cache_identity(spec, self._run, engine))
         return engine, opening
 
     def _open(self, spec: EngineSpec) -> tuple[Engine, Opening]:

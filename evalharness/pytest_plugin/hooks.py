@@ -67,6 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
         refuse_misplaced_rootdir(config)
         try:
             state.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
+            if not runs_nothing(config):
+                state.opening.check_cache()
         except EvalHarnessError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -144,6 +146,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         session.config.pluginmanager.register(RunningTests(state), "evalharness-tests")
         state.opening.card_problem = card_problem(state.cards, state.worker)
         if state.worker == "main":
+            state.opening.check_cache()
             _start(session.config, state)
             state.note_evals(session.items)
         elif state.is_worker:

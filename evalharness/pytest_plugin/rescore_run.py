@@ -15,6 +15,7 @@ from evalharness.config import RunConfig
 from evalharness.config_option import Setting
 from evalharness.config_table import OPTIONS
 from evalharness.errors import RecordError
+from evalharness.exit_codes import BROKEN, REFUSED
 from evalharness.pytest_plugin.original_cases import likely_roots
 from evalharness.pytest_plugin.rescoring import RescoringSession
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
@@ -24,6 +25,12 @@ from evalharness.recorded import RecordedRun
 __all__ = ["rescore_run"]
 
 _MAX_RUN_ID_CHARS = 80
+_CODES = {
+    int(pytest.ExitCode.INTERNAL_ERROR): BROKEN,
+    int(pytest.ExitCode.USAGE_ERROR): REFUSED,
+    int(pytest.ExitCode.NO_TESTS_COLLECTED): REFUSED,
+}
+"""What a command ends with where pytest's own code would be none of those that it promises."""
 
 
 def rescore_run(
@@ -35,7 +42,7 @@ def rescore_run(
     run_id: str | None = None,
     spot: str | None = None,
 ) -> int:
-    """Run the tests of a recorded run again on its generations and return pytest's exit code; the new run has its own folder.
+    """Run the tests of a recorded run again on its generations and return the exit code; the new run has its own folder.
 
     `tests` is a module whose tests judge every stored generation instead. `data` stands for the folder that the run's cases
     came from, `report_dir` (default: the run's own) gets the folder `run_id`. Raises `RecordError` or `ConfigError`.
@@ -57,7 +64,8 @@ def rescore_run(
     # The module itself, not its name with -p. Either way pytest would warn that the package, which has no assertions of tests,
     # was imported before it could be rewritten: of the entry point of an installed package, too.
     where += ["-W", "ignore:Module already imported so cannot be rewritten; evalharness:pytest.PytestAssertRewriteWarning"]
-    return int(pytest.main(where, plugins=[evalharness.pytest_plugin, plugin]))
+    code = int(pytest.main(where, plugins=[evalharness.pytest_plugin, plugin]))
+    return _CODES.get(code, code)
 
 
 def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
@@ -96,8 +104,9 @@ def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
 
 
 def _tests_module(path: Path) -> Path:
-    if not path.is_file():
-        raise RecordError(f"--tests {path} is no file; give a module with tests, such as evals/test_degeneration.py")
+    if not path.is_file() or path.suffix != ".py":
+        what = "Python file" if path.is_file() else "file"
+        raise RecordError(f"--tests {path} is no {what}; give a module with tests, such as evals/test_degeneration.py")
     return path.absolute()
 
 

@@ -15,6 +15,7 @@ from random import Random
 from typing import Literal, TypeAlias
 
 from evalharness.errors import ConfigError
+from evalharness.folder_entries import is_folder
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a_schema import MISSIONS, Domain, Mission
 
@@ -132,7 +133,7 @@ def find_missions(data_dir: Path | str | None, names_in: Callable[[Path], Iterab
 
 
 def _folders(parent: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(parent) if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(entry.name for entry in os.scandir(parent) if is_folder(entry) and not entry.name.startswith("."))
 
 
 def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
@@ -160,7 +161,7 @@ def _photos(directory: Path) -> list[Path]:
     return [
         directory / entry.name
         for entry in os.scandir(directory)
-        if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir()
+        if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and not is_folder(entry)
     ]
 
 

@@ -627,6 +627,12 @@ class TestRefused:
 
     def test_tests_that_are_no_file(self, project: Project, live: Run) -> None:
         assert "--tests nothing.py is no file" in self.refused(project, "reports/live", "--tests", "nothing.py")
+        assert "--tests pytest.ini is no Python file" in self.refused(project, "reports/live", "--tests", "pytest.ini")
+
+    def test_tests_that_hold_none(self, project: Project, live: Run) -> None:
+        project.write(helper_empty="")
+        code, output = rescore(project, "reports/live", "--tests", "helper_empty.py")
+        assert (code, "collected 0 items" in output) == (2, True)
 
     def test_data_that_is_gone(self, project: Project, live: Run) -> None:
         facts = live.facts

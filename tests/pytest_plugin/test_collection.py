@@ -304,6 +304,7 @@ class TestWrongOptions:
             (["--backend", "fake", "--run-id", "../evil"], "--run-id"),
             (["--backend", "fake", "--data", "nowhere"], "is no folder; the nearest that exists is"),
             (["--backend", "hf", "--model", "nowhere"], "nowhere"),
+            (["--backend", "fake", "--cache-dir", "test_a.py"], "test_a.py/answers-2.sqlite cannot be used: "),
             (["--backend", "hf"], "no checkpoint to evaluate: give --model PATH"),
         ],
     )
