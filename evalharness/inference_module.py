@@ -182,7 +182,7 @@ def _options(max_new_tokens: int, temperature: float, top_p: float, logprobs: bo
 
 def _whole_schema(tool: Tool | Mapping[str, Any]) -> Tool | Mapping[str, Any]:
     """Return the tool with a JSON Schema where its parameters are written in short: {"query": "string"}."""
-    if isinstance(tool, Tool) or "function" in tool:
+    if not isinstance(tool, Mapping) or "function" in tool:
         return tool
     parameters = tool.get("parameters")
     if not isinstance(parameters, Mapping) or not parameters or not all(isinstance(kind, str) for kind in parameters.values()):

@@ -39,7 +39,7 @@ _LOOKS = (
 _NO_SECRET = re.compile(r"[a-z_-]{1,12}|[A-Z_-]{1,12}|[^A-Za-z]*|[0-9.eE+-]+")
 
 _remembered: dict[str, str] = {}
-_latest: list[tuple[int, Redactor]] = []
+_latest: list[tuple[int, Mapping[str, str], Redactor]] = []
 
 
 def remember_options(arguments: Iterable[str]) -> None:
@@ -50,10 +50,14 @@ def remember_options(arguments: Iterable[str]) -> None:
 
 
 def redactor() -> Redactor:
-    """Return what this process knows to be secret now; made anew when the environment grew, as by a conftest.py that reads a .env file."""
-    if not _latest or _latest[0][0] != len(os.environ):
-        _latest[:] = [(len(os.environ), Redactor(os.environ))]
-    return _latest[0][1]
+    """Return what this process knows to be secret now; made anew when the environment grew or a secret in it changed.
+
+    A conftest.py that reads a .env file does either.
+    """
+    if not _latest or _latest[0][0] != len(os.environ) or any(os.environ.get(name) != value for name, value in _latest[0][1].items()):
+        watched = {name: value for name, value in os.environ.items() if _SECRET_NAME.search(name) or "@" in value}
+        _latest[:] = [(len(os.environ), watched, Redactor(os.environ))]
+    return _latest[0][2]
 
 
 class Redactor:

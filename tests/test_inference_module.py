@@ -152,6 +152,11 @@ def test_a_schema_without_properties_is_no_parameter_called_type() -> None:
     assert [(found.name, found.arguments) for found in calls] == [("search", {})]
 
 
+def test_what_is_no_tool_is_refused() -> None:
+    with pytest.raises(ContractTypeError, match=r"tools\[0\] must be a Tool or a mapping, got 5"):
+        module().batch_generate_with_tools("a", [5])  # type: ignore[list-item]
+
+
 def test_28_calls_that_were_cut_or_break_the_schema_are_not_returned() -> None:
     cut = module(lambda prompt: FakeAnswer(CALL, ends=False))
     assert cut.batch_generate_with_tools("a", [SEARCH])[1] == [[]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.cli import main
-from evalharness.redaction import Redactor, remember_options
+from evalharness.redaction import Redactor, redactor, remember_options
 from tests.pytest_plugin.project import HEADER, MODES, Project, environment
 
 ENV = {
@@ -113,6 +113,12 @@ def test_a_leak_is_found_in_every_form(tmp_path: Path) -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return planted(Project(tmp_path / "project"))
+
+
+def test_a_secret_that_changes_is_known_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("first-key-0123", "other-key-4567"):
+        monkeypatch.setenv("EVALHARNESS_API_KEY", key)
+        assert redactor().text(f"who is {key}?") == "who is [EVALHARNESS_API_KEY hidden]?"
 
 
 @pytest.mark.parametrize("mode", MODES)
