@@ -28,7 +28,7 @@ from evalharness.suggestions import did_you_mean, nearest_folder
 if TYPE_CHECKING:
     from evalharness.engine_options import Variant
 
-__all__ = ["TOKENIZER_FILES", "CheckpointInfo", "check_folder", "inspect_checkpoint", "name_checkpoints", "natural_key"]
+__all__ = ["TOKENIZER_FILES", "CheckpointInfo", "check_folder", "inspect_checkpoint", "name_checkpoints", "natural_key", "read_json"]
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -115,13 +115,13 @@ def _check_same_tokenizer(folder: Path, base: Path) -> None:
 
 
 def _tokens_and_template(folder: Path) -> dict[str, Any]:
-    tokenizer = _read_json(folder / "tokenizer.json") or {}
+    tokenizer = read_json(folder / "tokenizer.json") or {}
     template = folder / "chat_template.jinja"
     return {
         "tokenizer": (tokenizer.get("model"), tokenizer.get("added_tokens")) if tokenizer else None,
         "chat template": template.read_text(encoding="utf-8")
         if template.is_file()
-        else (_read_json(folder / "tokenizer_config.json") or {}).get("chat_template"),
+        else (read_json(folder / "tokenizer_config.json") or {}).get("chat_template"),
     }
 
 
@@ -173,7 +173,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     if config is None:
         inside = [entry.name for entry in folder.iterdir() if (entry / "config.json").is_file()]
         hint = f"; did you mean a folder inside it, such as {min(inside, key=lambda n: natural_key(Path(n)))}?" if inside else ""
@@ -183,7 +183,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object of a file, None where there is no such file."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -198,7 +198,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 def _check_remote_code(folder: Path, trusted: bool) -> None:
     for name in REMOTE_CODE_FILES:
-        code = (_read_json(folder / name) or {}).get("auto_map")
+        code = (read_json(folder / name) or {}).get("auto_map")
         if code and not trusted:
             classes = ", ".join(code) if isinstance(code, dict) else str(code)
             raise CheckpointError(
@@ -208,7 +208,7 @@ def _check_remote_code(folder: Path, trusted: bool) -> None:
 
 
 def _check_tokenizer(folder: Path) -> None:
-    has_own = "auto_map" in (_read_json(folder / "tokenizer_config.json") or {})
+    has_own = "auto_map" in (read_json(folder / "tokenizer_config.json") or {})
     if not has_own and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise CheckpointError(
             f"{folder} has no tokenizer files (looked for {', '.join(TOKENIZER_FILES)}); copy those of its base checkpoint into it"
@@ -216,9 +216,9 @@ def _check_tokenizer(folder: Path) -> None:
 
 
 def _has_chat_template(folder: Path) -> bool:
-    tokenizer = _read_json(folder / "tokenizer_config.json") or {}
+    tokenizer = read_json(folder / "tokenizer_config.json") or {}
     if "auto_map" in tokenizer or (folder / "tekken.json").is_file():
         return True  # made by the tokenizer's own code, or by Mistral's
     if any((folder / name).is_file() and (folder / name).stat().st_size for name in ("chat_template.jinja", "chat_template.json")):
         return True
-    return any((_read_json(folder / name) or {}).get("chat_template") for name in ("tokenizer_config.json", "processor_config.json"))
+    return any((read_json(folder / name) or {}).get("chat_template") for name in ("tokenizer_config.json", "processor_config.json"))

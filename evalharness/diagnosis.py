@@ -9,7 +9,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -24,7 +23,7 @@ from evalharness.config import RunConfig, resolve
 from evalharness.devices import MASK, installed_cards, visible_cards
 from evalharness.errors import EvalHarnessError
 from evalharness.probing import Probed, probe_backend, weights_folder
-from evalharness.run_file import environment_facts
+from evalharness.run_file import environment_facts, installed_versions
 
 __all__ = ["Check", "diagnose"]
 
@@ -76,13 +75,8 @@ def diagnose(checkpoints: Sequence[str], root: Path, *, backends: Sequence[str] 
 def _machine(root: Path) -> Iterator[Check]:
     facts = environment_facts(root)
     yield Check("machine", "python", "ok", f"{platform.python_version()} on {platform.platform()}, {facts['hardware']['num_cpus']} CPUs")
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    yield Check("machine", "packages", "ok", ", ".join(f"{name} {version}" for name, version in found.items()))
+    versions = installed_versions(_PACKAGES)
+    yield Check("machine", "packages", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
     cards = facts["hardware"]["gpus"]
     if not cards:
         yield Check("machine", "cards", "ok", "no NVIDIA GPU is seen: runs are on the CPU")

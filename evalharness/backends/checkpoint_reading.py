@@ -6,12 +6,12 @@ transformers is imported only when a tokenizer is loaded: vLLM's settings need n
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from evalharness.checkpoint import read_json
 from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
 from evalharness.checkpoint_quantization import package_hint
 from evalharness.engine_options import ModelLoadConfig, Variant, VlmPreprocessOptions
@@ -42,7 +42,7 @@ def declared_variant(model_path: str) -> Variant:
     """Return "vlm" where the checkpoint's config.json names a vision model, else "text"; `CheckpointError` if it cannot be read."""
     if gguf_file_of(model_path) is not None:
         return "text"
-    values = _read_json(model_path, "config.json")
+    values = read_json(Path(model_path) / "config.json")
     if values is None:
         raise CheckpointError(f"{model_path} has no config.json; give the path of a checkpoint directory")
     is_vision = "vl" in str(values.get("model_type", "")).lower() or values.get("vision_config") is not None
@@ -51,7 +51,7 @@ def declared_variant(model_path: str) -> Variant:
 
 def declared_vocab_size(model_path: str, tokenizer: Any) -> int:
     """Return how many token ids the checkpoint's model takes: what its config.json says, at least those of the tokenizer."""
-    values = _read_json(model_path, "config.json") or {}
+    values = read_json(Path(model_path) / "config.json") or {}
     text = values.get("text_config")
     declared = (text if isinstance(text, Mapping) else values).get("vocab_size")
     return max(len(tokenizer), declared if isinstance(declared, int) else 0)
@@ -221,10 +221,10 @@ def end_of_sequence_ids(model_path: str, tokenizer: Any) -> tuple[int, ...]:
         declared_ids = (*read_gguf(gguf_file).end_ids, tokenizer.eos_token_id)
         return tuple(dict.fromkeys(token_id for token_id in declared_ids if token_id is not None))
     origin = "generation_config.json"
-    values = _read_json(model_path, origin)
+    values = read_json(Path(model_path) / origin)
     if values is None:
         origin = "config.json"
-        values = _read_json(model_path, origin) or {}
+        values = read_json(Path(model_path) / origin) or {}
         if values.get("eos_token_id") is None and isinstance(values.get("text_config"), Mapping):
             values = values["text_config"]
     declared = values.get("eos_token_id")
@@ -237,17 +237,3 @@ def end_of_sequence_ids(model_path: str, tokenizer: Any) -> tuple[int, ...]:
 
 def _first_set(*values: int | None) -> int:
     return next(value for value in values if value is not None)
-
-
-def _read_json(model_path: str, name: str) -> Mapping[str, Any] | None:
-    """Return the JSON object in a checkpoint's file, None where there is no such file."""
-    path = Path(model_path) / name
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(values).__name__}")
-    return values

@@ -9,14 +9,13 @@ import numpy as np
 
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
 from evalharness.backends.max_seeds import max_seed
+from evalharness.backends.plan_limits import check_limits
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError, UnsupportedOption
 from evalharness.generation_plugins import GenerationPlugin, RowWatchers
 from evalharness.stop_policy import StopStringWatcher
 
 __all__ = ["EXTRA_OPTIONS", "MaxRow", "sampling_params"]
-
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0  # the range of vLLM and of servers; MAX itself refuses more
 
 EXTRA_OPTIONS: Mapping[str, Any] = {
     "top_k": -1,
@@ -35,7 +34,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int) -> Any:
     """
     from max.pipelines.context import SamplingParams
 
-    _check(plan)
+    check_limits(plan, "MAX")
     extra = dict(EXTRA_OPTIONS)
     for name, value in plan.extra:
         if name not in EXTRA_OPTIONS:
@@ -56,20 +55,6 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int) -> Any:
         )
     except (TypeError, ValueError) as error:
         raise UnsupportedOption(f"MAX refuses these generation options: {error}") from error
-
-
-def _check(plan: SamplingPlan) -> None:
-    if 0 < plan.temperature < MIN_TEMPERATURE or plan.temperature > MAX_TEMPERATURE:
-        raise UnsupportedOption(
-            f"options.temperature={plan.temperature} cannot be honoured by MAX, "
-            f"which takes 0 (greedy) or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}"
-        )
-    if plan.no_repeat_ngram_size:
-        raise UnsupportedOption(
-            f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by MAX; set it to 0 or use --backend hf"
-        )
-    if not plan.use_cache:
-        raise UnsupportedOption("options.use_cache=False cannot be honoured by MAX; leave it True or use --backend hf")
 
 
 def _stop_ids(plan: SamplingPlan, vocab_size: int) -> set[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
+from evalharness.backends.plan_limits import check_limits
 from evalharness.backends.vllm_structured import structured_params
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import UnsupportedOption
@@ -14,7 +15,6 @@ from evalharness.generation_plugins import RowWatchers
 
 __all__ = ["EXTRA_OPTIONS", "WatchedTokens", "completion_of", "sampling_params", "validation_errors"]
 
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0  # vLLM raises what is lower without an error, and refuses what is higher
 MAX_LOGIT_BIAS = 100.0
 
 
@@ -67,7 +67,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    _check(plan)
+    check_limits(plan, "vLLM")
     values: dict[str, Any] = {
         "n": 1,
         "temperature": plan.temperature,
@@ -119,20 +119,6 @@ def validation_errors() -> tuple[type[Exception], ...]:
     from vllm.exceptions import VLLMValidationError
 
     return ValueError, VLLMValidationError
-
-
-def _check(plan: SamplingPlan) -> None:
-    if 0 < plan.temperature < MIN_TEMPERATURE or plan.temperature > MAX_TEMPERATURE:
-        raise UnsupportedOption(
-            f"options.temperature={plan.temperature} cannot be honoured by vLLM, "
-            f"which takes 0 (greedy) or {MIN_TEMPERATURE} to {MAX_TEMPERATURE}"
-        )
-    if plan.no_repeat_ngram_size:
-        raise UnsupportedOption(
-            f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by vLLM; set it to 0 or use --backend hf"
-        )
-    if not plan.use_cache:
-        raise UnsupportedOption("options.use_cache=False cannot be honoured by vLLM; leave it True or use --backend hf")
 
 
 class WatchedTokens:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from evalharness.comparison.changes import Comparison, MetricChange
 from evalharness.report.compare_wording import changed_scores
-from evalharness.report.safe_text import csv_cell
+from evalharness.report.csv_lines import write_csv
 
 __all__ = ["CASE_COLUMNS", "COLUMNS", "write_compare_cases_csv", "write_compare_csv"]
 
@@ -27,19 +26,12 @@ CASE_COLUMNS = [
 
 def write_compare_csv(comparisons: Sequence[Comparison], file: TextIO) -> None:
     """Write one line per comparison, test, slice and metric."""
-    _write(file, COLUMNS, (line for comparison in comparisons for line in _lines(comparison)))
+    write_csv(file, COLUMNS, (line for comparison in comparisons for line in _lines(comparison)))
 
 
 def write_compare_cases_csv(comparisons: Sequence[Comparison], file: TextIO) -> None:
     """Write one line per comparison and changed case; texts as far as `CaseLine` keeps them."""
-    _write(file, CASE_COLUMNS, (line for comparison in comparisons for line in _case_lines(comparison)))
-
-
-def _write(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    write = csv.writer(file, lineterminator="\n").writerow
-    write(header)
-    for line in lines:
-        write([csv_cell(cell) for cell in line])
+    write_csv(file, CASE_COLUMNS, (line for comparison in comparisons for line in _case_lines(comparison)))
 
 
 def _lines(comparison: Comparison) -> Iterator[list[Any]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from evalharness.comparison.timeline import Timeline
-from evalharness.report.safe_text import csv_cell
+from evalharness.report.csv_lines import write_csv
 
 __all__ = ["COLUMNS", "FLIP_COLUMNS", "write_flips_csv", "write_timeline_csv"]
 
@@ -27,19 +26,12 @@ _THROUGHPUT = ("generation_s", "num_generations", "num_prompt_tokens", "num_comp
 
 def write_timeline_csv(timelines: Sequence[Timeline], file: TextIO) -> None:
     """Write one line per track, checkpoint, test, slice and metric."""
-    _write(file, COLUMNS, (line for timeline in timelines for line in (*_values(timeline), *_throughput(timeline))))
+    write_csv(file, COLUMNS, (line for timeline in timelines for line in (*_values(timeline), *_throughput(timeline))))
 
 
 def write_flips_csv(timelines: Sequence[Timeline], file: TextIO) -> None:
     """Write one line per change of a case's score from one checkpoint to the next that judged it."""
-    _write(file, FLIP_COLUMNS, (line for timeline in timelines for line in _flips(timeline)))
-
-
-def _write(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    write = csv.writer(file, lineterminator="\n").writerow
-    write(header)
-    for line in lines:
-        write([csv_cell(cell) for cell in line])
+    write_csv(file, FLIP_COLUMNS, (line for timeline in timelines for line in _flips(timeline)))
 
 
 def _point_cells(timeline: Timeline, place: int) -> list[Any]:
