@@ -12,7 +12,7 @@ from evalharness.errors import ComparisonError
 from evalharness.gates import DIRECTIONS
 from evalharness.report.reading import read_run, read_samples
 
-__all__ = ["engine_entry", "read_side", "read_sides", "side_of_rows"]
+__all__ = ["engine_entry", "entries_of", "read_side", "read_sides", "side_of_rows"]
 
 Json: TypeAlias = "Mapping[str, Any]"
 
@@ -67,7 +67,7 @@ def _split(text: str) -> tuple[Path, str]:
 
 def _engines(run: Json, path: Path) -> list[str]:
     """Return the run's engines: those that run.json names, or, without it, those of the rows."""
-    named = [str(entry.get("id")) for entry in _list(run, "engines")]
+    named = [str(entry.get("id")) for entry in entries_of(run, "engines")]
     found = named or list(dict.fromkeys(str(row.get("engine")) for row in read_samples(path)))
     if not found:
         raise ComparisonError(f"{path} holds no rows to compare; a killed run gets them with: evalharness report {path}")
@@ -98,7 +98,7 @@ def side_of_rows(run: Json, engine: str, rows: Iterable[Json]) -> Side:
 
 def engine_entry(run: Json, engine: str) -> Json:
     """Return what run.json says of an engine; empty where it says nothing."""
-    return next((entry for entry in _list(run, "engines") if entry.get("id") == engine), {})
+    return next((entry for entry in entries_of(run, "engines") if entry.get("id") == engine), {})
 
 
 def _side(run: Json, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Side:
@@ -116,7 +116,7 @@ def _side(run: Json, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Side:
         sheets=sheets,
         aggregates={
             (str(value.get("eval")), str(value.get("test", "")), str(value.get("metric"))): float(value["value"])
-            for value in _list(run, "aggregates")
+            for value in entries_of(run, "aggregates")
             if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
         },
         directions=_directions(run, sheets),
@@ -127,10 +127,10 @@ def _directions(run: Json, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, 
     """Return which metrics are not better when higher: what the evals say, else those that a gate holds down."""
     found = {
         (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))): "lower"
-        for gate in _list(run, "gates")
+        for gate in entries_of(run, "gates")
         if str(gate.get("expression")).replace(str(gate.get("metric")), "", 1).strip()[:1] == "<"
     }
-    said = {str(entry.get("name")): _mapping(entry.get("directions")) for entry in _list(run, "evals")}
+    said = {str(entry.get("name")): _mapping(entry.get("directions")) for entry in entries_of(run, "evals")}
     for name, test in tests:
         found |= {(name, test, metric): str(way) for metric, way in said.get(name, {}).items() if way in DIRECTIONS}
     return found
@@ -159,7 +159,7 @@ def _option(run: Json, name: str) -> Any:
     return _mapping(_mapping(run.get("config")).get(name)).get("value")
 
 
-def _list(run: Json, name: str) -> list[Json]:
+def entries_of(run: Json, name: str) -> list[Json]:
     entries = run.get(name)
     return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
 

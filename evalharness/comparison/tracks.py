@@ -16,7 +16,7 @@ from typing import Any
 from evalharness.checkpoint import natural_key
 from evalharness.comparison.asked import differences
 from evalharness.comparison.sheets import Side
-from evalharness.comparison.sides import engine_entry, read_sides
+from evalharness.comparison.sides import engine_entry, entries_of, read_sides
 from evalharness.errors import ComparisonError, RecordError
 
 __all__ = ["Point", "Track", "read_tracks", "run_folders"]
@@ -107,7 +107,7 @@ def _measured(run: Mapping[str, Any], side: Side) -> tuple[str, _Shape, Point, s
     assert training is not None
     named = _NUMBERED.fullmatch(side.checkpoint)
     step = _number(training.get("step"))
-    throughput = next((one for one in run.get("throughput") or () if isinstance(one, Mapping) and one.get("engine") == side.engine), {})
+    throughput = next((one for one in entries_of(run, "throughput") if one.get("engine") == side.engine), {})
     point = Point(
         name=side.checkpoint,
         step=float(named[1]) if step is None and named else step,
@@ -116,11 +116,7 @@ def _measured(run: Mapping[str, Any], side: Side) -> tuple[str, _Shape, Point, s
         run_ids=[side.run_id],
         started_at=str(run.get("started_at") or run.get("finished_at") or ""),
         throughput=throughput,
-        gates=frozenset(
-            (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric")))
-            for gate in run.get("gates") or ()
-            if isinstance(gate, Mapping)
-        ),
+        gates=frozenset((str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))) for gate in entries_of(run, "gates")),
     )
     shape = str(Path(path).parent), str(entry.get("backend") or side.engine.partition(":")[0]), str(entry.get("dtype") or "")
     return path, shape, point, side.fingerprint or ""

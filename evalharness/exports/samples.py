@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.exports.libraries import load
-from evalharness.report.collecting import generations_of, mapping
+from evalharness.report.collecting import generations_of, mapping, text_of
 from evalharness.report.reading import read_run, read_samples
 from evalharness.report.safe_text import printable
 
@@ -54,11 +54,12 @@ def columns_of(run_dir: Path) -> dict[str, str]:
 def flat_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of the table, one at a time; columns that a row has not are left out."""
     engines = read_run(run_dir).get("engines")
-    training = {entry.get("id"): mapping(entry.get("training")) for entry in engines or () if isinstance(entry, Mapping)}
+    known = [entry for entry in engines if isinstance(entry, Mapping)] if isinstance(engines, list) else []
+    training = {text_of(entry.get("id")): mapping(entry.get("training")) for entry in known}
     for row in read_samples(run_dir):
         generations = generations_of(row)
         first = generations[0] if generations else {}
-        trained = training.get(row.get("engine"), {})
+        trained = training.get(text_of(row.get("engine")), {})
         flat: dict[str, Any] = {name: row.get(name) for name in _ROW}
         flat |= {name: first.get(name) for name in (*_GENERATION_TEXTS, *_GENERATION_COUNTS)}
         flat |= {"duration_s": row.get("duration_s"), "step": trained.get("step"), "epoch": trained.get("epoch")}

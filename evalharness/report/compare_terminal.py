@@ -20,7 +20,7 @@ from evalharness.report.compare_wording import (
     signed,
 )
 from evalharness.report.safe_text import display_width, terminal_text
-from evalharness.report.wording import number_text
+from evalharness.report.wording import number_text, plural
 
 __all__ = ["comparison_lines"]
 
@@ -47,7 +47,7 @@ def _lines(comparison: Comparison, columns: int) -> Iterator[str]:
     for remark in notes[:NUM_REMARKS]:
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(notes) > NUM_REMARKS:
-        yield f"! {len(notes) - NUM_REMARKS} more remarks in compare.md"
+        yield f"! {plural(len(notes) - NUM_REMARKS, 'more remark')} in compare.md"
     for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
         yield ""
         yield from wrapped(terminal_text(sentence, 400), columns)

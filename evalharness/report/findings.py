@@ -91,7 +91,9 @@ def _data(tables: RunTables) -> Iterator[str]:
     """Yield what the loaders of the cases warned of."""
     for entry in records(tables.run, "evals"):
         notices = entry.get("notices")
-        yield from (one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400) for notice in notices or ())
+        yield from (
+            one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400) for notice in (notices if isinstance(notices, list) else ())
+        )
 
 
 def _groups(tables: RunTables) -> Iterator[tuple[str, dict[Any, int]]]:

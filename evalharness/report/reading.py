@@ -88,7 +88,8 @@ def _parse(line: bytes, number: int, path: Path, notes: list[str] | None) -> dic
         if not line.endswith(b"\n"):
             _note(notes, f"line {number} of samples.jsonl, the last, is torn and left out: the writer was interrupted")
             return None
-        raise RecordError(f"{path}, line {number}, is not JSON ({error}); rebuild the file from journal/ or remove the line") from error
+        remedy = "remove the line, or move the file away: then evalharness report makes it again from journal/"
+        raise RecordError(f"{path}, line {number}, is not JSON ({error}); {remedy}") from error
     if not isinstance(row, dict):
         raise RecordError(f"{path}, line {number}, must be a JSON object, got {type(row).__name__}; remove the line")
     return row

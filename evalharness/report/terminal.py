@@ -11,7 +11,7 @@ from evalharness.report.columns import fit, fit_apart, pad, wrapped
 from evalharness.report.findings import findings, verdict
 from evalharness.report.safe_text import display_width, one_line, terminal_text
 from evalharness.report.tables import RunTables, records
-from evalharness.report.wording import number_text
+from evalharness.report.wording import number_text, plural
 
 __all__ = ["DEFAULT_COLUMNS", "terminal_lines", "terminal_width"]
 
@@ -58,7 +58,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     for remark in remarks[:NUM_REMARKS]:
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(remarks) > NUM_REMARKS:
-        yield f"! {len(remarks) - NUM_REMARKS} more remarks in report.md"
+        yield f"! {plural(len(remarks) - NUM_REMARKS, 'more remark')} in report.md"
     word, sentence = verdict(tables)
     yield from wrapped(f"{word}: {terminal_text(sentence, 400)}", columns)
 
@@ -73,7 +73,7 @@ def _gates(tables: RunTables) -> Iterator[str]:
             reason = one_line(text_of(gate.get("reason")), 400) or _what_it_is(gate)
             yield terminal_text(f"{mark}: {text_of(gate.get('expression'))} ({where}): {reason}", 600)
         if len(chosen) > most:
-            yield f"{len(chosen) - most} more gates {mark.partition(' ')[2]}"
+            yield f"{plural(len(chosen) - most, 'more gate')} {mark.partition(' ')[2]}"
 
 
 def _gate_mark(gate: dict[str, Any]) -> str:

@@ -74,6 +74,12 @@ class TestTable:
         assert (third["score.other"], third.get("tag.mission")) == (1.0, None)
         assert (fourth["outcome"], fourth["text"], fourth["num_generations"]) == ("invalid", None, 0)
 
+    @pytest.mark.parametrize("engines", [5, "x", [5], [{"id": ["x"]}]], ids=str)
+    def test_engines_that_are_none_give_no_step(self, tmp_path: Path, engines: Any) -> None:
+        write_run(tmp_path, [row("a", engine=LATER)], engines=engines)
+        [only] = flat_rows(tmp_path)
+        assert only.get("step") is None
+
     def test_jsonl_has_every_column_in_every_line(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["export", str(run), "--format", "jsonl"]) == 0
         path = run / "samples_flat.jsonl"

@@ -72,6 +72,10 @@ def test_gates_come_failed_ones_first_and_many_passed_ones_are_counted(tmp_path:
     ]
 
 
+def test_one_more_is_one(tmp_path: Path) -> None:
+    assert "1 more gate passed" in lines_of(tmp_path, rows(12), gates=[gate()] * (NUM_PASSED_GATES + 1))
+
+
 def test_scores_that_gates_ask_for_come_first_and_many_are_counted(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, rows(12, scores={f"s{number}": 0.5 for number in range(9)}), gates=[gate(metric="s8")])
     assert lines[2] == "  s8 0.500, s0 0.500, s1 0.500, s2 0.500, s3 0.500, s4 0.500, 3 more in report.md"
