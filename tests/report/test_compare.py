@@ -19,7 +19,7 @@ from evalharness.report.compare_markdown import comparison_blocks
 from evalharness.report.compare_terminal import comparison_lines
 from evalharness.report.compare_wording import changed_scores, conclusion, differing_texts, interval_text, p_text, signed
 from evalharness.report.safe_text import display_width
-from tests.comparison.runs import ENGINE, cases, pair
+from tests.comparison.runs import ENGINE, cases, pair, run_dir
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import invalid, row
 
@@ -49,6 +49,19 @@ def hostile(tmp_path: Path) -> Comparison:
             scores = {text: 0.0} if number else {text: 1.0}
             candidate.append({**one, "scores": scores, "outcome": "miss", "problem": text, "details": {"categories": {text: 0}}})
     return compared(tmp_path, [{**one, "details": {"categories": {"a": 1}}} for one in base], candidate)
+
+
+@pytest.fixture
+def aggregated(tmp_path: Path) -> Comparison:
+    """One case, and an aggregate that falls; the candidate has another one that the base has not."""
+
+    def run(**values: float) -> dict[str, Any]:
+        place = {"eval": "stage_a", "test": "test_summary", "engine": "hf:tiny"}
+        return {"aggregates": [{**place, "metric": metric, "value": value} for metric, value in values.items()]}
+
+    base = run_dir(tmp_path / "one", cases([1.0]), **run(micro=0.5))
+    candidate = run_dir(tmp_path / "two", cases([1.0]), {**ENGINE, "fingerprint": "f2"}, **run(micro=0.25, new=0.75))
+    return compare(read_side(str(base)), read_side(str(candidate)))
 
 
 def markdown(comparison: Comparison) -> str:
@@ -127,16 +140,8 @@ class TestMarkdown:
         shown = markdown(compared(tmp_path, cases([1.0] * 10), candidate))
         assert "- fewer than half of the cases of stage_a::test_summary could be paired" in shown
 
-    def test_aggregates_are_shown_without_a_verdict(self, tmp_path: Path) -> None:
-        def run(value: float) -> dict[str, Any]:
-            entry = {"eval": "stage_a", "test": "test_summary", "engine": "hf:tiny", "metric": "micro", "value": value}
-            return {"aggregates": [entry]}
-
-        from tests.comparison.runs import run_dir
-
-        base = run_dir(tmp_path / "one", cases([1.0]), **run(0.5))
-        candidate = run_dir(tmp_path / "two", cases([1.0]), {**ENGINE, "fingerprint": "f2"}, **run(0.25))
-        shown = markdown(compare(read_side(str(base)), read_side(str(candidate))))
+    def test_aggregates_are_shown_without_a_verdict(self, aggregated: Comparison) -> None:
+        shown = markdown(aggregated)
         assert "they are no means of cases, so nothing is tested" in shown
         assert "micro" in shown
         assert "-0.250" in shown
@@ -164,6 +169,12 @@ class TestCsv:
         (f1,) = [line for line in lines if line["kind"] == "metric" and line["metric"] == "f1"]
         assert (f1["verdict"], f1["num_down"]) == ("regressed", "20")
         assert float(f1["difference"]) == pytest.approx(-20 / 59)
+
+    def test_aggregates_have_lines_of_their_own(self, aggregated: Comparison) -> None:
+        found = [line for line in self.lines(write_compare_csv, aggregated) if line["kind"] == "aggregate"]
+        numbers = [(line["metric"], line["verdict"], line["base_value"], line["candidate_value"], line["difference"]) for line in found]
+        assert numbers == [("micro", "", "0.5", "0.25", "-0.25"), ("new", "", "", "0.75", "")]
+        assert {line["low"] + line["direction"] + line["num_down"] for line in found} == {""}
 
     def test_every_changed_case_has_a_line_with_both_texts(self, fallen: Comparison) -> None:
         lines = self.lines(write_compare_cases_csv, fallen)
