@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from evalharness.backends.vllm import VllmBackend
     from tests.backends.vllm_models import Reference
 
-# Property tests are judged by their results alone: a busy machine must fail none. In CI, hypothesis' own profile fixes the examples too.
-settings.register_profile("unhurried", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+# Property tests are judged by their results alone, and no test fails by chance: no deadline on a busy machine, and the same examples in
+# each run. Others are looked for with --hypothesis-profile=explore, which is for whoever changes what a property is about.
+_UNHURRIED = settings(settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", _UNHURRIED, derandomize=False, max_examples=1000)
+settings.register_profile("repeatable", _UNHURRIED, derandomize=True, database=None)
+settings.load_profile("repeatable")
 
 _WARNINGS = (
     "error",

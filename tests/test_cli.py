@@ -120,5 +120,5 @@ print(*[name for name in {(*HEAVY, "rich", "pytest", "jinja2")!r} if name in sys
 
 
 def test_the_module_runs_as_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "evalharness", "--version"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-m", "evalharness", "--version"], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, f"evalharness {version('evalharness')}\n")

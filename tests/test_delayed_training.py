@@ -22,7 +22,7 @@ class Trainer:
     def step(self, loss: Any) -> float:
         self.threads.append(threading.get_ident())
         self.begun.release()
-        assert self.go_on.acquire(timeout=120)
+        assert self.go_on.acquire(timeout=300)
         if isinstance(loss, Exception):
             raise loss
         self.weights += 1
@@ -52,8 +52,8 @@ def test_13_a_checkpoint_with_unfinished_work_waits_not_once() -> None:
         training.train_step(1.0)
         trainer.go_on.release()
         training.train_step(2.0)
-        assert trainer.begun.acquire(timeout=120)
-        assert trainer.begun.acquire(timeout=120)  # the second runs, and nobody lets it end
+        assert trainer.begun.acquire(timeout=300)
+        assert trainer.begun.acquire(timeout=300)  # the second runs, and nobody lets it end
         assert training.checkpoint(lambda step, weights: saved.append((step, weights)) or "path") == "path"
         assert (saved, training.snapshot, training.num_steps) == ([(1, 1)], 1, 1)
         trainer.go_on.release()
@@ -71,11 +71,11 @@ def test_what_a_step_raised_comes_out_where_it_is_looked_at_next(look: str) -> N
     trainer = Trainer()
     training = trainer.training()
     training.train_step(ZeroDivisionError("loss is not finite"))
-    assert trainer.begun.acquire(timeout=120)
+    assert trainer.begun.acquire(timeout=300)
     trainer.go_on.release()
     running = training._running
     assert running is not None
-    assert isinstance(running.exception(timeout=120), ZeroDivisionError)
+    assert isinstance(running.exception(timeout=300), ZeroDivisionError)
     arguments: dict[str, tuple[Any, ...]] = {"train_step": (1.0,), "checkpoint": (lambda *_: None,)}
     with pytest.raises(ZeroDivisionError, match="loss is not finite"):
         getattr(training, look)(*arguments.get(look, ()))

@@ -44,7 +44,7 @@ def run(project: Path, script: str, *arguments: str, **variables: str) -> tuple[
     env = {name: value for name, value in os.environ.items() if name not in unwanted(os.environ)}
     env |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}", "MODEL": "echo", "BACKEND": "fake", **variables}
     command = ["bash", str(path), *arguments]
-    done = subprocess.run(command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=False)
+    done = subprocess.run(command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
     return done.returncode, done.stdout.decode("utf-8", "replace")
 
 

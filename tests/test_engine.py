@@ -532,7 +532,7 @@ def test_calls_from_several_threads_wait_for_each_other() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=300)
     assert most == 1
     assert {i: [result.text for result in found[i]] for i in found} == {i: [f"{i} {j}" for j in range(5)] for i in range(4)}
 

@@ -83,7 +83,7 @@ def planted(project: Project) -> Project:
     project.write(conftest=CONFTEST, test_a=EVAL, test_b=ORDINARY)
     (project.root / "pytest.ini").write_text("[pytest]\naddopts = --x-secret=ini-secret-3\n")
     for command in (["init", "-q"], ["remote", "add", "origin", "https://me:remote-pass-4@host/x.git"]):
-        subprocess.run(["git", *command], cwd=project.root, check=True, capture_output=True, timeout=60)
+        subprocess.run(["git", *command], cwd=project.root, check=True, capture_output=True, timeout=300)
     return project
 
 
@@ -126,7 +126,7 @@ def test_no_secret_is_written_anywhere(project: Project, mode: str) -> None:
     command = project.command("--x-token", "cli-secret-2", "--run-id", "a", f"--junitxml={project.root}/reports/junit.xml", mode=mode)
     env = environment(**ENV, GITHUB_STEP_SUMMARY=str(project.root / "reports/summary.md"))
     (project.root / "reports").mkdir()
-    done = subprocess.run(command, cwd=project.root, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=project.root, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert (project.root / "reports/a/samples.jsonl").is_file(), done.stdout + done.stderr
     assert "hidden]" in (project.root / "reports/a/samples.jsonl").read_text()
     junit = (project.root / "reports/junit.xml").read_text()

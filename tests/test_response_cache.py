@@ -126,7 +126,7 @@ sys.exit("; ".join(problems) or None)
 
 def test_two_processes_may_share_a_folder(tmp_path):
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path), name], stderr=subprocess.PIPE) for name in ("a", "b")]
-    assert [(writer.communicate(timeout=120)[1], writer.returncode) for writer in writers] == [(b"", 0), (b"", 0)]
+    assert [(writer.communicate(timeout=300)[1], writer.returncode) for writer in writers] == [(b"", 0), (b"", 0)]
     cache = ResponseCache(tmp_path)
     assert all(cache.get(f"{number}", 0).token_ids == (number,) for number in range(300))
     assert cache.get("a", 0)

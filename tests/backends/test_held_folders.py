@@ -39,13 +39,13 @@ if sys.argv[1] == "forks":
 os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [sys.executable, "-c", code]
-    killed = subprocess.run([*command, "dies"], capture_output=True, text=True, check=False, timeout=60)
+    killed = subprocess.run([*command, "dies"], capture_output=True, text=True, check=False, timeout=300)
     with subprocess.Popen([*command, "forks"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         read = Path(process.stdout.readline().strip())
         assert process.stdout.readline() == "forked\n"
-        process.wait(timeout=60)
+        process.wait(timeout=300)
         own = HeldFolder(PREFIX, tmp_path)
         abandoned = Path(killed.stdout.strip())
         assert abandoned.is_dir()
@@ -73,7 +73,7 @@ def test_a_forked_process_that_ends_does_not_take_the_folder_along(tmp_path: Pat
     code = "import os, sys; from pathlib import Path; from evalharness.backends.held_folders import HeldFolder\n"
     code += f"folder = HeldFolder({PREFIX!r}, Path({str(tmp_path)!r}))\n"
     code += "child = os.fork()\nif child: os.waitpid(child, 0); print(folder.path.is_dir())\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "True\n"
     assert [path for path in tmp_path.iterdir() if path != folder.path] == []
     assert os.path.isdir(folder.path)

@@ -42,7 +42,7 @@ def tree(tmp_path: Path) -> Path:
 def ran(tree: Path, *arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", *arguments]
     done = subprocess.run(
-        command, cwd=tree, env=environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tree, env=environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True, timeout=300, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -24,7 +24,7 @@ def checked(folder: Path, rows: list[dict[str, Any]], *backends: str) -> tuple[i
         (folder / name).touch()
     (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, CI / "require_answers.py", folder, *(backends or ("hf", "vllm"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -63,7 +63,7 @@ class TestAnswers:
 
     def test_a_run_without_its_reports_fails(self, tmp_path: Path) -> None:
         done = subprocess.run(
-            [sys.executable, CI / "require_answers.py", tmp_path, "hf", "vllm"], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, CI / "require_answers.py", tmp_path, "hf", "vllm"], capture_output=True, text=True, timeout=300, check=False
         )
         assert (done.returncode, done.stderr) == (1, f"{tmp_path} lacks run.json, samples.jsonl, report.md, report.csv, samples.csv\n")
 
@@ -81,11 +81,11 @@ class TestRan:
         (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    vllm: x\n    slow: x\n")
         (folder / "test_a.py").write_text("import pytest\n" + tests)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=out.xml", *arguments]
-        tested = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+        tested = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
         if tested.returncode == pytest.ExitCode.TESTS_FAILED:
             return tested.returncode, tested.stdout + tested.stderr
         command = [sys.executable, CI / "require_ran.py", folder / "out.xml", *groups]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def test_those_with_the_marker_count_and_no_others(self, tmp_path: Path) -> None:

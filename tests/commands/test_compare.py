@@ -17,7 +17,7 @@ from tests.report.runs import gate, invalid, row
 def command(*arguments: object, columns: int = 120) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "COLUMNS": str(columns)}
     run = [sys.executable, "-m", "evalharness", *map(str, arguments)]
-    return subprocess.run(run, capture_output=True, encoding="utf-8", timeout=60, check=False, env=env)
+    return subprocess.run(run, capture_output=True, encoding="utf-8", timeout=300, check=False, env=env)
 
 
 WORSE = [1.0] * 40 + [0.0] * 20
@@ -86,14 +86,14 @@ class TestCompare:
     def test_a_reader_that_has_seen_enough_is_no_crash(self, tmp_path: Path) -> None:
         base, candidate = pair(tmp_path, cases([1.0] * 60), cases(WORSE))
         script = f'"{sys.executable}" -m evalharness compare "{base}" "{candidate}" | true'
-        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300, check=False)
         assert done.stderr == ""
 
     def test_a_terminal_without_unicode_is_no_crash(self, tmp_path: Path) -> None:
         base, candidate = pair(tmp_path, [row("站点")], [row("站点", scores={"valid": 0.0})])
         env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
         run = [sys.executable, "-m", "evalharness", "compare", str(base), str(candidate)]
-        done = subprocess.run(run, capture_output=True, timeout=60, check=False, env=env)
+        done = subprocess.run(run, capture_output=True, timeout=300, check=False, env=env)
         assert (done.returncode, done.stderr) == (0, b"")
         assert b"\\u7ad9\\u70b9" in done.stdout
 

@@ -100,7 +100,7 @@ def noisy(*arguments):
 loading.open_engine = noisy
 from evalharness.cli import main
 sys.exit(main(["generate", "--backend", "fake", "--prompt", "x", "--json"]))"""
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
         assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["prompt"]
         assert done.stderr == "a library\na child process\n" or set(done.stderr.splitlines()) == {"a library", "a child process"}
 

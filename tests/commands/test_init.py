@@ -20,7 +20,7 @@ MODULES = {"text": "test_capitals.py", "json": "test_answers.py"}
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in environment().items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
     command = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize("starter", STARTERS)

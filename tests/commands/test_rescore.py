@@ -210,7 +210,7 @@ def test_a_run_on_transformers_is_scored_again_without_loading_torch(project: Pr
     project.write(conftest=conftest)
     done = subprocess.run(
         [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir), "--run-id", "again"],
-        cwd=project.root, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+        cwd=project.root, env=environment(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert "loaded: []" in done.stdout, done.stdout + done.stderr
     assert_same(live, Run(done.returncode, done.stdout, 0.0, project.root, "again"))

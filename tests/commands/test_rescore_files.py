@@ -114,7 +114,7 @@ from evalharness.cli import main
 assert main(["rescore", {str(SUMMARIES)!r}, "--data", {str(DATA)!r}]) == 0
 print(*[name for name in ("torch", "transformers", "vllm", "pytest") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", env=environment(), timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", env=environment(), timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == ""
 

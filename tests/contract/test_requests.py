@@ -178,7 +178,7 @@ def test_closing_a_stream_early_leaves_the_engine_usable(engine: Engine, free: l
     next(stream)
     started = time.monotonic()
     stream.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert generate(engine, ASKED, FREE) == free
 
 
@@ -191,7 +191,7 @@ def test_should_stop_ends_what_runs_and_leaves_the_engine_usable(engine: Engine,
     took_s = time.monotonic() - started
     timer.cancel()
     if engine.name != "fake":  # whose texts are at an end before
-        assert took_s < 30
+        assert took_s < 60
         assert len(outcomes) < len(ASKED) * 20
     assert all(isinstance(outcome, GenerationResult) for _, outcome in outcomes)
     assert generate(engine, ASKED, FREE) == free

@@ -54,7 +54,7 @@ def test_what_was_asked_survives_sigkill(tmp_path: Path) -> None:
         "cases = InFlight(Path('gw0.1.asked'), UnitKey('fake:echo', 'test_[a].py', 2), ['a', 'b']); cases.begin('b')\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, timeout=60, env={**os.environ})
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, timeout=300, env={**os.environ})
     assert done.returncode == -signal.SIGKILL
     assert take_in_flight(tmp_path / "gw0.jsonl") == {UNIT: ("b",)}
 

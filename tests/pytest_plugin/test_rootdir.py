@@ -33,7 +33,7 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "evalharness.pytest_plugin", "-q", "--backend=fake", *arguments]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_an_option_value_that_moves_the_rootdir_is_refused(project: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     script = "import sys, pathlib; from evalharness.report.writing import write_reports; write_reports(pathlib.Path(sys.argv[1]))"
     written = []
     for seed in ("1", "2"):
-        subprocess.run([sys.executable, "-c", script, run_dir], check=True, env={**os.environ, "PYTHONHASHSEED": seed}, timeout=120)
+        subprocess.run([sys.executable, "-c", script, run_dir], check=True, env={**os.environ, "PYTHONHASHSEED": seed}, timeout=300)
         written.append([(run_dir / name).read_bytes() for name in (*FILES, "tables.csv")])
     assert written[0] == written[1]
 
@@ -144,5 +144,5 @@ def test_importing_the_package_and_its_text_functions_loads_no_pandas() -> None:
     script = (
         "import sys, evalharness.report, evalharness.report.safe_text, evalharness.report.reading; print(json.dumps(sorted(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", f"import json; {script}"], check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", f"import json; {script}"], check=True, capture_output=True, text=True, timeout=300)
     assert not {"pandas", "tabulate", "torch", "pytest"} & set(json.loads(done.stdout))

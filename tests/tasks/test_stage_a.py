@@ -397,7 +397,7 @@ def test_the_tiny_photos_load_with_references_that_keep_the_rules() -> None:
 
 def test_the_tiny_photos_are_what_their_script_draws(tmp_path: Path) -> None:
     shutil.copy(TINY / "make.py", tmp_path)
-    run = subprocess.run([sys.executable, str(TINY / "make.py"), str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
+    run = subprocess.run([sys.executable, str(TINY / "make.py"), str(tmp_path)], capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stderr
     for mission in ("BBU安装方式检查（正装）", RRU):
         name = f"{mission}_stage_a.jsonl"
