@@ -34,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; a worker takes the controller's."""
     gc.unfreeze()  # what a session before this one in the same process kept, see pytest_collection_finish
     add_markers(config)
+    if config.getoption("help", False):
+        return  # who asks for help may do so because of an option that is wrong
     given = _given(config)
     remember_options([*config.invocation_params.args, *(getattr(config, "workerinput", {}).get("mainargv", ())), *config.getini("addopts")])
     new_session = config.stash.get(NEW_SESSION, None)

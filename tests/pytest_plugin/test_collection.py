@@ -315,6 +315,15 @@ class TestWrongOptions:
         assert message in error
         assert run.opened_no_run
 
+    @pytest.mark.parametrize(
+        "wrong", [("--limit", "two"), ("--backend", "hf", "--model", "nowhere"), ("--resume", "nothing")], ids=" ".join
+    )
+    def test_help_is_shown_whatever_is_wrong(self, project: Project, wrong: tuple[str, ...]) -> None:
+        (project.root / "evalharness.toml").write_text("limt = 2")
+        run = project.run_inline(*wrong, "--help", backend=None)
+        assert (run.exit_code, "evals of checkpoints (evalharness):" in run.output) == (0, True)
+        assert run.opened_no_run
+
     def test_an_option_without_effect_under_the_evals_own_decoding_is_refused(self, project: Project) -> None:
         run = project.write(test_a=MARK + TEST).run_inline("--top-p", "0.5")
         assert run.exit_code not in (0, 3)
