@@ -19,10 +19,10 @@ _FEW_CASES_FOR = {"hf": 32, "vllm": 512}
 """By backend: hf pads rows of like length together; vLLM on a GPU runs hundreds of requests in about the time of one."""
 _SMALLEST_FOR = {"hf": 32, "vllm": 32}
 """Where units follow one another without a pause, their size costs little; but the last ones run with nothing after them."""
-_AHEAD = 48
-_AHEAD_FOR = {"vllm": 768}
-"""Half as many again as an engine runs at once. Tests run in order: behind one that waits for a long answer lie some whose answers are
-there; they count as ahead, so with no more than an engine runs it would be partly empty (`test_unequal_answers.py`)."""
+_AHEAD = 64
+_AHEAD_FOR = {"vllm": 1024}
+"""Twice as many as an engine runs at once. Tests run in order: behind one that waits for a long answer lie some whose answers are there;
+they count as ahead, so with no more than an engine runs it would be partly empty (`test_unequal_answers.py`)."""
 
 
 @dataclass(frozen=True)

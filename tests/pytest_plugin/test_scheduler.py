@@ -161,7 +161,7 @@ def test_a_crash_of_the_only_busy_worker_after_the_others_ended_leaves_work_for_
 
 def test_a_worker_that_dies_as_it_is_sent_a_unit_leaves_it_to_the_others() -> None:
     """Its last message was read, its pipe is broken, and xdist has not heard of its end yet."""
-    collection = evals(200)
+    collection = evals(400)
     scheduler, (first, second) = started(collection)
 
     def broken(indices: list[int]) -> None:
@@ -174,7 +174,7 @@ def test_a_worker_that_dies_as_it_is_sent_a_unit_leaves_it_to_the_others() -> No
     assert scheduler.has_work(first)
     assert scheduler.remove_node(first) == collection[culprit]
     run(scheduler, second)
-    assert sorted(first.ran + second.ran + [culprit]) == list(range(200))
+    assert sorted(first.ran + second.ran + [culprit]) == list(range(400))
 
 
 def test_a_worker_that_ended_is_removed_without_a_culprit() -> None:
@@ -273,12 +273,12 @@ def test_several_tests_of_a_case_count_as_one_case_ahead() -> None:
 
 
 def test_at_the_end_no_worker_is_sent_more_than_its_share() -> None:
-    scheduler, workers = started(evals(200), num_workers=2)
+    scheduler, workers = started(evals(400), num_workers=2)
     run(scheduler, workers[0])
-    assert len(workers[0].ran) > 100, "whoever is quicker does more"
+    assert len(workers[0].ran) > 200, "whoever is quicker does more"
     assert cases_of(workers[1]) <= 2 * num_cases_ahead("hf:x")
     run(scheduler, *workers)
-    assert sorted(workers[0].ran + workers[1].ran) == list(range(200))
+    assert sorted(workers[0].ran + workers[1].ran) == list(range(400))
 
 
 def test_a_small_run_is_shared_though_one_worker_could_hold_it_all() -> None:

@@ -15,6 +15,8 @@ from evalharness.pytest_plugin.scheduler import UnitScheduler
 from evalharness.pytest_plugin.units import assign_units
 
 TEST_S = 0.03
+LEAST = 0.95
+"""Of what is possible; with as many cases ahead as an engine runs it was 0.82 at worst, with half as many again 0.86."""
 
 
 class Worker:
@@ -60,8 +62,8 @@ class Worker:
         self.rows = {index: left for index, left in self.rows.items() if left}
 
 
-def last_answer_s(lengths: list[int], num_workers: int) -> float:
-    """Return when the last answer of a run is there."""
+def seconds_a_worker(lengths: list[int], num_workers: int, apart_s: float) -> float:
+    """Return the time from when a worker is ready to the last answer of all, on the average; they get ready one after the other."""
     collection = [f"test_a.py::test_s[fake:x-c{number:05}]" for number in range(len(lengths))]
     scheduler = UnitScheduler(num_workers, lambda nodeids: assign_units(nodeids, ["fake:x"], num_workers))
     workers = [Worker(number) for number in range(num_workers)]
@@ -71,6 +73,9 @@ def last_answer_s(lengths: list[int], num_workers: int) -> float:
     scheduler.schedule()
     now, last_s, order = 0.0, 0.0, itertools.count()
     ends: list[tuple[float, int, Worker, int | None]] = []
+    for number, worker in enumerate(workers):
+        worker.is_generating = True
+        heapq.heappush(ends, (number * apart_s, next(order), worker, None))
     while True:
         for worker in workers:
             if (index := worker.next_test()) is not None:
@@ -79,7 +84,7 @@ def last_answer_s(lengths: list[int], num_workers: int) -> float:
                 heapq.heappush(ends, (now + seconds, next(order), worker, None))
         if not ends:
             assert scheduler.tests_finished
-            return last_s
+            return last_s - apart_s * (num_workers - 1) / 2
         now, _, ended, tested = heapq.heappop(ends)
         if tested is None:
             ended.end_step()
@@ -89,12 +94,13 @@ def last_answer_s(lengths: list[int], num_workers: int) -> float:
             scheduler.mark_test_complete(ended, tested)
 
 
-@pytest.mark.parametrize(("num_workers", "num_cases"), [(2, 200), (4, 384), (4, 1000), (8, 384)])
-@pytest.mark.parametrize("spread", [0.0, 0.5])
+@pytest.mark.parametrize(("num_workers", "num_cases"), [(2, 200), (4, 256), (4, 384), (4, 1000), (8, 384)])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("apart_s", [0.0, 0.1])
 def test_an_engine_is_kept_full_though_tests_wait_for_long_answers(
-    num_workers: int, num_cases: int, spread: float, monkeypatch: pytest.MonkeyPatch
+    num_workers: int, num_cases: int, spread: float, apart_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: dict[str, Any] = units._SMALLEST_FOR
     monkeypatch.setitem(sizes, "fake", 2)  # the model's scale
     lengths = [num_tokens(f"c{number:05}", spread) for number in range(num_cases)]
-    assert shared_queue_s(lengths, num_workers) / last_answer_s(lengths, num_workers) >= 0.97
+    assert shared_queue_s(lengths, num_workers) / seconds_a_worker(lengths, num_workers, apart_s) >= LEAST
