@@ -78,15 +78,17 @@ class MaxBackend:
         batch = _Batch(self._model.pipeline)
         try:
             waiting = _Waiting(prompts)
-            while (waiting.next is not None or batch.rows) and not should_stop():
+            while not should_stop():
                 fresh: list[MaxRow] = []
-                while waiting.next is not None and self._has_room(waiting, batch.rows, fresh):
+                while self._has_room(waiting, batch.rows, fresh):
                     row = self._row(waiting.take(), watching)
                     if isinstance(row, MaxRow):
                         fresh.append(row)
                     else:
                         yield row
                 rows = fresh or batch.rows
+                if not rows:
+                    return
                 for output in self._step(batch, rows, waiting):
                     if should_stop():
                         return
@@ -96,13 +98,13 @@ class MaxBackend:
             batch.close()
 
     def _has_room(self, waiting: _Waiting, running: Sequence[MaxRow], fresh: Sequence[MaxRow]) -> bool:
+        """Return whether a prompt is there and may begin; the source is asked only where it might."""
         rows = [*running, *fresh]
-        if not rows:
-            return True
-        if waiting.is_suspect or waiting.suspect_runs or len(rows) >= self._max_rows:
+        if rows and (waiting.is_suspect or waiting.suspect_runs or len(rows) >= self._max_rows):
             return False
         prompt = waiting.next
-        assert prompt is not None
+        if prompt is None or not rows:
+            return prompt is not None
         needed = [row.num_tokens for row in rows] + [len(prompt.token_ids) + prompt.plan.max_new_tokens]
         to_read = sum(len(row.prompt.token_ids) for row in fresh) + len(prompt.token_ids)
         return sum(-(-each // self._page_size) for each in needed) <= self._num_pages and (not fresh or to_read <= self._max_prefill_tokens)
@@ -114,6 +116,9 @@ class MaxBackend:
             return MaxRow(prompt, watching, self.tokenizer, vocab_size=self._vocab_size)
         except RequestError as error:
             return prompt.index, GenerationFailure("invalid", str(error), error)
+        except Exception as error:  # MAX's own, of what it makes of the prompt, or a plugin's
+            told = BackendError(f"MAX cannot begin this prompt: {type(error).__name__}: {first_line(error)}")
+            return prompt.index, GenerationFailure("error", str(told), told)
 
     def _check(self, prompt: Prompt) -> None:
         num_tokens, num_new = len(prompt.token_ids), prompt.plan.max_new_tokens
@@ -224,13 +229,17 @@ class _Waiting:
     def __init__(self, prompts: Iterable[Prompt]) -> None:
         self._source = iter(prompts)
         self._suspects: deque[Prompt] = deque()
-        self._upcoming = next(self._source, None)
+        self._upcoming: Prompt | None = None
         self.suspect_runs = False
 
     @property
     def next(self) -> Prompt | None:
-        """The prompt that begins next."""
-        return self._suspects[0] if self._suspects else self._upcoming
+        """The prompt that begins next; where there was none, more may have come."""
+        if self._suspects:
+            return self._suspects[0]
+        if self._upcoming is None:
+            self._upcoming = next(self._source, None)
+        return self._upcoming
 
     @property
     def is_suspect(self) -> bool:
@@ -242,9 +251,8 @@ class _Waiting:
         if self._suspects:
             self.suspect_runs = True
             return self._suspects.popleft()
-        taken = self._upcoming
+        taken, self._upcoming = self._upcoming, None
         assert taken is not None
-        self._upcoming = next(self._source, None)
         return taken
 
     def suspect(self, prompts: Iterable[Prompt]) -> None:

@@ -49,6 +49,11 @@ def _check_logprobs(plan: SamplingPlan, flavour: Flavour, name: str) -> None:
     if not flavour.token_ids:
         raise UnsupportedOption(f"server {name!r} gives no token ids, so its log-probabilities belong to none; leave options.logprobs out")
     if not flavour.tempered_logprobs:
+        if plan.structured is not None:
+            raise UnsupportedOption(
+                f"server {name!r} takes log-probabilities after the mask of options.structured, so they are not the model's own; "
+                "leave one of the two out"
+            )
         return
     given = {option for option, value in plan.extra if value and value != -1}
     is_changed = plan.repetition_penalty != 1.0 or plan.structured is not None or bool(given.difference(_CUTS))

@@ -22,5 +22,10 @@ def check_limits(plan: SamplingPlan, engine: str) -> None:
         raise UnsupportedOption(
             f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by {engine}; set it to 0 or use --backend hf"
         )
+    if plan.structured is not None and plan.logprobs:
+        raise UnsupportedOption(
+            f"{engine} takes log-probabilities after the mask of options.structured, so they are not the model's own; leave one of the two "
+            "out, or use --backend hf"
+        )
     if not plan.use_cache:
         raise UnsupportedOption(f"options.use_cache=False cannot be honoured by {engine}; leave it True or use --backend hf")

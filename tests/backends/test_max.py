@@ -1,6 +1,6 @@
-"""The max backend where no other backend's tests look. Run, where MAX is installed: pytest tests/backends/test_max.py tests/contract -k max
+"""The max backend where no other backend's tests look. Run, where MAX is installed: pytest tests/backends/test_max.py
 
-What all backends share is in tests/contract; docs/max.md says how to make an environment for MAX.
+What all backends share is in tests/contract (-k '[max'); docs/max.md says how to make an environment for MAX.
 """
 
 from __future__ import annotations
@@ -176,6 +176,29 @@ def test_more_rows_than_the_cache_has_room_for_take_turns(engine: Engine, pipeli
     monkeypatch.setattr(pipeline, "execute", counting)
     assert generate(engine, ASKED, FREE) == expected
     assert 1 < most[0] <= 5
+
+
+def test_what_comes_while_rows_run_begins_beside_them(engine: Engine) -> None:
+    long, short = (replace(FREE, max_new_tokens=num_tokens) for num_tokens in (200, 4))
+    polls = iter([None, None, None, engine.join([ASKED[1]], [short], 1)])
+    assert [index for index, _ in engine.stream([ASKED[0]], long, more=lambda: next(polls, None))] == [1, 0]
+
+
+def test_a_prompt_that_max_cannot_begin_is_an_error_and_takes_no_other_along(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    import max.pipelines.context as context
+
+    expected, made = generate(engine, ASKED[:3], FREE), context.TextContext
+
+    def refusing(*, tokens: Any, **more: Any) -> Any:
+        if tokens.prompt_length == expected[1].num_prompt_tokens:
+            raise ValueError("no room for it")
+        return made(tokens=tokens, **more)
+
+    monkeypatch.setattr(context, "TextContext", refusing)
+    outcomes = dict(engine.stream(ASKED[:3], FREE))
+    assert outcomes[1].kind == "error"
+    assert outcomes[1].problem == "MAX cannot begin this prompt: ValueError: no room for it"
+    assert [outcomes[0], outcomes[2]] == [expected[0], expected[2]]
 
 
 def test_a_bad_request_fails_alone(engine: Engine) -> None:

@@ -5,15 +5,7 @@ Run in MAX's environment (docs/max.md): pytest tests/backends/test_openai_on_max
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +21,7 @@ from evalharness.engine_options import ModelLoadConfig, ServerOptions
 from evalharness.errors import UnsupportedOption
 from evalharness.generation_options import GenerationOptions, StopOptions
 from tests.backends.max_models import IS_INSTALLED, WHY_NOT, TextReference
+from tests.backends.server_process import free_ports, server_process
 from tests.contract.asking import FREE, TEXTS, ask, generate
 
 if TYPE_CHECKING:
@@ -45,46 +38,14 @@ SEEDED = replace(FREE, temperature=0.8, top_p=0.9, seed=7)
 @pytest.fixture(scope="module")
 def server(max_text_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running `max serve` on the tiny Llama, on the CPU; gives its address."""
-    ports = []
-    with contextlib.ExitStack() as held:
-        for _ in range(2):
-            free = held.enter_context(socket.socket())
-            free.bind(("127.0.0.1", 0))
-            ports.append(free.getsockname()[1])
-    log = tmp_path_factory.mktemp("server") / "log"
+    port, metrics_port = free_ports(2)
     command = [str(Path(sys.executable).parent / "max"), "serve", "--model-path", str(max_text_checkpoint)]
-    command += ["--host", "127.0.0.1", "--port", str(ports[0]), "--devices", "cpu", "--quantization-encoding", "float32"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--devices", "cpu", "--quantization-encoding", "float32"]
     command += ["--max-length", str(CONTEXT), "--max-batch-size", "8", "--served-model-name", "tiny"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "MAX_SERVE_METRICS_ENDPOINT_PORT": str(ports[1]), "MAX_SERVE_DISABLE_TELEMETRY": "1"},
-            start_new_session=True,
-        )
-    try:
-        url = f"http://127.0.0.1:{ports[0]}"
-        _wait_until_up(url, process, log)
+    environment = {"MAX_SERVE_METRICS_ENDPOINT_PORT": str(metrics_port), "MAX_SERVE_DISABLE_TELEMETRY": "1"}
+    log = tmp_path_factory.mktemp("server") / "log"
+    with server_process(command, port, log, environment=environment, start_s=START_S) as url:
         yield url
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(f"{url}/health", timeout=2).close()
-            return
-        time.sleep(0.3)
-    pytest.fail(f"the server did not start (exit code {process.poll()}):\n{log.read_text(errors='replace')[-3000:]}")
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,14 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evalharness.backends.vllm_worker import WORKER_EXTENSION
-from evalharness.contracts import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
 from evalharness.engine_options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, RequestsFailed
 from evalharness.generation_options import GenerationOptions, StopOptions
+from evalharness.structured_output import StructuredOutput
 from tests.backends.hf_models import one_thread
 from tests.backends.lora_server import BASE, CHECKPOINTS, HELPS, HURTS, copied
+from tests.backends.server_process import free_ports, server_process
 
 if TYPE_CHECKING:
     from evalharness.backends.base import Backend
@@ -49,43 +44,15 @@ GREEDY = GenerationOptions(max_new_tokens=12, logprobs=True)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running `vllm serve` on the trained Qwen3-VL, ready for adapters and checkpoints; gives its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "log"
-    arguments = ["--model", str(BASE), "--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
-    arguments += ["--served-model-name", "middle", "--enable-lora", "--max-lora-rank", "16", "--worker-extension-cls", WORKER_EXTENSION]
+    [port] = free_ports(1)
+    command = [sys.executable, "-m", "tests.backends.vllm_server", "--model", str(BASE), "--port", str(port), "--dtype", "float32"]
+    command += ["--enforce-eager", "--max-model-len", "512", "--served-model-name", "middle", "--enable-lora", "--max-lora-rank", "16"]
+    command += ["--worker-extension-cls", WORKER_EXTENSION]
     routes = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_SERVER_DEV_MODE": "1"}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.backends.vllm_server", *arguments],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", **routes},
-            start_new_session=True,
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_up(url, process, log)
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", **routes}
+    log = tmp_path_factory.mktemp("server") / "log"
+    with server_process(command, port, log, environment=environment, start_s=START_S) as url:
         yield url
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(f"{url}/health", timeout=2).close()
-            return
-        time.sleep(0.3)
-    pytest.fail(f"the server did not start (exit code {process.poll()}):\n{log.read_text(errors='replace')[-3000:]}")
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +116,13 @@ def test_21_given_responses_are_scored_as_in_this_process(server: str, served: E
     assert theirs.rows()[4][0] is None
     with pytest.raises(RequestsFailed, match="takes pictures with messages only"):
         served.get_logprobs(prompts[5:], responses[5:])
+
+
+def test_a_structure_that_no_grammar_can_be_made_of_is_the_requests_fault(served: Engine) -> None:
+    [(_, failure)] = served.stream(TEXTS[:1], GenerationOptions(structured=StructuredOutput(grammar="root ::= other")))
+    assert isinstance(failure, GenerationFailure)
+    assert failure.kind == "invalid"
+    assert answers(served, TEXTS[:1], GREEDY)
 
 
 def test_19_samples_are_drawn_by_their_seeds(served: Engine) -> None:

@@ -209,10 +209,11 @@ def test_structured_outputs_let_through_only_what_fits(vllm_vlm_backend: VllmBac
         ({"temperature": 3.0}, r"temperature=3.0 cannot be honoured"),
         ({"temperature": 1.0, "extra": (("min_p", 4.0),)}, r"vLLM refuses these generation options: min_p must be in"),
         ({"extra": (("logit_bias", {5: 300.0}),)}, r"cannot be passed to vLLM: 300.0 is outside of -100.0 to 100.0"),
+        ({"logprobs": True, "structured": StructuredOutput(regex="a")}, r"takes log-probabilities after the mask of options.structured"),
         ({"extra": (("logit_bias", 5),)}, r"option logit_bias=5 cannot be passed to vLLM"),
         ({"extra": (("repetition_detection", {"max_pattern_size": 4}),)}, r"option repetition_detection=.* min_count must be >= 2"),
     ],
-    ids=["unknown", "ngram", "cache", "cold", "hot", "range", "bias", "type", "repetition"],
+    ids=["unknown", "ngram", "cache", "cold", "hot", "range", "bias", "masked", "type", "repetition"],
 )
 def test_what_vllm_cannot_honour_is_refused(vllm_vlm_backend: VllmBackend, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UnsupportedOption, match=problem):
