@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +17,7 @@ from evalharness.engine import Engine
 from evalharness.errors import CapabilityError, ContractTypeError, ContractValueError
 from evalharness.plugins import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
 from evalharness.plugins.dense import _RepeatBan
+from tests.growth import assert_linear
 
 HEADER = "<DOMAIN=BBU>, <TASK=DETECTION>\n"
 OPTIONS = GenerationOptions(max_new_tokens=4096)
@@ -244,14 +244,10 @@ def test_a_ban_is_refused_where_tokens_cannot_be_banned() -> None:
 
 @pytest.mark.parametrize("plugin", [BalancedJsonStop(), ObjectCap(100_000)], ids=lambda plugin: plugin.name)
 def test_watching_is_linear(plugin: Any) -> None:
-    """False alarms need one of two timed runs to be slowed down threefold by something else on the machine, each of three times."""
     tokenizer = FakeTokenizer()
 
-    def seconds(num_objects: int) -> float:
-        ids = tokenizer.encode(dump(num_objects)[:-1])
+    def watch(ids: list[Any]) -> None:
         watcher = plugin.watch(tokenizer)
-        started = time.process_time()
         assert not any(watcher.push(token_id) for token_id in ids)
-        return time.process_time() - started
 
-    assert min(seconds(2_000) / seconds(500) for _ in range(3)) < 4 * 3
+    assert_linear(watch, tokenizer.encode(dump(2_000)[:-1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from evalharness.errors import ContractValueError
 from evalharness.tasks.stage_a_data import LABELS, Label
 from evalharness.tasks.stage_b_verdict import Verdict, parse_verdict, render_verdict
+from tests.growth import assert_linear
 
 REASON = "Image1: 站点7有RRU但未见紧固件; Image2: 无关图片; 总结: 固定件证据缺失"
 EXAMPLE = f"Verdict: 不通过\nReason: {REASON}"
@@ -187,9 +187,7 @@ def test_what_was_rendered_is_read_back(label: Label, reason: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["{", "\n", "Verdict: 通过\n", "assistant\n", "Image1", "<think", "：", "**", "复核"])
-def test_a_megabyte_is_read_at_once(piece: str) -> None:
+def test_a_megabyte_takes_time_by_its_length(piece: str) -> None:
     text = piece * (1_000_000 // len(piece))
-    started = time.process_time()
-    parse_verdict(text, 3)
-    parse_verdict(f"Verdict: 通过\nReason: {text}", 3)
-    assert time.process_time() - started < 1
+    assert_linear(lambda part: parse_verdict(part, 3), text)
+    assert_linear(lambda part: parse_verdict(f"Verdict: 通过\nReason: {part}", 3), text)

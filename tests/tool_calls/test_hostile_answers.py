@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalharness.tool_calls import FORMATS, Tool, parse_tool_calls
+from tests.growth import assert_linear
 
 TOOLS = (Tool("f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}), Tool("get-it"))
 PIECES = [
@@ -94,13 +93,4 @@ LONG = {
 
 @pytest.mark.parametrize("piece", LONG.values(), ids=list(LONG))
 def test_a_long_answer_takes_time_by_its_length(piece):
-    """A quarter against the whole, in CPU time: quadratic work would take 16 times as long, linear 4; noise has room up to 10."""
-
-    def seconds(length: int) -> float:
-        text = piece * (length // len(piece))
-        start = time.process_time()
-        parse_tool_calls(text, TOOLS)
-        return time.process_time() - start
-
-    whole = seconds(400_000)
-    assert whole < 1.0 or whole < 10 * seconds(100_000)
+    assert_linear(lambda text: parse_tool_calls(text, TOOLS), piece * (400_000 // len(piece)))
