@@ -60,7 +60,9 @@ class RecordedRun:
                 f"{run_dir / 'journal'} cannot be understood ({problem}); it is no journal that this evalharness reads"
             ) from error
         if not records.collected or not (may_be_empty or records.rows or records.cases):
-            raise RecordError(f"{run_dir} holds no record of any case: its run ended before the first one")
+            raise RecordError(
+                f"{run_dir} holds no record of any case: its run ended before the first one, so nothing is lost; remove that folder and run again"
+            )
         return cls(run_dir, run, records)
 
     @property

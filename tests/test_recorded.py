@@ -112,7 +112,9 @@ def test_why_something_is_missing_is_known(tmp_path: Path, facts: dict[str, Any]
 
 
 def test_a_run_without_any_case_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="holds no record of any case: its run ended before the first one"):
+    with pytest.raises(
+        RecordError, match="holds no record of any case: its run ended before the first one.*remove that folder and run again"
+    ):
         run_of(tmp_path, main=[])
 
 
