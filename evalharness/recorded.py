@@ -61,7 +61,8 @@ class RecordedRun:
             ) from error
         if not records.collected or not (may_be_empty or records.rows or records.cases):
             raise RecordError(
-                f"{run_dir} holds no record of any case: its run ended before the first one, so nothing is lost; remove that folder and run again"
+                f"{run_dir} holds no record of any case: its run ended before the first one, so nothing is lost; "
+                "remove that folder and run again"
             )
         return cls(run_dir, run, records)
 
