@@ -100,7 +100,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
         try:
             values[vllm_name] = convert(value)
         except refusals as error:
-            raise UnsupportedOption(f"option {name}={value!r} cannot be passed to vLLM: {error}") from error
+            raise UnsupportedOption(f"option {name}={value!r} cannot be passed to vLLM: {' '.join(str(error).split())}") from error
     if plan.structured is not None:
         try:
             values["structured_outputs"] = structured_params(plan.structured)
