@@ -19,7 +19,7 @@ from evalharness.engine_building import build_engine
 from evalharness.engine_options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.errors import CheckpointError, RequestsFailed
 from evalharness.generation_options import GenerationOptions, StopOptions
-from evalharness.structured_output import StructuredOutput
+from evalharness.structured_output import StructuredOutput, fits
 from tests.backends.hf_models import one_thread
 from tests.backends.lora_server import BASE, CHECKPOINTS, HELPS, HURTS, copied
 from tests.backends.server_process import free_ports, server_process
@@ -116,6 +116,25 @@ def test_21_given_responses_are_scored_as_in_this_process(server: str, served: E
     assert theirs.rows()[4][0] is None
     with pytest.raises(RequestsFailed, match="takes pictures with messages only"):
         served.get_logprobs(prompts[5:], responses[5:])
+
+
+STRUCTURES = {
+    # No object: between its parts white space is allowed, and the small model writes of it to the end of its budget.
+    "json_schema": StructuredOutput(json_schema={"enum": ["screw", "螺丝", 12, None]}),
+    "regex": StructuredOutput(regex=r"[a-c]{3}-\d{2,4}"),
+    "choice": StructuredOutput(choice=("yes", "no", "maybe so", '{"a": "\\n"}')),
+    "grammar": StructuredOutput(grammar='root ::= "a" [x-z] [x-z]? "b"'),
+}
+
+
+@pytest.mark.parametrize("structured", STRUCTURES.values(), ids=STRUCTURES)
+def test_answers_are_held_to_a_structure_as_in_this_process(served: Engine, transformers: Engine, structured: StructuredOutput) -> None:
+    options = GenerationOptions(max_new_tokens=48, structured=structured)
+    for requests in (TEXTS, PHOTOS):
+        for mine, theirs in zip(answers(transformers, requests, options), answers(served, requests, options), strict=True):
+            assert theirs.token_ids == mine.token_ids, (theirs, mine)
+            assert theirs.finish_reason == "stop"
+            assert fits(theirs.text, structured)
 
 
 def test_a_structure_that_no_grammar_can_be_made_of_is_the_requests_fault(served: Engine) -> None:
