@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from evalharness.comparison.timeline import Timeline, timeline_of
 from evalharness.comparison.tracks import read_tracks
@@ -41,14 +40,11 @@ def write_timelines(timelines: Sequence[Timeline], notes: Sequence[str], folder:
     return paths
 
 
-def write_run_timeline(run_dir: Path, engines: Sequence[Mapping[str, Any]]) -> list[Path]:
+def write_run_timeline(run_dir: Path) -> list[Path]:
     """Write the timeline of a run with several checkpoints into its folder; nothing where no track has two.
 
-    `engines` are those of run.json; scripts of the fake backend are no checkpoints. Raises `EvalHarnessError` where it cannot be made.
+    Raises `EvalHarnessError` where it cannot be made.
     """
-    checkpoints = {(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}
-    if len(checkpoints) < 2:
-        return []
     notes: list[str] = []
     tracks = [track for track in read_tracks([run_dir], notes) if len(track.points) > 1]
     return write_timelines([timeline_of(track) for track in tracks], notes, run_dir) if tracks else []

@@ -100,9 +100,13 @@ def _report_pages(tables: RunTables) -> dict[str, Path]:
 
 
 def _timeline(tables: RunTables) -> dict[str, Path]:
-    from evalharness.report.timeline_files import write_run_timeline  # matplotlib, only where it draws
+    """Return the files of a timeline; none of a run of one checkpoint. Scripts of the fake backend are no checkpoints."""
+    engines = records(tables.run, "engines")
+    if len({(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}) < 2:
+        return {}
+    from evalharness.report.timeline_files import write_run_timeline  # a fifth of a second, and matplotlib where it draws
 
-    return {path.name: path for path in write_run_timeline(tables.run_dir, records(tables.run, "engines"))}
+    return {path.name: path for path in write_run_timeline(tables.run_dir)}
 
 
 _PAGES: dict[str, Callable[[RunTables], dict[str, Path]]] = {"report.html": _report_pages, "timeline.html": _timeline}

@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ET
 import zlib
 from pathlib import Path
@@ -182,10 +183,20 @@ def test_hostile_names_break_no_file(tmp_path: Path) -> None:
 
 
 def test_a_run_with_several_checkpoints_writes_its_own_and_one_with_one_does_not(forgetful: Path, tmp_path: Path) -> None:
-    several = [engine(f"checkpoint-{step}", step=step) for step in (10, 20, 30)]
-    assert [path.name for path in write_run_timeline(forgetful, several)] == FILES
-    assert write_run_timeline(measured(tmp_path / "one", {"checkpoint-1": [1.0]}), several[:1]) == []
-    assert write_run_timeline(forgetful, [{**one, "fingerprint": None} for one in several]) == []  # scripts of the fake backend
+    assert [path.name for path in write_run_timeline(forgetful)] == FILES
+    one = measured(tmp_path / "one", {"checkpoint-1": [1.0]})
+    assert write_run_timeline(one) == []
+    assert not set(FILES) & set(write_reports(one))
+
+
+def test_scripts_of_the_fake_backend_are_no_checkpoints(forgetful: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(forgetful, tmp_path / "run")
+    assert set(FILES) <= set(write_reports(folder))
+    run = json.loads((folder / "run.json").read_bytes())
+    for script in run["engines"]:
+        script["fingerprint"] = None
+    (folder / "run.json").write_text(json.dumps(run), "ascii")
+    assert not set(FILES) & set(write_reports(folder))
 
 
 def test_a_timeline_that_cannot_be_made_is_a_problem_of_the_run_and_costs_no_other_file(
