@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evalharness.engine import Engine
-from tests.backends.hf_models import load
+from tests.backends.hf_models import load, model_of
 from tests.backends.live_models import answers, training_loops
 
 PROMPTS = [[5, 6, 7], [40, 41], [9]]
@@ -51,7 +51,7 @@ def test_an_engine_of_its_own_samples_from_what_was_trained(parts: tuple[Any, An
 def test_an_engine_sleeps_while_something_trains(hf_text_checkpoint: Path) -> None:
     engine = Engine(load(hf_text_checkpoint))
     before = answers(engine)
-    model = engine.backend.model  # type: ignore[attr-defined]
+    model = model_of(engine)
     seen = []
 
     def train() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
 from evalharness.backends.torchvision_cpu import register_missing_operators
+from evalharness.engine import Engine
 from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 
 END_ID = 0
@@ -111,6 +112,14 @@ def load(path: Path, *, max_pixels: int | None = None, **config: Any) -> Any:
 
     settings = {"torch_dtype": "float32", "device": "cpu", **config}
     return HfBackend(ModelLoadConfig(str(path), **settings), VlmPreprocessOptions(max_pixels=max_pixels))
+
+
+def model_of(engine: Engine) -> Any:
+    """Return the transformers model that an engine of the hf backend has loaded."""
+    from evalharness.backends.hf import HfBackend
+
+    assert isinstance(engine.backend, HfBackend)
+    return engine.backend.model
 
 
 def plan(**values: Any) -> SamplingPlan:

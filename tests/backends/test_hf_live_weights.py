@@ -14,7 +14,7 @@ from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import BackendError, CapabilityError, CheckpointError, ContractTypeError, ContractValueError
 from evalharness.live_weights import WeightSync
 from evalharness.response_cache import ResponseCache
-from tests.backends.hf_models import load, make_text_checkpoint
+from tests.backends.hf_models import load, make_text_checkpoint, model_of
 from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, state_dict
 
 pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
@@ -176,7 +176,7 @@ def test_an_adapter_that_could_not_be_filled_leaves_no_layer_behind(
 ) -> None:
     import safetensors.torch
 
-    model = engine.backend.model  # type: ignore[attr-defined]
+    model = model_of(engine)
     names = set(model.state_dict())
 
     def unreadable(path: Path) -> Any:
@@ -276,7 +276,7 @@ def test_a_base_that_somebody_trained_is_not_kept_by_a_swap_back_to_it(
     import torch
 
     with torch.no_grad():
-        for weight in engine.backend.model.parameters():  # type: ignore[attr-defined]
+        for weight in model_of(engine).parameters():
             weight.mul_(1.5)
     engine.load_adapter(str(made["lora-1"]))
     engine.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
@@ -317,7 +317,7 @@ def test_an_adapter_of_peft_is_taken_as_peft_has_it(engine: Engine, made: dict[s
     report = engine.sync_from_state_dict(peft.get_peft_model_state_dict(wrapped), adapter_config=wrapped.peft_config["default"])
     assert report.adapter is not None
     assert report.adapter["scalings"] == pytest.approx([3 / 2**0.5])
-    own = engine.backend.model  # type: ignore[attr-defined]
+    own = model_of(engine)
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         torch.testing.assert_close(own(input_ids=ids).logits, wrapped(input_ids=ids).logits)
@@ -388,7 +388,7 @@ def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: En
 
     engine.use_cache(ResponseCache(), {"checkpoint": "a"})
     before = answers(engine)
-    optimizer = torch.optim.SGD(engine.backend.model.parameters(), lr=10.0)  # type: ignore[attr-defined]
+    optimizer = torch.optim.SGD(model_of(engine).parameters(), lr=10.0)
     scores = engine.get_logprobs([[5, 6, 7]], [[8, 9]], grad=True)
     scores.values[scores.mask].sum().backward()
     optimizer.step()
@@ -404,7 +404,7 @@ def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_slee
 ) -> None:
     import torch
 
-    model = engine.backend.model  # type: ignore[attr-defined]
+    model = model_of(engine)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     engine.sleep()
     assert sum(parameter.numel() for parameter in model.parameters()) == 0
@@ -451,7 +451,7 @@ def test_tied_weights_are_tied_after_sleep_and_may_be_given_once_or_twice() -> N
     import torch
 
     engine = start(Path(__file__).parents[2] / "fixtures" / "checkpoints" / "early")
-    model = engine.backend.model  # type: ignore[attr-defined]
+    model = model_of(engine)
     engine.sleep()
     engine.wake()
     assert model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()

@@ -14,7 +14,7 @@ from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CapabilityError, ConfigError
 from evalharness.generation_options import GenerationOptions
 from evalharness.response_cache import ResponseCache
-from tests.backends.hf_models import load, make_vlm_checkpoint
+from tests.backends.hf_models import load, make_vlm_checkpoint, model_of
 from tests.backends.live_models import answers
 
 pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
@@ -43,7 +43,7 @@ def test_there_is_no_second_copy_and_each_step_is_seen(trainers_parts: tuple[Any
     model, tokenizer = trainers_parts
     engine = build_engine_around(model, tokenizer)
     places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
-    inside = engine.backend.model  # type: ignore[attr-defined]
+    inside = model_of(engine)
     assert {name: parameter.data_ptr() for name, parameter in inside.named_parameters()} == places
     first = answers(engine)
     assert first == answers(Engine(load(hf_text_checkpoint)))

@@ -15,6 +15,7 @@ from evalharness.engine import Engine
 from evalharness.errors import CapabilityError, RequestsFailed, UnsupportedOption
 from evalharness.generation_options import GenerationOptions
 from evalharness.scoring import ScoringRequest
+from tests.backends.hf_models import model_of
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
 
@@ -164,7 +165,7 @@ def test_gradients_reach_the_layers_that_look_at_pictures(hf_engine: Engine) -> 
     prompts, responses = [look(noise(64, 48)), ask("hi"), look(noise(300, 200, 1))], ["a dog", "yes", "two dogs"]
     scores = hf_engine.get_logprobs(prompts, responses, grad=True)
     assert scores.rows()[2] == pytest.approx(scored(hf_engine, prompts, responses)[2].logprobs, abs=1e-4)
-    model = hf_engine.backend.model  # type: ignore[attr-defined]
+    model = model_of(hf_engine)
     try:
         scores.values[scores.mask].mean().backward()
         reached = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.abs().sum() > 0}

@@ -11,7 +11,7 @@ from evalharness.engine import Engine
 from evalharness.engine_options import ModelLoadConfig
 from evalharness.errors import CapabilityError
 from evalharness.structured_output import StructuredOutput
-from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, prompt, run
+from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, model_of, prompt, run
 from tests.backends.live_models import answers, state_dict
 from tests.backends.test_hf_images import mixed as mixed_image_prompts
 
@@ -116,7 +116,7 @@ def test_adapters_on_a_warm_base_answer_as_new_loads_and_leave_it_as_it_was(dtyp
 
 def test_weights_that_sleep_leave_the_gpu_and_come_back_to_the_bit():
     engine = Engine(load(CHECKPOINTS / "middle", device="cuda"))
-    model = engine.backend.model  # type: ignore[attr-defined]
+    model = model_of(engine)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     first = answers(engine)
@@ -168,4 +168,4 @@ def test_responses_are_scored_as_on_the_cpu_and_with_gradients(checkpoint):
     scores = on_gpu.get_logprobs(prompts, responses, grad=True)
     assert scores.values.device.type == "cuda"
     scores.values[scores.mask].sum().backward()
-    assert all(parameter.grad is not None for parameter in on_gpu.backend.model.parameters())  # type: ignore[attr-defined]
+    assert all(parameter.grad is not None for parameter in model_of(on_gpu).parameters())
