@@ -39,7 +39,7 @@ _LOOKS = (
 _NO_SECRET = re.compile(r"[a-z_-]{1,12}|[A-Z_-]{1,12}|[^A-Za-z]*|[0-9.eE+-]+")
 
 _remembered: dict[str, str] = {}
-_latest: list[tuple[int, Mapping[str, str], Redactor]] = []
+_latest: list[tuple[tuple[str, ...], Mapping[str, str], Redactor]] = []
 
 
 def remember_options(arguments: Iterable[str]) -> None:
@@ -50,13 +50,16 @@ def remember_options(arguments: Iterable[str]) -> None:
 
 
 def redactor() -> Redactor:
-    """Return what this process knows to be secret now; made anew when the environment grew or a secret in it changed.
+    """Return what this process knows to be secret now; made anew when the environment has other names, or a secret in it changed.
 
-    A conftest.py that reads a .env file does either.
+    A conftest.py that reads a .env file does either. Not every value is compared: this is asked for each case, and that takes four times
+    as long.
     """
-    if not _latest or _latest[0][0] != len(os.environ) or any(os.environ.get(name) != value for name, value in _latest[0][1].items()):
-        watched = {name: value for name, value in os.environ.items() if _SECRET_NAME.search(name) or "@" in value}
-        _latest[:] = [(len(os.environ), watched, Redactor(os.environ))]
+    names = tuple(os.environ)
+    if not _latest or _latest[0][0] != names or any(os.environ.get(name) != value for name, value in _latest[0][1].items()):
+        # An address may come to hold a password.
+        watched = {name: value for name, value in os.environ.items() if _SECRET_NAME.search(name) or "://" in value}
+        _latest[:] = [(names, watched, Redactor(os.environ))]
     return _latest[0][2]
 
 

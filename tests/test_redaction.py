@@ -121,6 +121,21 @@ def test_a_secret_that_changes_is_known_as_it_is_now(monkeypatch: pytest.MonkeyP
         assert redactor().text(f"who is {key}?") == "who is [EVALHARNESS_API_KEY hidden]?"
 
 
+def test_a_secret_that_takes_the_place_of_another_variable_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_PLACE", "here")
+    redactor()
+    monkeypatch.delenv("A_PLACE")
+    monkeypatch.setenv("X_TOKEN", "new-key-0123")
+    assert redactor().text("who is new-key-0123?") == "who is [X_TOKEN hidden]?"
+
+
+def test_a_password_that_an_address_has_now_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("http://store.example", "http://me:pass-0123@store.example"):
+        monkeypatch.setenv("STORE", address)
+        known = redactor()
+    assert "pass-0123" not in known.text("who is pass-0123?")
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_no_secret_is_written_anywhere(project: Project, mode: str) -> None:
     command = project.command("--x-token", "cli-secret-2", "--run-id", "a", f"--junitxml={project.root}/reports/junit.xml", mode=mode)
