@@ -58,7 +58,7 @@ def redactor() -> Redactor:
     names = tuple(os.environ)
     if not _latest or _latest[0][0] != names or any(os.environ.get(name) != value for name, value in _latest[0][1].items()):
         # An address may come to hold a password.
-        watched = {name: value for name, value in os.environ.items() if _SECRET_NAME.search(name) or "://" in value}
+        watched = {name: value for name, value in os.environ.items() if _SECRET_NAME.search(name) or ":/" in value}
         _latest[:] = [(names, watched, Redactor(os.environ))]
     return _latest[0][2]
 
