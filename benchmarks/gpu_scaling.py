@@ -106,14 +106,14 @@ def raw_prompts(folder: Path, processor: Any) -> Callable[[], list[dict[str, Any
 
 def raw(folder: Path, num_calls: int) -> dict[str, Any]:
     """Return the seconds of one or two calls of `LLM.generate`: with texts, on a fresh engine, and without."""
-    from vllm import SamplingParams
-
     from evalharness.backends.vllm import VllmBackend
     from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 
     options = VllmEngineOptions(max_model_len=MAX_MODEL_LEN)
     backend = VllmBackend(ModelLoadConfig(str(folder / "checkpoint-0")), VlmPreprocessOptions(), options)
     try:
+        from vllm import SamplingParams  # only now: the backend prepares its environment before it imports vLLM
+
         llm = backend._engine._llm
         prompts = raw_prompts(folder, backend.processor or backend.tokenizer)
         calls = []
