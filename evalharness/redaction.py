@@ -38,6 +38,8 @@ _LOOKS = (
 # A word of a few letters is a placeholder (EMPTY, not-needed), and what has no letter may be a number of the data.
 _NO_SECRET = re.compile(r"[a-z_-]{1,12}|[A-Z_-]{1,12}|[^A-Za-z]*|[0-9.eE+-]+")
 
+_RUNNING_TEST = "PYTEST_CURRENT_TEST"
+
 _remembered: dict[str, str] = {}
 _latest: list[tuple[tuple[str, ...], Mapping[str, str], Redactor]] = []
 
@@ -53,14 +55,23 @@ def redactor() -> Redactor:
     """Return what this process knows to be secret now; made anew when the environment has other names, or a secret in it changed.
 
     A conftest.py that reads a .env file does either. Not every value is compared: this is asked for each case, and that takes four times
-    as long.
+    as long. May be called by any thread.
     """
-    names = tuple(os.environ)
+    names = _names()
     if not _latest or _latest[0][0] != names or any(os.environ.get(name) != value for name, value in _latest[0][1].items()):
+        env = {name: value for name in names if (value := os.environ.get(name)) is not None}
         # An address may come to hold a password.
-        watched = {name: value for name, value in os.environ.items() if _SECRET_NAME.search(name) or ":/" in value}
-        _latest[:] = [(names, watched, Redactor(os.environ))]
+        watched = {name: value for name, value in env.items() if _SECRET_NAME.search(name) or ":/" in value}
+        _latest[:] = [(names, watched, Redactor(env))]
     return _latest[0][2]
+
+
+def _names() -> tuple[str, ...]:
+    """Return the names of the environment but that of the running test, which pytest puts there and takes away from test to test.
+
+    In another thread, and any library may do so: what was just a name may have no value any more, so `os.environ.items()` can raise.
+    """
+    return tuple(name for name in os.environ if name != _RUNNING_TEST)
 
 
 class Redactor:

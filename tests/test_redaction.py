@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import subprocess
+import sys
+from collections import UserDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,6 +139,41 @@ def test_a_password_that_an_address_has_now_is_known(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("STORE", address)
         known = redactor()
     assert "pass-0123" not in known.text("who is pass-0123?")
+
+
+def test_a_variable_that_goes_while_the_environment_is_read_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changing(UserDict[str, str]):
+        """A name that was just there has no value any more."""
+
+        def __iter__(self) -> Iterator[str]:
+            return iter([*self.data, "GONE_TOKEN"])
+
+    monkeypatch.setattr(os, "environ", Changing({"A_TOKEN": "q7w9-alpha"}))
+    assert redactor().known("q7w9-alpha") == "[A_TOKEN hidden]"
+
+
+def test_answers_are_written_while_pytest_names_one_test_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generations are journalled by another thread than that of the tests, which changes the environment for each of them."""
+    monkeypatch.setenv("A_TOKEN", "q7w9-alpha")
+    switched_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            written = pool.submit(lambda: [redactor().known("q7w9-alpha") for _ in range(6000)])
+            while not written.done():
+                os.environ["OF_THIS_TEST"] = "1"
+                del os.environ["OF_THIS_TEST"]
+    finally:
+        sys.setswitchinterval(switched_s)
+    assert set(written.result()) == {"[A_TOKEN hidden]"}
+
+
+def test_nothing_is_made_anew_for_each_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = redactor()
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "test_a.py::test_other (call)")
+    assert redactor() is made
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    assert redactor() is made
 
 
 @pytest.mark.parametrize("mode", MODES)
