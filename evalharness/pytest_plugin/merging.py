@@ -64,7 +64,11 @@ def _in_order(parts: Sequence[RecordedRun]) -> list[RecordedRun]:
         by_number[number] = part
     missing = [f"{number}/{num_parts}" for number in range(1, num_parts + 1) if number not in by_number]
     if missing:
-        raise RecordError(f"part {', '.join(missing)} is not given; run it, or go on with it (--resume), and give all {num_parts} parts")
+        # Of an eval that has cases for no more than all parts the first has one.
+        has_few = 1 in by_number and all(entry["num_cases"] <= 1 for entry in by_number[1].records.evals.values())
+        why = "; one in which no eval has a case left no run: then run again in fewer parts" if has_few else ""
+        todo = f"run it, or go on with it (--resume), and give all {num_parts} parts{why}"
+        raise RecordError(f"part {', '.join(missing)} is not given; {todo}")
     return [by_number[number] for number in sorted(by_number)]
 
 

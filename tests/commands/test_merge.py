@@ -130,6 +130,13 @@ class TestRefusals:
         assert (code, problem in output) == (2, True), output
         assert not (project.root / "reports" / "whole").exists()
 
+    def test_more_parts_than_cases_are_said_to_be_too_many(self, project: Project) -> None:
+        parts = parts_of(project, 3, tests=TESTS.replace("range(10)", "range(2)"))
+        assert not parts[2].run_dir.exists()
+        code, output = merged(project, *parts[:2])
+        output = " ".join(output.split())
+        assert (code, "one in which no eval has a case left no run: then run again in fewer parts" in output) == (2, True), output
+
     def test_a_run_that_is_no_part(self, project: Project) -> None:
         code, output = merged(project, project.write(test_a=TESTS).run("--run-id", "one"))
         assert (code, "is no part: it was run without --shard" in output) == (2, True), output
