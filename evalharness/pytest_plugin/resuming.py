@@ -26,6 +26,7 @@ from evalharness.pytest_plugin.engines import EngineSpec, engine_specs
 from evalharness.pytest_plugin.prompt_changes import case_changes, prompt_change
 from evalharness.recorded import RecordedRun
 from evalharness.run_lock import RunLock, wait_for_writers
+from evalharness.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from evalharness.run_records import CaseRecords
@@ -79,7 +80,8 @@ def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, R
     """
     run_dir = Path(now.report_dir) / now.resume
     if not (run_dir / "journal").is_dir():
-        raise RecordError(f"there is no run {now.resume!r} in {now.report_dir} that could be resumed; see --report-dir")
+        hint = did_you_mean(now.resume, [journal.parent.name for journal in Path(now.report_dir).glob("*/journal")])
+        raise RecordError(f"there is no run {now.resume!r} in {now.report_dir} that could be resumed{hint or '; see --report-dir'}")
     lock = None if only_look else RunLock(run_dir)
     try:
         if not only_look:

@@ -312,6 +312,13 @@ class TestWhatIsRefused:
         run = project.write(test_a=TESTS).run("--resume", "nothing")
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
         assert "there is no run 'nothing' in" in run.output
+        assert "that could be resumed; see --report-dir" in run.output
+
+    def test_a_misspelt_name_of_a_run(self, project: Project) -> None:
+        project.write(test_a=TESTS).run("--run-id", "nightly")
+        run = project.run("--resume", "nigthly")
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "that could be resumed; did you mean 'nightly'?" in run.output
 
     def test_a_run_that_still_goes_on(self, project: Project) -> None:
         before = broken_run(project)
