@@ -15,7 +15,7 @@ from evalharness.pytest_plugin.hooks import (
     pytest_report_collectionfinish,
     pytest_unconfigure,
 )
-from evalharness.pytest_plugin.options import pytest_addoption
+from evalharness.pytest_plugin.options import pytest_addoption, pytest_load_initial_conftests
 from evalharness.pytest_plugin.session_end import pytest_sessionfinish, pytest_terminal_summary
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",
+    "pytest_load_initial_conftests",
     "pytest_report_collectionfinish",
     "pytest_sessionfinish",
     "pytest_terminal_summary",

@@ -11,6 +11,7 @@ import pytest
 from evalharness.config import RunConfig, resolve
 from evalharness.config_table import ARGUMENTS
 from evalharness.errors import ConfigError
+from evalharness.suggestions import did_you_mean
 
 __all__ = ["asked_on_command_line", "resolve_run_config", "runs_nothing"]
 
@@ -32,6 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--watch", metavar="DIR", action=_Watch, help="Not here: `evalharness watch DIR -- evals …` runs pytest for each checkpoint"
     )
+
+
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Have pytest say what a misspelt option of ours may have meant, beneath its own "unrecognized arguments"."""
+    known = [option.flag for option in ARGUMENTS]
+    for word in parser.parse_known_and_unknown_args(args)[1]:
+        flag = word.partition("=")[0]
+        hint = did_you_mean(flag, known, cutoff=0.75) if flag.startswith("--") else ""  # all begin with dashes: 0.6 fits too many
+        if hint:
+            parser.extra_info[flag] = f"{hint.removeprefix('; ')} `pytest --help` lists every option"
 
 
 class _Watch(argparse.Action):

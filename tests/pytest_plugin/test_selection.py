@@ -121,6 +121,17 @@ def test_s(case, generation, score):
         assert [row["outcome"] for row in run.rows] == ["pass", "pass", "skip", "skip"]
         assert run.rows[3]["problem"] == "not run: enough"
 
+    @pytest.mark.parametrize("arguments", [("--modle", "x"), ("--modle=x",)], ids=["two words", "one word"])
+    def test_a_misspelt_option_says_which_one_was_meant(self, project: Project, arguments: tuple[str, ...]) -> None:
+        run = project.write(test_a=OUTCOMES).run(*arguments)
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "--modle: did you mean '--model'? `pytest --help` lists every option" in run.output
+
+    def test_an_option_that_is_like_none_of_ours_is_pytests_matter(self, project: Project) -> None:
+        run = project.write(test_a=OUTCOMES).run("--maxfall=1")
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "did you mean" not in run.output
+
     @pytest.mark.parametrize("option", ["--setup-plan", "--fixtures", "--fixtures-per-test"])
     def test_options_that_run_nothing_open_no_run(self, project: Project, option: str) -> None:
         run = project.write(test_a=OUTCOMES).run_inline(option)
