@@ -306,9 +306,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("report_dir", Folder(), "Folder that gets one folder per run (default: reports)", default=Path("reports"), metavar="FOLDER"),
     Option(
         "baseline",
-        Text(r"\S(.*\S)?", legal="the name of a baseline, a path, or latest"),
-        "What the gate no_regression compares with: baselines/NAME.json, a path of a baseline or run, or latest, the run in "
-        "--report-dir that ended last (default: none, the gate is not asked)",
+        Text(r"\S(.*\S)?", legal="the name of a baseline, a path, latest, or latest~1"),
+        "What the gate no_regression compares with: baselines/NAME.json, a path of a baseline or run, or latest, the complete "
+        "run in --report-dir that ended last; latest~1 is the one before it (default: none, the gate is not asked)",
         metavar="NAME|PATH|latest",
     ),
     Option(

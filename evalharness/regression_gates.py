@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalharness.errors import EvalHarnessError
+from evalharness.errors import BaselineError, EvalHarnessError, RecordError
 from evalharness.gates import RegressionGate
+from evalharness.run_latest import find_latest, is_latest
 
 if TYPE_CHECKING:
     from evalharness.comparison.changes import Comparison, MetricChange
@@ -22,38 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["RegressionJudge", "find_baseline", "not_asked", "not_judged"]
 
-LATEST = "latest"
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
 
 
 def find_baseline(asked: str, *, root: Path, base: Path, report_dir: Path) -> Path:
-    """Return the file or run directory that --baseline names; whether it is there is not asked, but for `latest`.
+    """Return the file or run directory that --baseline names; whether it is there is asked of `latest`, `latest~1`, … only.
 
     A name is that of `baselines/NAME.json` below `root`; what has a slash or ends in .json is a path, relative to `base`.
-    `latest` is the run in `report_dir` that ended last. Raises `BaselineError` where no run has come to its end.
+    `latest` counts in `report_dir`. Raises `BaselineError` where no run of it is meant.
     """
-    if asked == LATEST:
-        return _latest(report_dir)
+    if is_latest(asked):
+        try:
+            return find_latest(asked, report_dir)
+        except RecordError as error:
+            raise BaselineError(f"{error}, or run once without --baseline") from None
     is_path = "/" in asked or "\\" in asked or asked.endswith(".json")
     return base / asked if is_path else root / BASELINE_FOLDER / f"{asked}.json"
-
-
-def _latest(report_dir: Path) -> Path:
-    from evalharness.errors import BaselineError, RecordError
-    from evalharness.report.reading import read_run
-
-    ended: list[tuple[str, Path]] = []
-    for path in sorted(report_dir.glob("*/run.json")):
-        try:
-            run = read_run(path.parent)
-        except RecordError:
-            continue  # a run that cannot be read is none that came to its end
-        if run.get("finished_at") and not run.get("interrupted") and not run.get("rebuilt"):
-            ended.append((str(run["finished_at"]), path.parent))
-    if not ended:
-        raise BaselineError(f"no run in {report_dir} has come to its end, so there is no latest one; run once without --baseline")
-    return max(ended)[1]
 
 
 def not_asked(gate: RegressionGate, num_cases: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def test_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[
         pytest.param([], "Commands", id="no-command"),
         pytest.param(["repot", "x"], "'repot' is no command; did you mean 'report'? Known: report,", id="unknown-command"),
         pytest.param(["zzz"], "'zzz' is no command. Known: report,", id="unlike-any-command"),
-        pytest.param(["report"], "Missing argument 'RUN_DIR'", id="no-run"),
+        pytest.param(["report"], "Missing argument 'RUN'", id="no-run"),
         pytest.param(["compare", "a", "b", "--sead", "1"], "No such option '--sead'. Did you mean '--seed'?", id="unknown-option"),
         pytest.param(["compare", "a", "b", "--see", "1"], "No such option '--see'", id="shortened-option"),
         pytest.param(["report", "a", "b"], "Got unexpected extra argument (b)", id="too-much"),
@@ -46,7 +46,7 @@ def test_a_wrong_command_line_ends_with_2_and_says_what_is_right(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [pytest.param("nowhere", "nowhere is no folder; give that of a run", id="missing"), pytest.param(".", "run.json", id="no-run")],
+    [pytest.param("nowhere", "nowhere is no run directory, and ", id="missing"), pytest.param(".", "run.json", id="no-run")],
 )
 def test_a_folder_that_is_no_run_ends_with_2_and_says_why(
     tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]

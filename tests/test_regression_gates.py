@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from evalharness.errors import BaselineError
 from evalharness.gates import RegressionGate
-from evalharness.regression_gates import LATEST, RegressionJudge, find_baseline
+from evalharness.regression_gates import RegressionJudge, find_baseline
 from tests.comparison.runs import ENGINE, cases, run_dir
 
 GATE = RegressionGate("no_regression")
@@ -35,10 +38,22 @@ def test_a_baseline_that_is_not_there_says_how_it_is_made(tmp_path: Path) -> Non
     assert (found["passed"], found["reason"].partition("; ")[2]) == (False, "make it with: evalharness bless RUN_DIR gone")
 
 
-def test_the_latest_run_is_the_last_one_that_came_to_its_end_by_itself(tmp_path: Path) -> None:
-    for day, (name, more) in enumerate({"a": {}, "b": {}, "cut": {"interrupted": "Ctrl-C"}, "killed": {"rebuilt": True}}.items(), 1):
-        run_dir(tmp_path / name, cases([1.0]), finished_at=f"2030-01-0{day}T00:00:00+00:00", **more)
-    run_dir(tmp_path / "running", cases([1.0]), finished_at=None)
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "run.json").write_text("{")
-    assert find_baseline(LATEST, root=tmp_path, base=tmp_path, report_dir=tmp_path) == tmp_path / "b"
+@pytest.mark.parametrize(
+    ("asked", "place"),
+    [
+        pytest.param("nightly", "root/baselines/nightly.json", id="name"),
+        pytest.param("kept/a.json", "base/kept/a.json", id="path"),
+        pytest.param("latest", "reports/b", id="latest"),
+        pytest.param("latest~1", "reports/a", id="the one before"),
+    ],
+)
+def test_a_baseline_is_a_name_a_path_or_a_run_counted_back(tmp_path: Path, asked: str, place: str) -> None:
+    for day, name in enumerate("ab", 1):
+        run_dir(tmp_path / "reports" / name, cases([1.0]), finished_at=f"2030-01-0{day}T00:00:00.000+00:00")
+    found = find_baseline(asked, root=tmp_path / "root", base=tmp_path / "base", report_dir=tmp_path / "reports")
+    assert found == tmp_path / place
+
+
+def test_without_a_complete_run_latest_is_no_baseline(tmp_path: Path) -> None:
+    with pytest.raises(BaselineError, match="^there is no run latest: .* holds 0 complete runs; .*, or run once without --baseline$"):
+        find_baseline("latest", root=tmp_path, base=tmp_path, report_dir=tmp_path)

@@ -8,16 +8,21 @@ from pathlib import Path
 import click
 
 from evalharness.commands.frame import command
+from evalharness.commands.runs import name_side
 from evalharness.errors import BaselineError
 from evalharness.exit_codes import DONE
-from evalharness.regression_gates import BASELINE_FOLDER, LATEST
+from evalharness.regression_gates import BASELINE_FOLDER
+from evalharness.run_latest import LATEST
 
 __all__ = ["bless"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-@command("bless", examples=["evalharness bless reports/RUN_ID nightly", "pytest evals --baseline nightly"])
+@command(
+    "bless",
+    examples=["evalharness bless reports/RUN_ID nightly", "evalharness bless latest nightly", "pytest evals --baseline nightly"],
+)
 @click.argument("run", metavar="RUN")
 @click.argument("name", metavar="NAME")
 @click.option(
@@ -31,8 +36,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def bless(run: str, name: str, folder: Path) -> int:
     """Keep a run's scores as a baseline, a small file to commit.
 
-    RUN is a run directory, or RUN_DIR:ENGINE where the run has several engines. NAME is the baseline's name; an older one of
-    this name is replaced.
+    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
+    before); RUN:ENGINE where it has several engines. NAME is the baseline's name; an older one of this name is replaced.
     """
     if not _NAME.fullmatch(name) or name == LATEST or name.endswith(".json"):
         raise BaselineError(
@@ -43,7 +48,7 @@ def bless(run: str, name: str, folder: Path) -> int:
     from evalharness.comparison.sheets import was_judged
     from evalharness.comparison.sides import read_side
 
-    side = read_side(run)
+    side = read_side(name_side(run))
     if side.notes:
         raise BaselineError(f"{run} cannot be blessed: {side.notes[0]}; run it again to its end")
     cases = [line for sheet in side.sheets.values() for line in sheet.cases.values()]

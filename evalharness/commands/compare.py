@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evalharness.commands.frame import command
+from evalharness.commands.runs import name_side
 from evalharness.errors import ComparisonError, EvalHarnessError
 from evalharness.exit_codes import DONE, NOT_PASSED, REFUSED
 
@@ -22,6 +23,7 @@ __all__ = ["compare"]
     "compare",
     examples=[
         "evalharness compare reports/A reports/B",
+        "evalharness compare latest~1 latest",
         "evalharness compare baselines/nightly.json reports/B:hf:final",
         "evalharness compare reports/A reports/B reports/C --out comparison --lower-is-better loss",
     ],
@@ -46,8 +48,9 @@ __all__ = ["compare"]
 def compare(base: str, candidates: Sequence[str], out: Path | None, anyway: bool, lower_is_better: Sequence[str], seed: int) -> int:
     """Compare runs case by case: what got better, what broke, and whether it is real.
 
-    BASE and each CANDIDATE is a run directory, RUN_DIR:ENGINE where a run has several engines (the checkpoint's name is
-    enough), or a baseline's file. Cases are paired; docs/comparing.md says how each number is made.
+    BASE and each CANDIDATE is a run directory, the name of one in the report folder, latest, the complete run that ended last
+    (latest~1: the one before), each as RUN:ENGINE where the run has several engines (the checkpoint's name is enough), or a
+    baseline's file. Cases are paired; docs/comparing.md says how each number is made.
     """
     try:
         comparisons = _compare(base, candidates, anyway=anyway, lower_is_better=lower_is_better, seed=seed)
@@ -61,9 +64,10 @@ def _compare(base: str, candidates: Sequence[str], *, anyway: bool, lower_is_bet
     from evalharness.comparison.changes import compare as compare_sides
     from evalharness.comparison.sides import read_side
 
-    side = read_side(base)
+    side = read_side(name_side(base))
     return [
-        compare_sides(side, read_side(candidate), anyway=anyway, lower_is_better=lower_is_better, seed=seed) for candidate in candidates
+        compare_sides(side, read_side(name_side(candidate)), anyway=anyway, lower_is_better=lower_is_better, seed=seed)
+        for candidate in candidates
     ]
 
 

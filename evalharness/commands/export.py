@@ -43,8 +43,9 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
 def export(run: str, kind: str, out: str | None, project: str, online: bool) -> int:
     """Write a run's samples as a table, or give its metrics to an experiment tracker.
 
-    RUN is a run directory, a name in reports/, or latest. docs/command_line.md has the columns and the names of metrics. Needs
-    pip install 'evalharness[parquet]', [tensorboard], [wandb] or [mlflow].
+    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
+    before). docs/command_line.md has the columns and the names of metrics. Needs pip install 'evalharness[parquet]', [tensorboard],
+    [wandb] or [mlflow].
     """
     run_dir = find_run(run)
     if not (run_dir / "samples.jsonl").is_file():

@@ -1,28 +1,27 @@
-"""`evalharness report RUN_DIR`: the reports of a run made again from its records."""
+"""`evalharness report RUN`: the reports of a run made again from its records."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
 from evalharness.commands.frame import command
-from evalharness.errors import RecordError
+from evalharness.commands.runs import find_run
 from evalharness.exit_codes import DONE
 
 __all__ = ["report"]
 
 
-@command("report", examples=["evalharness report reports/RUN_ID"])
-@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
-def report(run_dir: Path) -> int:
+@command("report", examples=["evalharness report reports/RUN_ID", "evalharness report latest"])
+@click.argument("run", metavar="RUN")
+def report(run: str) -> int:
     """Rebuild the reports of a run from its records, even a killed one; needs no GPU.
 
-    RUN_DIR is the folder of the run, such as reports/RUN_ID. Prints the paths of what was written.
+    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
+    before). Prints the paths of what was written.
     """
-    if not run_dir.is_dir():
-        raise RecordError(f"{run_dir} is no folder; give that of a run, such as reports/RUN_ID")
+    run_dir = find_run(run)
     from evalharness.report.index_page import INDEX, write_index
     from evalharness.report.writing import write_reports  # pandas, so only where it is needed
     from evalharness.run_rebuild import rebuild_run

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from evalharness.commands.frame import RUN_CODES, command
+from evalharness.commands.runs import find_run
 from evalharness.errors import ConfigError
 from evalharness.exit_codes import DONE
 
@@ -19,13 +20,13 @@ __all__ = ["rescore"]
     "rescore",
     examples=[
         "evalharness rescore reports/RUN_ID",
-        "evalharness rescore reports/RUN_ID --tests my_checks.py",
+        "evalharness rescore latest --tests my_checks.py",
         "evalharness rescore gt_vs_pred.jsonl --coordinates norm1000",
         "evalharness rescore MISSION_stage_a.jsonl --data FOLDER",
     ],
     exit_codes=RUN_CODES,
 )
-@click.argument("source", type=click.Path(path_type=Path), metavar="RUN_DIR|FILE.jsonl")
+@click.argument("source", metavar="RUN|FILE.jsonl")
 @click.option(
     "--tests",
     type=click.Path(path_type=Path),
@@ -42,7 +43,7 @@ __all__ = ["rescore"]
 @click.option("--spot", metavar="N", help="Cases that evals with spot checks show in outputs/ (default: the run's; none)")
 @click.option("--coordinates", metavar="SPACE", help="Space of a dense dump's answers that name none (default: norm1000)")
 def rescore(
-    source: Path,
+    source: str,
     tests: Path | None,
     data: Path | None,
     report_dir: Path | None,
@@ -52,15 +53,16 @@ def rescore(
 ) -> int:
     """Run the tests of a run again on its stored generations, into a new run; or score a file of answers; needs no GPU.
 
-    The source is the folder of a run, such as reports/RUN_ID, or gt_vs_pred.jsonl, or <mission>_stage_a.jsonl; it is only read.
+    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
+    before). FILE.jsonl is gt_vs_pred.jsonl or <mission>_stage_a.jsonl. What is given is only read.
     """
-    if source.is_file():
+    if Path(source).is_file():
         _refuse("--tests", tests, "run directories")
-        return _score_file(source, data, report_dir, run_id, spot, coordinates)
+        return _score_file(Path(source), data, report_dir, run_id, spot, coordinates)
     _refuse("--coordinates", coordinates, "files of answers")
     from evalharness.pytest_plugin.rescore_run import rescore_run  # pytest, so only where it is needed
 
-    return rescore_run(source, tests=tests, data=data, report_dir=report_dir, run_id=run_id, spot=spot)
+    return rescore_run(find_run(source), tests=tests, data=data, report_dir=report_dir, run_id=run_id, spot=spot)
 
 
 def _refuse(flag: str, value: object, only_for: str) -> None:

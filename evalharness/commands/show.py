@@ -41,8 +41,8 @@ __all__ = ["show"]
 def show(run: str, case: str, engine: str | None, test: str | None, as_json: bool, overlay: Path | None, data: Path | None) -> int:
     """Show a case of a run: prompt, images, text, raw text, scores, details and what went wrong, per test and engine.
 
-    RUN is a run directory, a name in reports/, or latest. CASE is a case id or a node id; a part is enough where it fits one case only,
-    else the candidates are listed.
+    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
+    before). CASE is a case id or a node id; a part is enough where it fits one case only, else the candidates are listed.
     """
     from evalharness.report.case_rows import find_rows, print_row
     from evalharness.report.console import open_console

@@ -1,12 +1,11 @@
-"""`evalharness summary RUN_DIR`: verdict, gates and scores of a run as Markdown, for the page of a CI job."""
+"""`evalharness summary RUN`: verdict, gates and scores of a run as Markdown, for the page of a CI job."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from evalharness.commands.frame import command
+from evalharness.commands.runs import find_run
 from evalharness.exit_codes import DONE
 
 __all__ = ["summary"]
@@ -14,17 +13,18 @@ __all__ = ["summary"]
 
 @command(
     "summary",
-    examples=["evalharness summary reports/RUN_ID", "evalharness summary reports/RUN_ID > page.md"],
+    examples=["evalharness summary reports/RUN_ID", "evalharness summary latest > page.md"],
     exit_codes={DONE: "printed, whatever the verdict"},
 )
-@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
-def summary(run_dir: Path) -> int:
+@click.argument("run", metavar="RUN")
+def summary(run: str) -> int:
     """Print verdict, gates and scores of a run as Markdown.
 
-    RUN_DIR is the folder of the run, such as reports/RUN_ID. Runs write the same to $GITHUB_STEP_SUMMARY by themselves.
+    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
+    before). Runs write the same to $GITHUB_STEP_SUMMARY by themselves.
     """
     from evalharness.report.ci_summary import ci_summary
     from evalharness.report.tables import load_tables
 
-    click.echo(ci_summary(load_tables(run_dir)).encode("utf-8", "backslashreplace"), nl=False)
+    click.echo(ci_summary(load_tables(find_run(run))).encode("utf-8", "backslashreplace"), nl=False)
     return DONE

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from evalharness.errors import RecordError
 from evalharness.report.collecting import mapping, text_of
-from evalharness.report.reading import read_run
+from evalharness.report.reading import read_run, run_state
 from evalharness.run_lock import is_written_now
 
 __all__ = ["Entry", "run_entries"]
@@ -87,7 +87,7 @@ def _entry(folder: Path) -> Entry:
     words = Counter("not asked" if gate.get("passed") is None else "passed" if gate.get("passed") is True else "failed" for gate in gates)
     return {
         **entry,
-        "state": _state(run),
+        "state": run_state(run),
         "started_at": text_of(run.get("started_at"))[:40],
         "duration_s": run["duration_s"] if isinstance(run.get("duration_s"), (int, float)) else None,
         "checkpoints": [_name(one.get("id")) for one in engines[:MAX_NAMES]],
@@ -119,14 +119,6 @@ def _scores(gates: list[Mapping[str, Any]]) -> list[list[Any]]:
         for gate in gates
         if isinstance(gate.get("value"), (int, float)) and gate.get("threshold") is not None
     ][:MAX_SCORES]
-
-
-def _state(run: Mapping[str, Any]) -> str:
-    if run.get("interrupted"):
-        return "interrupted"
-    if run.get("rebuilt"):
-        return "killed"
-    return "finished" if run.get("finished_at") else "running"
 
 
 def _name(value: object) -> str:

@@ -7,15 +7,16 @@ the numbers wrong (a broken line in the middle, a newer schema) is a `RecordErro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from evalharness.errors import RecordError
 
-__all__ = ["SCHEMA_VERSION", "read_run", "read_samples", "sample_lines"]
+__all__ = ["FINISHED", "SCHEMA_VERSION", "read_run", "read_samples", "run_state", "sample_lines"]
 
 SCHEMA_VERSION = 1
+FINISHED = "finished"
 
 
 def read_run(run_dir: Path, notes: list[str] | None = None) -> dict[str, Any]:
@@ -40,6 +41,15 @@ def read_run(run_dir: Path, notes: list[str] | None = None) -> dict[str, Any]:
             f"{path} has schema_version {version!r}; this evalharness reads up to {SCHEMA_VERSION}: update evalharness to report this run"
         )
     return run
+
+
+def run_state(run: Mapping[str, Any]) -> str:
+    """Return "finished", "interrupted", "killed" (its reports were made later), or "running", where run.json alone cannot know better."""
+    if run.get("interrupted"):
+        return "interrupted"
+    if run.get("rebuilt"):
+        return "killed"
+    return FINISHED if run.get("finished_at") else "running"
 
 
 def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:

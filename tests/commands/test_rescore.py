@@ -576,6 +576,16 @@ class TestOtherTests:
         assert (code, "was made with --tests from run live; score that run again" in output) == (2, True)
 
 
+def test_the_latest_run_is_scored_again(project: Project) -> None:
+    project.write(test_a=MARK + "def test_s(case, generation): pass\n")
+    for name in ("first", "second"):
+        project.run_inline("--run-id", name)
+    code, output = rescore(project, "latest~1", "--run-id", "again")
+    assert code == 0
+    assert output.startswith(f"evalharness: latest~1 is {project.root / 'reports' / 'first'}\n")
+    assert Run(code, output, 0.0, project.root, "again").facts["rescored"]["run_id"] == "first"
+
+
 class TestRefused:
     @pytest.fixture
     def live(self, project: Project) -> Run:
@@ -588,7 +598,7 @@ class TestRefused:
         return output
 
     def test_a_folder_that_is_missing_or_no_run(self, project: Project) -> None:
-        assert "nowhere is no folder; give that of a run" in self.refused(project, "nowhere")
+        assert "nowhere is no run directory, and " in self.refused(project, "nowhere")
         assert ". is no run directory" in self.refused(project, ".")
 
     def test_a_run_without_journal(self, project: Project, live: Run) -> None:

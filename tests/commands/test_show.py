@@ -62,19 +62,6 @@ class TestCase:
         assert main(["show", run, case]) == REFUSED
         assert message in capsys.readouterr().err
 
-    @pytest.mark.parametrize("word", ["reports/first", "first", "latest"])
-    def test_a_run_is_a_path_or_a_name_in_reports_or_the_latest(self, run: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "── broken" in shown(capsys, word, "broken")
-
-    @pytest.mark.parametrize(
-        ("word", "message"), [("frist", "has none of that name; did you mean 'first'?"), ("latest", "there is no finished run in ")]
-    )
-    def test_a_run_that_is_none_is_refused(self, run: str, word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-        if word == "latest":
-            Path(run, "run.json").unlink()
-        assert main(["show", word, "x"]) == REFUSED
-        assert message in capsys.readouterr().err
-
     def test_engine_and_test_choose_rows(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert shown(capsys, run, "group-1/a", "--engine", "vllm:tiny", "--test", "stage_a::test_summary").count("── ") == 1
         assert main(["show", run, "group-1/a", "--engine", "vlm:tiny"]) == REFUSED

@@ -155,7 +155,7 @@ class TestRefusals:
     def test_there_is_no_latest_run_before_the_first(self, project: Project) -> None:
         first = run(write(project), ALL_RIGHT, "first", "--baseline", "latest")
         assert (first.exit_code, first.facts["baseline"]["path"]) == (1, None)
-        assert "has come to its end, so there is no latest one" in first.gate("no_regression")["reason"]
+        assert "there is no run latest: " in first.gate("no_regression")["reason"]
 
     @pytest.mark.parametrize(
         ("change", "options", "reason"),
