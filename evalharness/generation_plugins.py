@@ -9,13 +9,16 @@ change where generation ends, which tokens it may choose, or the final text. The
     uses_hf_logits_processor = True, hf_logits_processor(prompt_lengths)   likewise
     postprocess_text(text) -> str                                          the final text
 
-`watch` and `ban` are asked once per row, so no row can see another one. `evalharness.plugins` holds ready ones.
+`watch` and `ban` are asked once per row, so no row can see another one. `evalharness.plugins` holds ready ones. A public method
+whose name is almost that of a hook which the plugin lacks is refused: it would never be called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import getattr_static
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from evalharness.errors import CapabilityError
@@ -132,11 +135,15 @@ _HOOKS = {
     "watches_tokens": "watch(tokenizer)",
     "bans_tokens": "ban(tokenizer, vocab_size)",
 }
+_POSTPROCESSOR = "postprocess_text(text)"
+_ALIKE = 0.84
+"""Share of equal letters that makes a name a misspelt hook's: `postprocess` has 0.85, `watcher` and `preprocess_text` 0.83."""
 
 
 def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
     """Raise `CapabilityError` unless every plugin can act on this backend and on every type of request."""
     for plugin in plugins:
+        _refuse_misspelt_hooks(plugin)
         if plugin.backends is not None and backend not in plugin.backends:
             raise CapabilityError(f"plugin {plugin.name!r} does not work on backend {backend!r}; it works on: {_listed(plugin.backends)}")
         for request_type in request_types:
@@ -157,6 +164,38 @@ def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabil
         for flag, hook in _HOOKS.items():
             if getattr(plugin, flag) and not callable(getattr(plugin.plugin, hook.split("(")[0], None)):
                 raise CapabilityError(f"plugin {plugin.name!r} sets {flag} but has no method {hook}")
+
+
+def _refuse_misspelt_hooks(plugin: GenerationPlugin) -> None:
+    """Raise `CapabilityError` for a public method that is named almost like a hook which the plugin lacks."""
+    flags = {hook: flag for flag, hook in _HOOKS.items()}
+    hooks = (*flags, _POSTPROCESSOR)
+    lacking = [hook for hook in hooks if not callable(getattr(plugin.plugin, hook.partition("(")[0], None))]
+    for method in _public_methods(plugin.plugin):
+        for hook in lacking:
+            if _is_alike(method, hook.partition("(")[0]):
+                flag = f" with {flags[hook]} = True" if hook in flags else ""
+                raise CapabilityError(
+                    f"plugin {plugin.name!r} has a method {method!r}, which is no hook: generation never calls it; did you mean "
+                    f"{hook}{flag}? Hooks: {', '.join(hooks)}. If it is a helper, begin its name with '_'"
+                )
+
+
+def _public_methods(plugin: Any) -> list[str]:
+    """Return the names of the plugin's methods, its classes' included; no property is asked for its value."""
+    kinds = (FunctionType, MethodType, classmethod, staticmethod)
+    return [name for name in dir(plugin) if not name.startswith("_") and isinstance(getattr_static(plugin, name, None), kinds)]
+
+
+def _is_alike(method: str, hook: str) -> bool:
+    """Whether a method's name is a hook's but for capitals, underscores, the order of letters, or a few letters in a long name."""
+    from difflib import SequenceMatcher  # only where there are plugins
+
+    ours, theirs = (name.replace("_", "").lower() for name in (method, hook))
+    if sorted(ours) == sorted(theirs):
+        return True
+    # A letter more or less makes another word of a name as short as `ban`: bank, bans, band.
+    return len(theirs) > 3 and SequenceMatcher(None, ours, theirs).ratio() >= _ALIKE
 
 
 def _listed(names: Iterable[str]) -> str:

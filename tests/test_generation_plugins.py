@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from evalharness.backends.base import Capabilities
 from evalharness.errors import CapabilityError
 from evalharness.generation_plugins import RequestType, RowWatchers, normalise_plugins, postprocess_text, preflight
+from evalharness.plugins import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
 
 CAN = {
     "hf": Capabilities(supports_hf_hooks=True, supports_token_watchers=True, supports_token_bans=True),
@@ -129,6 +131,82 @@ def test_a_plugin_that_lacks_the_hook_it_announces_is_refused(hook: str) -> None
     plugin = SimpleNamespace(name="empty", **{f"uses_{hook}": True})
     with pytest.raises(CapabilityError, match=rf"^plugin 'empty' sets uses_{hook} but has no method {hook}\(prompt_lengths\)"):
         check(plugin, "hf")
+
+
+@pytest.mark.parametrize(
+    ("method", "hook"),
+    [
+        ("wach", r"watch\(tokenizer\) with watches_tokens = True"),
+        ("wacth", r"watch\(tokenizer\) with watches_tokens = True"),
+        ("Ban", r"ban\(tokenizer, vocab_size\) with bans_tokens = True"),
+        ("hf_stopping_criterion", r"hf_stopping_criteria\(prompt_lengths\) with uses_hf_stopping_criteria = True"),
+        ("logits_processor", r"hf_logits_processor\(prompt_lengths\) with uses_hf_logits_processor = True"),
+        ("postprocess", r"postprocess_text\(text\)"),
+        ("post_process_text", r"postprocess_text\(text\)"),
+        ("postProcessText", r"postprocess_text\(text\)"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["hf", "vllm", "plain"])
+def test_a_method_that_is_named_almost_like_a_hook_is_refused(method: str, hook: str, backend: str) -> None:
+    asked = rf"which is no hook: generation never calls it; did you mean {hook}\? Hooks: .*, postprocess_text\(text\)\. If it is a helper,"
+    with pytest.raises(CapabilityError, match=rf"^plugin 'Late' has a method '{method}', {asked}"):
+        check(type("Late", (), {method: lambda self, text: text})(), backend)
+
+
+@pytest.mark.parametrize("kind", [classmethod, staticmethod])
+def test_a_misspelt_hook_of_any_kind_of_method_is_refused(kind: Any) -> None:
+    with pytest.raises(CapabilityError, match="has a method 'postproces_text'"):
+        check(type("Late", (), {"postproces_text": kind(lambda *given: "")})())
+
+
+def test_a_misspelt_hook_of_a_base_class_or_of_the_object_itself_is_refused() -> None:
+    class Base:
+        def postproces_text(self, text: str) -> str:
+            return text
+
+    for plugin in (type("Sub", (Base,), {})(), SimpleNamespace(postproces_text=Base().postproces_text)):
+        with pytest.raises(CapabilityError, match="has a method 'postproces_text'"):
+            check(plugin)
+
+
+def test_a_misspelt_hook_is_named_though_its_flag_is_set() -> None:
+    plugin = type("Cap", (), {"watches_tokens": True, "watchs": lambda self, tokenizer: None})()
+    with pytest.raises(
+        CapabilityError, match=r"^plugin 'Cap' has a method 'watchs', which is no hook: .*; did you mean watch\(tokenizer\)"
+    ):
+        check(plugin)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["batch", "match", "watcher", "watched", "unwatch", "bank", "bans", "banned", "preprocess_text", "postprocess_tokens", "on_token",
+     "_watchs", "_postprocess"],
+)  # fmt: skip
+def test_a_helper_with_a_name_of_its_own_or_a_private_one_is_left_alone(name: str) -> None:
+    check(type("Helped", (), {name: lambda self: None})())
+
+
+def test_beside_the_hook_itself_a_like_name_is_a_helper() -> None:
+    check(type("Capped", (), {"postprocess_text": lambda self, text: text, "postprocess_texts": lambda self, texts: texts})())
+
+
+@pytest.mark.parametrize("kind", [property, cached_property])
+def test_a_property_is_neither_a_misspelt_hook_nor_read(kind: Any) -> None:
+    def read(self: Any) -> None:
+        raise AssertionError("a check of names reads no values")
+
+    check(type("Proud", (), {"postprocess": kind(read)})())
+
+
+def test_data_and_classes_that_are_named_like_a_hook_are_no_methods() -> None:
+    check(SimpleNamespace(postprocess=True, watchs=[1], wach=Bare))
+
+
+@pytest.mark.parametrize(
+    "plugin", [BalancedJsonStop(), ObjectCap(3), DuplicateObjectStop(), DuplicateObjectBan()], ids=lambda one: one.name
+)
+def test_no_ready_plugin_is_taken_for_a_misspelt_one(plugin: Any) -> None:
+    check(plugin)
 
 
 def test_every_plugin_is_checked() -> None:
