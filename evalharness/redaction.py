@@ -32,7 +32,8 @@ _LOOKS = (
         r"\1" + HIDDEN_VALUE,
     ),
     (re.compile(r"(\bBearer\s{1,5})(?=\S{0,200}\d)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
-    (re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|sk-|xox[baprs]-|glpat-|pypi-)[A-Za-z0-9_-]{16,}"), HIDDEN_VALUE),
+    # Plugins have hooks named hf_…: a name has small letters only, a token of Hugging Face has others.
+    (re.compile(r"\b(?:hf_(?![a-z_]{1,60}(?![\w-]))|gh[pousr]_|github_pat_|sk-|xox[baprs]-|glpat-|pypi-)[A-Za-z0-9_-]{16,}"), HIDDEN_VALUE),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN_VALUE),
 )
 # A word of a few letters is a placeholder (EMPTY, not-needed), and what has no letter may be a number of the data.

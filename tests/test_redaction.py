@@ -213,6 +213,8 @@ class TestRedactor:
             pytest.param("curl -H 'Bearer a1b2c3d4e5'", "curl -H 'Bearer …'", id="bearer-alone"),
             pytest.param("basic knowledge of bearer instruments", None, id="words"),
             pytest.param("hf_0123456789abcdefghij is it", "… is it", id="hugging-face"),
+            pytest.param("hf_stopping_criteria(prompt_lengths), hf_logits_processor", None, id="hooks"),
+            pytest.param("hf_abcdefghijklmnopqrstuV and hf_abcdefghijklmnopqr-st", "… and …", id="hugging-face-like-a-hook"),
             pytest.param("AKIAABCDEFGHIJKLMNOP", "…", id="aws"),
             pytest.param("mail me@host.org, 12:30@noon, key=value, sk-learn", None, id="nothing"),
         ],
