@@ -104,11 +104,16 @@ class EnginePool:
 
     def give_back(self, spec: EngineSpec, engine: Engine) -> None:
         """Keep an engine that no test uses any more."""
-        self.close()
+        self._close_waiting()
         self._waiting = (spec, engine)
 
     def close(self) -> None:
-        """Close the engine that waits, if any."""
+        """Close the engine that waits, if any, and the cache: what it has on disk is then one file, which may be copied."""
+        self._close_waiting()
+        if "cache" in vars(self) and self.cache is not None:
+            self.cache.close()
+
+    def _close_waiting(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting[1].close()

@@ -257,3 +257,4 @@ def test_answers_on_disk_serve_the_next_run(project: Project, checkpoints: Path,
     assert texts(first, "hf:checkpoint-10") == texts(second, "hf:checkpoint-10") == texts(without, "hf:checkpoint-10")
     assert "came from the cache of earlier answers" in (second.run_dir / "report.md").read_text()
     assert not any(cached(without)["hf:checkpoint-10"])
+    assert [path.suffix for path in (tmp_path / "kept").iterdir()] == [".sqlite"]  # nothing beside it that a copy would lack
