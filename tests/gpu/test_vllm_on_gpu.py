@@ -245,11 +245,17 @@ def test_sleep_gives_the_cards_memory_back_and_wakes_with_the_same_answers(sleep
 
 @pytest.fixture(scope="module")
 def reloaded(sleeper: Engine) -> dict[str, Answers]:
-    """What the engine that can sleep answered on weights that it read from files, and with an adapter."""
+    """What the engine that can sleep answered on weights that it read from files, and with an adapter: each something else."""
     found: dict[str, Answers] = {}
-    for name, base, adapter in (("lora-helps", "middle", CHECKPOINTS / "lora-helps"), ("final", "final", None)):
+    for name, base, adapter in (
+        ("early", "early", None),
+        ("middle", "middle", None),
+        ("lora-helps", "middle", CHECKPOINTS / "lora-helps"),
+        ("final", "final", None),
+    ):
         sleeper.reload_weights(str(CHECKPOINTS / base), adapter_path=None if adapter is None else str(adapter))
         found[name] = default_cases(sleeper)
+    assert len({tuple(text for text, _ in answers) for answers in found.values()}) == len(found)
     return found
 
 
