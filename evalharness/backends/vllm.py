@@ -32,7 +32,7 @@ from evalharness.backends.vllm_settings import (
     RENDER_THREADS,
     device_type,
     engine_arguments,
-    known_engine_arguments,
+    only_known_arguments,
     pixel_budget_arguments,
 )
 from evalharness.backends.vllm_structured import check_thinking, thinking_arguments
@@ -89,7 +89,7 @@ class VllmBackend(VllmLiveWeights):
             self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
             image_arguments = self._image_arguments(preprocess)
             self._arguments = engine_arguments(config, options, image_arguments=image_arguments, device_type=self._device_type)
-            self._arguments = {**known_engine_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
+            self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
             self._engine = VllmEngine(self._arguments)
             try:
                 self._read_engine()

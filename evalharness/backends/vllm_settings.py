@@ -19,7 +19,7 @@ __all__ = [
     "RENDER_THREADS",
     "device_type",
     "engine_arguments",
-    "known_engine_arguments",
+    "only_known_arguments",
     "pixel_budget_arguments",
     "set_environment_defaults",
 ]
@@ -108,7 +108,7 @@ def engine_arguments(
         tuning = (
             {"mm_processor_cache_gb": 0, "renderer_num_workers": num_threads} if num_threads else {"mm_processor_cache_gb": MM_CACHE_GIB}
         )
-        arguments.update(known_engine_arguments(tuning))
+        arguments.update(only_known_arguments(tuning))
         if image_arguments:
             arguments["mm_processor_kwargs"] = image_arguments
     check_engine_options(options.extra)
@@ -153,7 +153,7 @@ def _is_eager(options: VllmEngineOptions, device_type: str) -> bool:
     return device_type == "cpu" if options.enforce_eager is None else options.enforce_eager
 
 
-def known_engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+def only_known_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return those of `arguments` that this release of vLLM knows; for what no result depends on, or is refused later where it lacks."""
     from vllm.engine.arg_utils import EngineArgs
 

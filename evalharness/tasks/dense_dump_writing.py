@@ -42,7 +42,7 @@ def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Yield the dump's rows of an eval's rows, the aggregate last; rows without details (not asked, not answered) are not in it."""
     found = [row for row in rows if row.get("details")]
     for row in found:
-        yield _dump_row(row)
+        yield _row_of_dump(row)
     counted = totals([row["details"] for row in found], "localization").at(PRIMARY_THRESHOLD, ALL)
     yield {
         "summary": True,
@@ -54,7 +54,7 @@ def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     }
 
 
-def _dump_row(row: Row) -> dict[str, Any]:
+def _row_of_dump(row: Row) -> dict[str, Any]:
     details, generation = row["details"], row.get("generation") or {}
     image = details["image"]
     size = (image["width"], image["height"])
