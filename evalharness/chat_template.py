@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from evalharness.engine_options import ChatTemplateOptions
 from evalharness.errors import TemplateError
-
-if TYPE_CHECKING:
-    from evalharness.tool_calls import Tool
-
-    _Tools: TypeAlias = Sequence[Tool | Mapping[str, Any]]
+from evalharness.tools import Tool, read_tools
 
 __all__ = ["check_template_owner", "knows_enable_thinking", "render_prompt", "template_sha256"]
+
+_Tools: TypeAlias = "Sequence[Tool | Mapping[str, Any]]"
 
 
 def check_template_owner(owner: Any, options: ChatTemplateOptions) -> None:
@@ -41,7 +39,7 @@ def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: Ch
         raise TemplateError("the request has no messages; give at least one user message")
     extra: dict[str, Any] = {}
     if tools:
-        from evalharness.tool_calls import prompt_part, read_tools  # few requests have tools
+        from evalharness.tool_calls import prompt_part  # few requests have tools, and it brings its parsers along
 
         read = read_tools(tools)
         if _knows_tools(owner):

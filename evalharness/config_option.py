@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalharness.config_kinds import Kind
-from evalharness.config_sources import ENV_PREFIX
 
-__all__ = ["Option", "Setting"]
+__all__ = ["ENV_PREFIX", "Option", "Setting"]
+
+ENV_PREFIX = "EVALHARNESS_"
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from evalharness.config_option import ENV_PREFIX, Option
 from evalharness.errors import ConfigError
+from evalharness.redaction import API_KEY
 from evalharness.suggestions import did_you_mean
 
-if TYPE_CHECKING:
-    from evalharness.config_option import Option
+__all__ = ["SETTINGS_FILE", "Source", "all_sources"]
 
-__all__ = ["ENV_PREFIX", "SETTINGS_FILE", "Source", "all_sources"]
-
-API_KEY = "EVALHARNESS_API_KEY"
-ENV_PREFIX = "EVALHARNESS_"
 SETTINGS_FILE = "evalharness.toml"
 _PYPROJECT = "pyproject.toml"
 _COMMAND_LINE, _ENVIRONMENT = "command line", "environment"

@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from evalharness.contract_checks import check_boolean, check_sequence, check_token_ids
 from evalharness.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError, RequestsFailed, TemplateError
 from evalharness.generation_options import LogprobsKind
 from evalharness.thinking import Thinking
-
-if TYPE_CHECKING:
-    from evalharness.tool_calls import Tool
+from evalharness.tools import Tool, read_tools
 
 __all__ = [
     "FinishReason",
@@ -37,7 +35,7 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
 class TextGenerationRequest:
     """One chat without images. An empty list is accepted here and answered with a `TemplateError` of this request.
 
-    `tools` are what the model may call (`evalharness.tool_calls`): the chat template gets them, or else a part of the
+    `tools` are what the model may call (`evalharness.tools`): the chat template gets them, or else a part of the
     system message tells of them.
     """
 
@@ -46,7 +44,7 @@ class TextGenerationRequest:
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
-        object.__setattr__(self, "tools", _read_tools(self.tools))
+        object.__setattr__(self, "tools", read_tools(self.tools))
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class VlmGenerationRequest:
         _check_messages(self.messages)
         check_sequence("request.images", self.images, "image sources")
         check_boolean("request.verify", self.verify)
-        object.__setattr__(self, "tools", _read_tools(self.tools))
+        object.__setattr__(self, "tools", read_tools(self.tools))
         object.__setattr__(self, "images", tuple(self.images))
 
 
@@ -96,14 +94,6 @@ def _check_messages(messages: Sequence[object]) -> None:
                 f"request.messages[{position}].content is missing, which would be asked as an empty message; "
                 f"give text or a list of parts, got the keys {', '.join(map(repr, message)) or 'none'}"
             )
-
-
-def _read_tools(tools: Sequence[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
-    if not tools and isinstance(tools, Sequence):
-        return ()
-    from evalharness.tool_calls import read_tools  # few requests have tools, and it brings its parsers along
-
-    return read_tools(tools)
 
 
 @dataclass(frozen=True)

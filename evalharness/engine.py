@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evalharness.backends.base import Backend, Prompt
+from evalharness.backends.base import Backend, Prompt, WatchedBackend
 from evalharness.chat_template import knows_enable_thinking, template_sha256
 from evalharness.contracts import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.engine_jobs import Fallback, Job, JobMaker, has_images
@@ -25,7 +25,7 @@ from evalharness.engine_stream import JobStream, Outcome
 from evalharness.errors import BackendError, CapabilityError, ConfigError, EvalHarnessError
 from evalharness.generation_options import GenerationOptions
 from evalharness.generation_plugins import normalise_plugins
-from evalharness.live_weights import LiveWeights, WatchedBackend
+from evalharness.live_weights import LiveWeights
 from evalharness.prompts import Request
 from evalharness.results import all_results
 from evalharness.sample_options import options_of_samples

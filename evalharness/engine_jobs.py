@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from evalharness.backends.base import Backend, Prompt
+from evalharness.backends.base import Backend, Prompt, preflight
 from evalharness.chat_template import check_template_owner, knows_enable_thinking
 from evalharness.contracts import VlmGenerationRequest, nothing_ran
 from evalharness.engine_options import ChatTemplateOptions
-from evalharness.engine_scoring import refuse_scoring
 from evalharness.errors import CapabilityError, RequestError, UnsupportedOption
 from evalharness.generation_options import GenerationOptions
-from evalharness.generation_plugins import GenerationPlugin, RequestType, preflight
+from evalharness.generation_plugins import GenerationPlugin, RequestType
 from evalharness.option_support import split_options
 from evalharness.prompts import PromptBuilder, Request
-from evalharness.scoring import asked_chat
+from evalharness.scoring import ScoringRequest, asked_chat
+from evalharness.scoring_prompts import check_options
 
 __all__ = ["Fallback", "Job", "JobMaker", "has_images"]
 
@@ -141,7 +141,7 @@ class JobMaker:
     ) -> Job:
         types: set[RequestType] = {"vlm" if has_images(requests[i]) else "text" for i in positions}
         is_chat = any(asked_chat(requests[i]) is not None for i in positions)
-        refuse_scoring(backend, [(requests[i], options[i]) for i in positions], plugins)
+        _refuse_scoring(backend, [(requests[i], options[i]) for i in positions], plugins)
         preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
         builder = PromptBuilder(backend, self._chat_template)
         for request_type in types if is_chat else ():
@@ -174,3 +174,16 @@ class JobMaker:
         if message not in self._noticed:
             self._noticed.add(message)
             self._on_notice(message)
+
+
+def _refuse_scoring(backend: Backend, asked: Sequence[tuple[Request, GenerationOptions]], plugins: Sequence[GenerationPlugin]) -> None:
+    """Raise `CapabilityError` or `UnsupportedOption` where given responses are to be scored and cannot be, before anything runs."""
+    options = {id(one): one for request, one in asked if isinstance(request, ScoringRequest)}
+    if not options:
+        return
+    if not backend.capabilities.supports_scoring:
+        raise CapabilityError(f"backend {backend.name!r} cannot score given responses; use --backend hf or vllm")
+    if plugins:
+        raise CapabilityError("generation plugins act on what is generated, and a given response is not; leave them out")
+    for one in options.values():
+        check_options(one)

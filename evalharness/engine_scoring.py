@@ -16,29 +16,15 @@ from evalharness.errors import CapabilityError, ConfigError, ContractTypeError, 
 from evalharness.generation_options import GenerationOptions
 from evalharness.results import all_results
 from evalharness.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
-from evalharness.scoring_prompts import check_options
 
 if TYPE_CHECKING:
     from evalharness.engine import Engine
 
-__all__ = ["MAX_LOGIT_BYTES", "refuse_scoring", "response_logits", "response_logprobs"]
+__all__ = ["MAX_LOGIT_BYTES", "response_logits", "response_logprobs"]
 
 MAX_LOGIT_BYTES = 2 * 1024**3
 """How large the answer of `get_logits` may be unless another size is allowed: 2 GiB is 3,500 tokens of a vocabulary of 150,000."""
 _FLOAT32_BYTES = 4
-
-
-def refuse_scoring(backend: Backend, asked: Sequence[tuple[Any, GenerationOptions]], plugins: Sequence[Any]) -> None:
-    """Raise `CapabilityError` or `UnsupportedOption` where given responses are to be scored and cannot be, before anything runs."""
-    options = {id(one): one for request, one in asked if isinstance(request, ScoringRequest)}
-    if not options:
-        return
-    if not backend.capabilities.supports_scoring:
-        raise CapabilityError(f"backend {backend.name!r} cannot score given responses; use --backend hf or vllm")
-    if plugins:
-        raise CapabilityError("generation plugins act on what is generated, and a given response is not; leave them out")
-    for one in options.values():
-        check_options(one)
 
 
 def response_logprobs(

@@ -19,12 +19,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from inspect import getattr_static
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from evalharness.errors import CapabilityError
-
-if TYPE_CHECKING:
-    from evalharness.backends.base import Capabilities
 
 __all__ = [
     "GenerationPlugin",
@@ -34,7 +31,8 @@ __all__ = [
     "TokenWatcher",
     "normalise_plugins",
     "postprocess_text",
-    "preflight",
+    "refuse_missing_hooks",
+    "refuse_misspelt_hooks",
 ]
 
 RequestType: TypeAlias = Literal["text", "vlm"]
@@ -140,33 +138,14 @@ _ALIKE = 0.84
 """Share of equal letters that makes a name a misspelt hook's: `postprocess` has 0.85, `watcher` and `preprocess_text` 0.83."""
 
 
-def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
-    """Raise `CapabilityError` unless every plugin can act on this backend and on every type of request."""
-    for plugin in plugins:
-        _refuse_misspelt_hooks(plugin)
-        if plugin.backends is not None and backend not in plugin.backends:
-            raise CapabilityError(f"plugin {plugin.name!r} does not work on backend {backend!r}; it works on: {_listed(plugin.backends)}")
-        for request_type in request_types:
-            if plugin.request_types is not None and request_type not in plugin.request_types:
-                taken = _listed(plugin.request_types)
-                raise CapabilityError(f"plugin {plugin.name!r} does not take {request_type} requests; it takes: {taken}")
-        if plugin.uses_hf_hooks and not can.supports_hf_hooks:
-            raise CapabilityError(f"plugin {plugin.name!r} uses transformers hooks, which backend {backend!r} cannot run; use backend 'hf'")
-        if plugin.watches_tokens and not can.supports_token_watchers:
-            raise CapabilityError(
-                f"plugin {plugin.name!r} ends rows by their tokens, which backend {backend!r} cannot do; use backend 'hf'"
-            )
-        if plugin.bans_tokens and not can.supports_token_bans:
-            raise CapabilityError(
-                f"plugin {plugin.name!r} bans tokens while a row is written, which backend {backend!r} cannot do; "
-                "use backend 'hf', or leave the plugin out"
-            )
-        for flag, hook in _HOOKS.items():
-            if getattr(plugin, flag) and not callable(getattr(plugin.plugin, hook.split("(")[0], None)):
-                raise CapabilityError(f"plugin {plugin.name!r} sets {flag} but has no method {hook}")
+def refuse_missing_hooks(plugin: GenerationPlugin) -> None:
+    """Raise `CapabilityError` for a hook that the plugin says it uses and does not have."""
+    for flag, hook in _HOOKS.items():
+        if getattr(plugin, flag) and not callable(getattr(plugin.plugin, hook.split("(")[0], None)):
+            raise CapabilityError(f"plugin {plugin.name!r} sets {flag} but has no method {hook}")
 
 
-def _refuse_misspelt_hooks(plugin: GenerationPlugin) -> None:
+def refuse_misspelt_hooks(plugin: GenerationPlugin) -> None:
     """Raise `CapabilityError` for a public method that is named almost like a hook which the plugin lacks."""
     flags = {hook: flag for flag, hook in _HOOKS.items()}
     hooks = (*flags, _POSTPROCESSOR)
@@ -196,10 +175,6 @@ def _is_alike(method: str, hook: str) -> bool:
         return True
     # A letter more or less makes another word of a name as short as `ban`: bank, bans, band.
     return len(theirs) > 3 and SequenceMatcher(None, ours, theirs).ratio() >= _ALIKE
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
 
 
 def postprocess_text(plugins: Sequence[GenerationPlugin], text: str) -> str:

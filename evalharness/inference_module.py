@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evalharness.backends.base import WatchedBackend
 from evalharness.config_aliases import ENGINES
 from evalharness.contract_checks import check_sequence, check_text
 from evalharness.contracts import GenerationResult, TextGenerationRequest, TokenGenerationRequest
@@ -23,11 +24,11 @@ from evalharness.engine import Engine
 from evalharness.engine_building import build_engine
 from evalharness.engine_options import ModelLoadConfig
 from evalharness.generation_options import GenerationOptions
-from evalharness.live_weights import WatchedBackend
 from evalharness.response_cache import ResponseCache
 from evalharness.scoring import ResponseLogits, ResponseScores
 from evalharness.scoring_prompts import bare_prompt
-from evalharness.tool_calls import Tool, ToolAnswer, ToolCall, parse_tool_calls, read_tools
+from evalharness.tool_calls import ToolAnswer, ToolCall, parse_tool_calls
+from evalharness.tools import Tool, read_tools
 
 __all__ = ["InferenceModule", "InferenceResult", "create_inference_module"]
 

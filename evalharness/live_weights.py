@@ -15,87 +15,17 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from evalharness.backends.base import Backend, LiveBackend, LiveChange, WatchedBackend, WeightReport
 from evalharness.errors import BackendError, CapabilityError, ContractTypeError, ContractValueError
 
 if TYPE_CHECKING:
-    from evalharness.backends.base import Backend
     from evalharness.engine_jobs import Fallback
 
-__all__ = ["LiveBackend", "LiveChange", "LiveWeights", "WatchedBackend", "WeightReport", "WeightSync"]
-
-LiveChange: TypeAlias = Literal["checkpoint", "adapter", "tensors", "sleep"]
-"""What a backend can do to its weights while it runs; `Capabilities.live` says which of them it can."""
-
-
-@dataclass(frozen=True)
-class WeightReport:
-    """What a change of weights did.
-
-    `source`: a path, or "tensors". `num_loaded` tensors were taken. `not_matched`: names that were given and mean no weight of the
-    model. `missing`: weights of the model that were not given, which stay as they were. `tied`: names that were given beside
-    another name of the same weight. The last three are empty unless `strict` was False, but for `tied`. `adapter`: facts about the
-    adapter that is in force now, None where there is none. `weight_version` and `duration_s` (seconds) are the engine's.
-    """
-
-    source: str
-    num_loaded: int
-    not_matched: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    tied: tuple[str, ...] = ()
-    adapter: Mapping[str, Any] | None = None
-    weight_version: str = ""
-    duration_s: float = field(default=0.0, compare=False)
-
-
-@runtime_checkable
-class LiveBackend(Protocol):
-    """What a backend has beside `Backend` where `Capabilities.live` is not empty; of each method only what that set names is called.
-
-    Every method leaves the weights as they were when it refuses (`CheckpointError`, `CapabilityError`, `ContractValueError`). After any
-    other error the backend generates no more until a whole checkpoint has been loaded, or ever.
-    """
-
-    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
-        """Load the checkpoint in that folder, read anew whatever was loaded before; without adapter unless one is given."""
-        ...
-
-    def load_adapter(self, path: str) -> WeightReport:
-        """Put an adapter on the base that is loaded, in place of the one before."""
-        ...
-
-    def unload_adapter(self) -> WeightReport:
-        """Leave the base as it was without adapter."""
-        ...
-
-    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
-        """Take weights, or an adapter, from memory; see `LiveWeights.sync_from_state_dict`."""
-        ...
-
-    def sleep(self) -> None:
-        """Give back the memory of the device; weights wait elsewhere. Generating is refused from here on."""
-        ...
-
-    def wake(self, tags: Sequence[str] | None) -> None:
-        """Bring back what sleeps, to the bit: all, or "weights" or "kv_cache" only."""
-        ...
-
-
-@runtime_checkable
-class WatchedBackend(Protocol):
-    """A backend whose weights others can reach, and change without a word to the engine: a trainer's optimizer."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the model is somebody else's."""
-        ...
-
-    def weight_stamp(self) -> Hashable | None:
-        """Return what differs after each change of the weights that can be seen."""
-        ...
+__all__ = ["LiveWeights", "WeightSync"]
 
 
 class LiveWeights:

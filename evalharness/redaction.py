@@ -15,7 +15,10 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Redactor", "redactor", "remember_options"]
+__all__ = ["API_KEY", "Redactor", "redactor", "remember_options"]
+
+API_KEY = "EVALHARNESS_API_KEY"
+"""The environment variable that holds the key of an inference server."""
 
 HIDDEN_VALUE = "…"
 _MIN_CHARS = 6

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from evalharness.errors import RecordError
 from evalharness.report.reading import FINISHED, read_run, run_state
-from evalharness.report.wording import plural
 
 __all__ = ["LATEST", "find_latest", "is_latest"]
 
@@ -64,7 +63,7 @@ def _end(folder: Path) -> tuple[str, str]:
 
 
 def _held(num_ended: int, unfinished: Mapping[str, str]) -> str:
-    held = plural(num_ended, "complete run")
+    held = f"{num_ended:,} complete run{'' if num_ended == 1 else 's'}"
     if not unfinished:
         return held
     shown = [f"{name}: {state}" for name, state in sorted(unfinished.items())]

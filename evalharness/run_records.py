@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.errors import RecordError
 from evalharness.journal import Line, encode, read_lines, session_of
-from evalharness.run_totals import Throughput
 from evalharness.run_workers import WorkerTimes
+from evalharness.throughput import Throughput
 
 __all__ = ["CaseKey", "CaseRecords", "Failed", "Recorded", "RunRecords", "generation_facts", "read_records", "set_generations"]
 

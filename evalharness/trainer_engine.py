@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from evalharness.backends.base import WeightReport
 from evalharness.checkpoint_adapter_settings import is_adapter
 from evalharness.config_aliases import ENGINES
 from evalharness.contracts import GenerationResult, TokenGenerationRequest
@@ -23,7 +24,6 @@ from evalharness.engine_building import build_engine
 from evalharness.engine_options import ModelLoadConfig, ServerOptions, VllmEngineOptions
 from evalharness.errors import ConfigError
 from evalharness.generation_options import GenerationOptions
-from evalharness.live_weights import WeightReport
 from evalharness.suggestions import did_you_mean
 
 __all__ = ["SampleResult", "TrainerEngine", "create_engine"]

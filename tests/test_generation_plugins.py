@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evalharness.backends.base import Capabilities
+from evalharness.backends.base import Capabilities, preflight
 from evalharness.errors import CapabilityError
-from evalharness.generation_plugins import RequestType, RowWatchers, normalise_plugins, postprocess_text, preflight
+from evalharness.generation_plugins import RequestType, RowWatchers, normalise_plugins, postprocess_text
 from evalharness.plugins import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
 
 CAN = {

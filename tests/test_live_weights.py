@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from evalharness import Engine, GenerationOptions, TextGenerationRequest
+from evalharness.backends.base import WeightReport
 from evalharness.backends.fake import FakeBackend
 from evalharness.errors import CapabilityError, CheckpointError, ContractTypeError, ContractValueError
-from evalharness.live_weights import WeightReport, WeightSync
+from evalharness.live_weights import WeightSync
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.run_totals import Throughput, engine_entries, judge_gates
+from evalharness.run_totals import engine_entries, judge_gates
+from evalharness.throughput import Throughput
 
 TOKENS = {"num_prompt_tokens": 10, "num_completion_tokens": 5}
 

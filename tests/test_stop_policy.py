@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from evalharness.backends.base import Completion
 from evalharness.backends.fake import FakeTokenizer
+from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
 from evalharness.errors import ConfigError
 from evalharness.generation_options import DecodeOptions, StopOptions
-from evalharness.stop_policy import Ending, StopStringWatcher, finish, resolve_stops, trim_at_stop_id
+from evalharness.stop_policy import Ending, finish, resolve_stops
 
 FAKE = FakeTokenizer()
 END, PAD = FAKE.eos_token_id, FAKE.pad_token_id

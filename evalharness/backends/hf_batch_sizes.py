@@ -10,8 +10,7 @@ import torch
 
 from evalharness.backends.base import Prompt
 from evalharness.backends.hf_batching import take_batch
-from evalharness.backends.hf_memory import BatchCost, available_bytes, max_padding, row_cap
-from evalharness.backends.hf_scoring import logit_bytes
+from evalharness.backends.hf_memory import BatchCost, available_bytes, logit_bytes, max_padding, row_cap
 
 __all__ = ["BatchSizes"]
 

@@ -19,10 +19,10 @@ from evalharness.backends.hf_row_ends import RowEnds
 from evalharness.backends.hf_sampling import TokenBans, processors_for
 from evalharness.backends.hf_structured import Grammars
 from evalharness.backends.hf_transformers import transformers
+from evalharness.backends.stops import trim_at_stop_id
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError
 from evalharness.generation_plugins import GenerationPlugin
-from evalharness.stop_policy import trim_at_stop_id
 
 __all__ = ["BatchRunner", "Row", "collate"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf_batch_sizes import BatchSizes
 from evalharness.backends.hf_loading import read_companions
@@ -23,7 +24,6 @@ from evalharness.checkpoint_adapter import Adapter, read_adapter
 from evalharness.checkpoint_architecture import LoadedFolder, architecture_difference
 from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError
-from evalharness.live_weights import LiveChange, WeightReport
 from evalharness.weight_names import refuse_unmatched
 
 __all__ = ["HfLiveWeights"]

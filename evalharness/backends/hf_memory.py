@@ -21,6 +21,7 @@ __all__ = [
     "describe_error",
     "is_broken_device",
     "is_out_of_memory",
+    "logit_bytes",
     "max_padding",
     "release_memory",
     "row_cap",
@@ -33,6 +34,7 @@ _ROW_CAP = {"cpu": 32, "cuda": 256}
 # Measured on one CPU core (135 million float32 weights, 32 prompts of 20 to 400 tokens, 12 new ones, CPU seconds): 8 moves
 # 32.2, 27 moves 27.2, 80 moves 27.6; raw batches of 16 34.7, of 8 28.4.
 _CACHE_MOVES = 27
+_LOGIT_COPIES = 3  # the model's own, in float32, and while they become log-probabilities
 # What starting a step costs, in bytes that could be moved meanwhile: a few ms at 20 GB/s, some ten ms at 3 TB/s. Estimates.
 _STEP_BYTES = {"cpu": 64 * 1024**2, "cuda": 32 * 1024**3}
 
@@ -152,3 +154,8 @@ def release_memory() -> None:
 def describe_error(error: BaseException) -> str:
     """Return type and message; kept instead of the error itself, which keeps a batch's tensors alive."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def logit_bytes(num_positions: int, vocab_size: int) -> int:
+    """Return the bytes of the logits of a row; every row of a batch has those from where the first response begins to the end."""
+    return max(num_positions, 1) * vocab_size * 4 * _LOGIT_COPIES

@@ -9,8 +9,8 @@ import torch
 
 from evalharness.backends.base import SamplingPlan
 from evalharness.backends.hf_transformers import transformers
+from evalharness.backends.stops import StopStringWatcher
 from evalharness.generation_plugins import GenerationPlugin, RowWatchers
-from evalharness.stop_policy import StopStringWatcher
 
 __all__ = ["RowEnds", "StopRequested"]
 

@@ -22,9 +22,7 @@ from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError, CapabilityError, PromptTooLong, RequestError
 from evalharness.scoring import ResponseLogits, ResponseScores
 
-__all__ = ["ScoringRunner", "logit_bytes", "logits_of_responses", "padded_logits", "padded_logprobs", "row_to_score", "through_model"]
-
-_LOGIT_COPIES = 3  # the model's own, in float32, and while they become log-probabilities
+__all__ = ["ScoringRunner", "logits_of_responses", "padded_logits", "padded_logprobs", "row_to_score", "through_model"]
 
 
 def row_to_score(row: Row, vocab_size: int, max_model_len: int | None) -> Row:
@@ -42,11 +40,6 @@ def row_to_score(row: Row, vocab_size: int, max_model_len: int | None) -> Row:
         )
     per_token = {name: (*values, *(0,) * len(response)) for name, values in row.per_token.items()}  # text, whatever the prompt has
     return replace(row, token_ids=token_ids, per_token=per_token)
-
-
-def logit_bytes(num_positions: int, vocab_size: int) -> int:
-    """Return the bytes of the logits of a row; every row of a batch has those from where the first response begins to the end."""
-    return max(num_positions, 1) * vocab_size * 4 * _LOGIT_COPIES
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, preflight
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max_loading import load_model
 from evalharness.backends.max_rows import EXTRA_OPTIONS, MaxRow, sampling_params
@@ -21,7 +21,7 @@ from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.contracts import GenerationFailure
 from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, PromptTooLong, RequestError
-from evalharness.generation_plugins import GenerationPlugin, preflight
+from evalharness.generation_plugins import GenerationPlugin
 
 __all__ = ["MaxBackend"]
 

@@ -10,10 +10,10 @@ import numpy as np
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
 from evalharness.backends.max_seeds import max_seed
 from evalharness.backends.plan_limits import check_limits
+from evalharness.backends.stops import StopStringWatcher
 from evalharness.contracts import GenerationFailure
 from evalharness.errors import BackendError, UnsupportedOption
 from evalharness.generation_plugins import GenerationPlugin, RowWatchers
-from evalharness.stop_policy import StopStringWatcher
 
 __all__ = ["EXTRA_OPTIONS", "MaxRow", "sampling_params"]
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, preflight
 from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.openai_adapters import ServerAdapters
 from evalharness.backends.openai_answers import completion_of
@@ -28,11 +28,11 @@ from evalharness.backends.openai_payload import chat_body, check_plan, completio
 from evalharness.backends.openai_scoring import completion_of_response, scoring_body
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.checkpoint_architecture import LoadedFolder
-from evalharness.config_sources import API_KEY
 from evalharness.contracts import GenerationFailure
 from evalharness.engine_options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, ConfigError, RequestError
-from evalharness.generation_plugins import GenerationPlugin, preflight
+from evalharness.generation_plugins import GenerationPlugin
+from evalharness.redaction import API_KEY
 
 __all__ = ["OpenAIBackend"]
 

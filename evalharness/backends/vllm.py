@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, preflight
 from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.backends.vllm_engine import VllmEngine
@@ -42,7 +42,7 @@ from evalharness.checkpoint_quantization import quantization_at
 from evalharness.contracts import GenerationFailure
 from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, RequestError
-from evalharness.generation_plugins import RowWatchers, preflight
+from evalharness.generation_plugins import RowWatchers
 from evalharness.structured_output import STRUCTURES
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.held_folders import HeldFolder, remove_abandoned
 from evalharness.backends.vllm_engine import VllmEngine
@@ -22,7 +23,6 @@ from evalharness.checkpoint_adapter import Adapter, read_adapter
 from evalharness.checkpoint_architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
 from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.errors import BackendError, CapabilityError, CheckpointError
-from evalharness.live_weights import LiveChange, WeightReport
 from evalharness.weight_names import refuse_unmatched
 
 __all__ = ["VllmLiveWeights"]

@@ -17,6 +17,7 @@ from evalharness.pytest_plugin.asking import CaseRequest, Request, Step
 from evalharness.recorded import outcome_of
 from evalharness.run_records import CaseRecords, Recorded
 from evalharness.scoring import Chat, ScoringRequest, asked_chat
+from evalharness.tools import read_tools
 
 __all__ = ["PromptChange", "case_changes", "prompt_change"]
 
@@ -111,10 +112,6 @@ def _without_chat(request: Request, made: GenerationResult) -> PromptChange | No
 
 def _offered(request: Chat) -> list[str]:
     """Return the names of the tools that are offered."""
-    if not request.tools:
-        return []
-    from evalharness.tool_calls import read_tools  # few requests have tools, and it brings its parsers along
-
     return [tool.name for tool in read_tools(request.tools)]
 
 

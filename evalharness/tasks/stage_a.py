@@ -15,16 +15,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.cases import Case
 from evalharness.contracts import VlmGenerationRequest
 from evalharness.errors import ConfigError
 from evalharness.images import why_unusable
 from evalharness.tasks.photos import photo_within
-from evalharness.tasks.stage_a_data import Group, Label, draw_groups, find_groups, reference_path
+from evalharness.tasks.stage_a_data import Group, StageACase, draw_groups, find_groups, reference_path
 from evalharness.tasks.stage_a_metrics import (
     Overlap,
     attribute_key_recall,
@@ -86,24 +84,6 @@ RUNAWAY_TOKENS = 1024
 """The longest real summaries have 421 tokens (BBU) and 200 (RRU)."""
 PIXEL_BUDGETS: Mapping[Domain, int] = {"bbu": 2_097_152, "rru": 1_048_576}
 """Areas, in pixels, that full-size checkpoints are run with: `cases=partial(load_cases, max_pixels=PIXEL_BUDGETS)`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageACase(Case):
-    """One photo of a work order. `reference` is the summary that is right, a `Summary`, or None where none is known.
-
-    `image_index` is its place, from 1, among `group_images`, the file names of its order. `max_pixels` is the area that it is
-    shrunk to, None leaves that to the checkpoint.
-    """
-
-    image: Path
-    mission: str
-    domain: Domain
-    label: Label
-    group_id: str
-    image_index: int
-    group_images: tuple[str, ...] = ()
-    max_pixels: int | None = None
 
 
 def load_cases(

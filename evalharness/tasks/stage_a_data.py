@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Literal, TypeAlias
 
+from evalharness.cases import Case
 from evalharness.errors import ConfigError
 from evalharness.folder_entries import is_folder
 from evalharness.tasks import DataWarning
@@ -26,6 +27,7 @@ __all__ = [
     "SUMMARIES_SUFFIX",
     "Group",
     "Label",
+    "StageACase",
     "draw_groups",
     "find_groups",
     "find_missions",
@@ -182,3 +184,21 @@ def _numbered(groups: Sequence[Group]) -> list[Group]:
             warnings.warn(DataWarning(f"{group.mission}: several folders hold group {group.key}; kept apart as …~2, …~3"), stacklevel=4)
         numbered.append(replace(group, copy=seen[key]))
     return numbered
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageACase(Case):
+    """One photo of a work order. `reference` is the summary that is right, a `Summary`, or None where none is known.
+
+    `image_index` is its place, from 1, among `group_images`, the file names of its order. `max_pixels` is the area that it is
+    shrunk to, None leaves that to the checkpoint.
+    """
+
+    image: Path
+    mission: str
+    domain: Domain
+    label: Label
+    group_id: str
+    image_index: int
+    group_images: tuple[str, ...] = ()
+    max_pixels: int | None = None

@@ -9,15 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from evalharness.tasks.category_f1 import macro_and_min
+from evalharness.tasks.stage_a_data import StageACase
 from evalharness.tasks.stage_a_metrics import Overlap, category_overlaps
 from evalharness.tasks.stage_a_parse import Summary
 from evalharness.tasks.stage_a_schema import SCHEMA
-
-if TYPE_CHECKING:
-    from evalharness.tasks.stage_a import StageACase
 
 __all__ = ["aggregate", "details", "tables"]
 

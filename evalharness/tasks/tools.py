@@ -21,7 +21,8 @@ from evalharness.errors import ConfigError, ContractTypeError, ContractValueErro
 from evalharness.suggestions import did_you_mean
 from evalharness.tasks.json_matching import MISSING, check_expected, matches
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, read_rows, request_of
-from evalharness.tool_calls import Tool, ToolAnswer, ToolCall, read_tools
+from evalharness.tool_calls import ToolAnswer, ToolCall
+from evalharness.tools import Tool, read_tools
 
 __all__ = ["Judgement", "ToolCase", "judge", "load_cases", "request", "tables"]
 

@@ -11,8 +11,9 @@ from typing import Any
 from evalharness.errors import ConfigError
 from evalharness.suggestions import did_you_mean
 from evalharness.tool_calls import json_formats, python_formats, xml_formats
-from evalharness.tool_calls.calls import Found, Tool, ToolAnswer, ToolCall, read_tools
+from evalharness.tool_calls.calls import Found, ToolAnswer, ToolCall
 from evalharness.tool_calls.schema import coerce_arguments, problems_of
+from evalharness.tools import Tool, read_tools
 
 __all__ = ["FORMATS", "parse_tool_calls"]
 

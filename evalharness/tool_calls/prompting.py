@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from evalharness.tool_calls.calls import Tool
+from evalharness.tools import Tool
 
 __all__ = ["prompt_part"]
 
