@@ -53,7 +53,7 @@ def test_on_a_gpu_vllm_is_taken(info: CheckpointInfo) -> None:
     assert chosen(info, cards=True, vllm=VLLM) == Chosen("vllm", "there is a GPU, and vllm 0.32.0 runs LlamaForCausalLM")
 
 
-def test_30_on_the_cpu_by_choice_hf_is_taken_though_there_is_a_gpu(info: CheckpointInfo) -> None:
+def test_on_the_cpu_by_choice_hf_is_taken_though_there_is_a_gpu(info: CheckpointInfo) -> None:
     found = chosen(info, cards=True, wishes=Wishes(cpu="--devices cpu"), hf=HF)
     assert found == Chosen("hf", "it is to run on the CPU (--devices cpu), and transformers 5.19.0 runs LlamaForCausalLM")
 

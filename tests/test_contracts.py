@@ -267,7 +267,7 @@ def test_image_fields_of_the_wrong_type_are_refused(values: dict[str, Any], path
 
 
 @pytest.mark.parametrize("prompt, completion, total", [(3, 4, 7), (None, 4, None), (3, None, None), (0, 0, 0)])
-def test_b18_the_total_is_the_sum_or_unknown(prompt: int | None, completion: int | None, total: int | None) -> None:
+def test_the_total_is_the_sum_or_unknown(prompt: int | None, completion: int | None, total: int | None) -> None:
     result = GenerationResult("", "", "stop", num_prompt_tokens=prompt, num_completion_tokens=completion)
     assert result.num_total_tokens == total
 
@@ -318,7 +318,7 @@ def test_failures_are_compared_by_kind_and_problem() -> None:
 
 
 @pytest.mark.parametrize("module", ["contracts", "engine_options", "generation_options"])
-def test_b35_importing_the_contracts_loads_neither_torch_nor_transformers(module: str) -> None:
+def test_importing_the_contracts_loads_neither_torch_nor_transformers(module: str) -> None:
     code = f"import sys, evalharness.{module}; print([n for n in ('torch', 'transformers', 'vllm', 'PIL') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"

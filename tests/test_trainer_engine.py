@@ -47,7 +47,7 @@ def test_what_is_cut_says_so() -> None:
     assert (sample.token_ids, sample.finish_reason, sample.seed) == (IDS("lon"), "length", None)
 
 
-def test_18_greedy_has_one_sample() -> None:
+def test_greedy_has_one_sample() -> None:
     with pytest.raises(ConfigError, match="num_samples 2 with greedy decoding"):
         scripted(lambda prompt: "x").generate([IDS("a")], 2, 3, 0.0, 1.0)
 
@@ -57,7 +57,7 @@ def test_a_prompt_that_cannot_be_asked_is_an_error_with_the_other_outcomes() -> 
         scripted(lambda prompt: "x").generate([[], IDS("a")], 1, 3, 0.0, 1.0)
 
 
-def test_1_an_unknown_engine_is_a_value_error_with_all_names() -> None:
+def test_an_unknown_engine_is_a_value_error_with_all_names() -> None:
     with pytest.raises(
         ValueError, match="engine 'x' is unknown. Known: pytorch, huggingface, max, vllm, sglang, trtllm, mlx, openai, auto"
     ):
@@ -86,7 +86,7 @@ def test_logprobs_that_are_not_wanted_are_not_asked_for(server: LoraServer) -> N
     assert (sample.logprobs, "logprobs" in server.questions()[0]) == (None, False)
 
 
-def test_1_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
+def test_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
     engine = create_engine("vllm", str(BASE), url=f"{server.url}/")
     [[sample]] = engine.generate([[5, 6, 7]], 1, 20, 0.0, 1.0)
     assert sample.logprobs == [-0.5] * 4
@@ -96,7 +96,7 @@ def test_1_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
     engine.shutdown()
 
 
-def test_9_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraServer, tmp_path: Path) -> None:
+def test_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraServer, tmp_path: Path) -> None:
     engine = create_engine("vllm", str(BASE), url=server.url, server_options=ServerOptions(concurrency=2))
     live = tmp_path / "live"
     for adapter in (HELPS, HURTS):

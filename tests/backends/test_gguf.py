@@ -34,7 +34,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_pair(tmp_path_factory.mktemp("gguf"))
 
 
-def test_30_a_gguf_in_float32_gives_the_logits_of_its_safetensors(pair: tuple[Path, Path]) -> None:
+def test_a_gguf_in_float32_gives_the_logits_of_its_safetensors(pair: tuple[Path, Path]) -> None:
     ids = torch.arange(2, 42).reshape(2, 20)
     logits = []
     for path in pair:

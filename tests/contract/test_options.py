@@ -27,7 +27,7 @@ ASKED = [ask(text) for text in TEXTS]
 # --- greedy and sampled ------------------------------------------------------------------------------------------------
 
 
-def test_b31_do_sample_false_is_greedy_whatever_the_temperature(engine: Engine, free: list[GenerationResult]) -> None:
+def test_do_sample_false_is_greedy_whatever_the_temperature(engine: Engine, free: list[GenerationResult]) -> None:
     results = generate(engine, ASKED, replace(FREE, do_sample=False, temperature=0.7, top_p=0.3, seed=5))
     assert [result.token_ids for result in results] == [said.token_ids for said in free]
     assert {result.seed for result in results} == {None}
@@ -37,7 +37,7 @@ def test_greedy_is_repeatable(engine: Engine, free: list[GenerationResult]) -> N
     assert generate(engine, ASKED, FREE) == free
 
 
-def test_b33_a_seed_gives_the_same_again_alone_and_in_any_company(engine: Engine) -> None:
+def test_a_seed_gives_the_same_again_alone_and_in_any_company(engine: Engine) -> None:
     first = generate(engine, ASKED, SAMPLED)
     assert generate(engine, ASKED, SAMPLED) == first
     assert generate(engine, ASKED[3:4], SAMPLED) == first[3:4]
@@ -45,7 +45,7 @@ def test_b33_a_seed_gives_the_same_again_alone_and_in_any_company(engine: Engine
     assert {result.seed for result in first} == {11}
 
 
-def test_b33_another_seed_gives_another_text(real_engine: Engine) -> None:
+def test_another_seed_gives_another_text(real_engine: Engine) -> None:
     first, second = (generate(real_engine, ASKED, replace(SAMPLED, seed=seed)) for seed in (11, 12))
     assert [result.token_ids for result in first] != [result.token_ids for result in second]
 
@@ -146,7 +146,7 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
-def test_b32_an_option_that_cannot_be_honoured_is_refused_and_named(
+def test_an_option_that_cannot_be_honoured_is_refused_and_named(
     backend_of: Any, name: str, changes: dict[str, Any], listed: str
 ) -> None:
     with pytest.raises(UnsupportedOption, match=rf"^backend '{name}' cannot honour: {listed}\. Leave them out"):
@@ -154,7 +154,7 @@ def test_b32_an_option_that_cannot_be_honoured_is_refused_and_named(
 
 
 @pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
-def test_b32_or_left_out_with_one_warning_and_listed_in_each_result(
+def test_or_left_out_with_one_warning_and_listed_in_each_result(
     backend_of: Any, name: str, changes: dict[str, Any], listed: str
 ) -> None:
     asked = Engine(backend_of(name), unsupported_options="warn")
@@ -225,7 +225,7 @@ class Stopper:
         return [criterion]
 
 
-def test_b22_a_stopping_plugin_sees_only_the_new_tokens_of_each_padded_row(hf_engine: Engine, hf_free: list[GenerationResult]) -> None:
+def test_a_stopping_plugin_sees_only_the_new_tokens_of_each_padded_row(hf_engine: Engine, hf_free: list[GenerationResult]) -> None:
     plugin = Stopper(5)
     results = hf_engine.generate_text_batch(ASKED, FREE, plugins=[plugin])
     said = {result.token_ids[:5] for result in hf_free}
@@ -263,16 +263,16 @@ def refused(backend: Backend, problem: str, plugin: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_b19_a_plugin_with_transformers_hooks_is_refused_before_the_model_is_called(backend_of: Any, name: str) -> None:
+def test_a_plugin_with_transformers_hooks_is_refused_before_the_model_is_called(backend_of: Any, name: str) -> None:
     refused(backend_of(name), f"^plugin 'Stopper' uses transformers hooks, which backend '{name}' cannot run", Stopper(3))
 
 
-def test_b20_a_plugin_for_images_is_refused_on_texts_before_the_model_is_called(engine: Engine) -> None:
+def test_a_plugin_for_images_is_refused_on_texts_before_the_model_is_called(engine: Engine) -> None:
     plugin = SimpleNamespace(name="boxes", request_types=["vlm"])
     refused(engine.backend, "^plugin 'boxes' does not take text requests; it takes: vlm", plugin)
 
 
-def test_b21_a_plugin_without_attributes_is_accepted_everywhere(engine: Engine) -> None:
+def test_a_plugin_without_attributes_is_accepted_everywhere(engine: Engine) -> None:
     outcomes = dict(engine.stream([ask("hi"), look(noise(64, 48))], replace(FREE, max_new_tokens=3), plugins=[object()]))
     assert [outcomes[i].finish_reason for i in range(2)] == ["length", "length"]  # type: ignore[union-attr]
 
@@ -340,21 +340,21 @@ def test_a_plugin_that_bans_tokens_is_refused_before_the_model_is_called(backend
 
 
 @pytest.mark.parametrize("name", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_b28_an_unknown_dtype_is_refused_before_anything_is_loaded(name: str, tiny_vlm_checkpoint: Any) -> None:
+def test_an_unknown_dtype_is_refused_before_anything_is_loaded(name: str, tiny_vlm_checkpoint: Any) -> None:
     config = ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="bogus")
     with pytest.raises(ValueError, match=r"dtype 'bogus' is unknown.*float32"):
         build_backend(name, config, VlmPreprocessOptions(), VllmEngineOptions())
 
 
-def test_b28_the_dtype_in_force_is_reported(real_engine: Engine) -> None:
+def test_the_dtype_in_force_is_reported(real_engine: Engine) -> None:
     assert real_engine.describe()["dtype"] == "float32"
 
 
-def test_b29_the_variant_is_read_in_any_case(tiny_vlm_checkpoint: Any) -> None:
+def test_the_variant_is_read_in_any_case(tiny_vlm_checkpoint: Any) -> None:
     assert detect_variant(ModelLoadConfig(str(tiny_vlm_checkpoint), variant="VLM")) == "vlm"  # type: ignore[arg-type]
 
 
-def test_b15_a_pad_token_that_is_there_stays(real_engine: Engine) -> None:
+def test_a_pad_token_that_is_there_stays(real_engine: Engine) -> None:
     assert (real_engine.tokenizer.pad_token, real_engine.tokenizer.eos_token) == ("<|endoftext|>", "<|im_end|>")
     assert real_engine.tokenizer.padding_side == "left"
     assert real_engine.processor is None or real_engine.processor.tokenizer is real_engine.tokenizer

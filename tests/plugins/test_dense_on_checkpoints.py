@@ -55,7 +55,7 @@ def num_repeats(results: Sequence[GenerationResult]) -> list[int]:
     return [len(objects_of(result.text)) - len(set(objects_of(result.text))) for result in results]
 
 
-def test_75_an_object_cap_of_three_gives_three_objects_in_every_row(endless: Engine, free: list[GenerationResult]) -> None:
+def test_an_object_cap_of_three_gives_three_objects_in_every_row(endless: Engine, free: list[GenerationResult]) -> None:
     results = answers(endless, ObjectCap(3))
     assert [len(dense.parse_dump(result.text, "rru").objects) for result in results] == [3] * 6
     assert all(said.text.startswith(result.text) for said, result in zip(free, results, strict=True))
