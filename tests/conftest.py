@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import fast_tier
 
 if TYPE_CHECKING:
     from evalharness.backends.hf import HfBackend
@@ -36,6 +38,11 @@ _WARNINGS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--fast`."""
+    parser.addoption("--fast", action="store_true", help="Run the fast tier only: no real engine, no browser, nothing slow. Default: all.")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make warnings errors, here and not in pyproject.toml: evals run under that file too, on a user's libraries and data."""
     for line in _WARNINGS:
@@ -43,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Started in the background of a script: processes that the tests start would inherit it, and Ctrl-C is what some test.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("fast"):
+        fast_tier.refuse_engines()
     if hasattr(config, "workerinput"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, not imported yet: every worker has a core to itself, and models are tiny
 
@@ -60,11 +69,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 _VLLM_ENGINES = frozenset({"vllm_vlm_backend", "vllm_engine"})
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over modules that the fast tier leaves out."""
+    return True if config.getoption("fast") and fast_tier.is_left_out(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Write into the JUnit file which tests start vLLM, by their marker; .ci/run counts them."""
     for item in items:
         if item.get_closest_marker("vllm") is not None:
             item.user_properties.append(("starts", "vllm"))
+    if config.getoption("fast"):
+        fast_tier.select(config, items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Fail a test of the fast tier that imports an engine."""
+    try:
+        return (yield)
+    finally:
+        fast_tier.fail_if_an_engine_was_imported()
 
 
 @pytest.hookimpl(tryfirst=True)

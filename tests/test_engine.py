@@ -119,13 +119,6 @@ def test_greedy_results_have_no_seed_and_sampled_ones_always_do() -> None:
     assert isinstance(sampled.seed, int)
 
 
-def test_options_may_differ_by_request() -> None:
-    each = [GenerationOptions(max_new_tokens=n) for n in (1, 3, 2)]
-    outcomes = dict(engine(lambda prompt: "abcdef").stream([text()] * 3, each))
-    assert [outcomes[i].text for i in range(3)] == ["a", "abc", "ab"]
-    assert {outcomes[i].finish_reason for i in range(3)} == {"length"}
-
-
 def test_as_many_options_as_requests_or_one() -> None:
     with pytest.raises(ValueError, match="2 requests but 1 options; give one for all or one per request"):
         list(engine().stream([text(), text()], [GREEDY]))
@@ -226,25 +219,6 @@ def test_stops_that_can_never_be_found_are_refused_before_anything_runs() -> Non
     refused(ConfigError, "can never be found", lambda: list(Engine(fake).stream([text(), text()], [GREEDY, bad])), fake)
 
 
-def test_a_plugin_for_images_is_refused_on_texts_before_anything_runs() -> None:
-    fake = backend()
-    plugins = [SimpleNamespace(name="boxes", request_types=("vlm",))]
-    refused(
-        RuntimeError,
-        "'boxes' does not take text requests",
-        lambda: list(Engine(fake).stream([look(), text()], GREEDY, plugins=plugins)),
-        fake,
-    )
-
-
-def test_a_plugin_with_transformers_hooks_is_refused_before_anything_runs() -> None:
-    fake = backend()
-    plugins = [SimpleNamespace(name="stopper", uses_hf_stopping_criteria=True)]
-    refused(
-        RuntimeError, "'stopper' uses transformers hooks", lambda: Engine(fake).generate_text_batch([text()], GREEDY, plugins=plugins), fake
-    )
-
-
 # --- options that a backend cannot honour ------------------------------------------------------------------------------
 
 UNSUPPORTED = {
@@ -309,11 +283,6 @@ def test_no_repeat_ngram_size_0_asks_for_nothing() -> None:
 
 
 # --- fallback ----------------------------------------------------------------------------------------------------------
-
-
-def test_images_without_vision_and_without_fallback_are_refused_by_name() -> None:
-    fake = backend(cls=TextOnly)
-    refused(RuntimeError, "^backend 'textonly' cannot run image requests", lambda: Engine(fake).generate_vlm_batch([look()], GREEDY), fake)
 
 
 def test_nothing_runs_either_where_texts_stand_beside_the_images() -> None:

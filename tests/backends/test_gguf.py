@@ -27,6 +27,8 @@ from tests.backends.gguf_models import make_pair, write_gguf
 from tests.backends.hf_models import load
 from tests.contract.asking import TEXTS, ask, generate
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

@@ -17,7 +17,7 @@ from evalharness.response_cache import ResponseCache
 from tests.backends.hf_models import load, make_text_checkpoint, model_of
 from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, state_dict
 
-pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
 
 @pytest.fixture(scope="module")

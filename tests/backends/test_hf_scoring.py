@@ -38,7 +38,7 @@ SIZES = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,8 @@ from evalharness.live_weights import WeightSync
 from tests.backends.http_server import Reply, pass_time
 from tests.backends.lora_server import BASE, HELPS, HURTS, LoraServer, copied, who
 
+pytestmark = pytest.mark.engine
+
 QUESTION = TextGenerationRequest([{"role": "user", "content": "who?"}])
 GREEDY = GenerationOptions(max_new_tokens=20)
 LOADING = ["vllm", "sglang", "max"]

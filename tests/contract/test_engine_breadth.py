@@ -20,9 +20,9 @@ from evalharness.engine_options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 from tests.backends.word_model import BEGINS_AGAIN, ONLY_THREE, SAYS_SENTENCE, THINKS, make_word_checkpoint, token_id
 from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
-from tests.contract.conftest import BackendOf
+from tests.contract.conftest import HF, BackendOf
 
-BACKENDS = [pytest.param("hf", id="hf"), pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]
+BACKENDS = [HF, pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -63,9 +63,7 @@ def test_the_same_token_for_ever_ends_at_the_cap_or_at_its_own_end(word_backend:
     ],
     ids=["inside a token", "included", "across tokens", "a token"],
 )
-def test_a_stop_string_cuts_the_text_and_keeps_the_ids(
-    word_backend: Backend, stop: str, included: bool, text: str, num_ids: int
-) -> None:
+def test_a_stop_string_cuts_the_text_and_keeps_the_ids(word_backend: Backend, stop: str, included: bool, text: str, num_ids: int) -> None:
     result = say(word_backend, SAYS_SENTENCE, stop=StopOptions((stop,), include_in_text=included))
     assert (result.text, len(result.token_ids)) == (text, num_ids)
     assert (result.finish_reason, result.stop_reason) == ("stop", stop)

@@ -16,7 +16,7 @@ from evalharness.contracts import GenerationFailure, VlmGenerationRequest
 from evalharness.engine import Engine
 from evalharness.errors import BackendError, ImageError, PromptTooLong
 from tests.contract.asking import CONTEXT, FREE, TEXTS, StandIn, ask, generate, look, noise
-from tests.contract.conftest import MAX_PIXELS
+from tests.contract.conftest import HF, MAX_PIXELS
 
 SHORT = replace(FREE, max_new_tokens=8)
 WIDE, TALL, SMALL = noise(300, 200, 1), noise(80, 410, 2), noise(64, 48, 3)
@@ -179,7 +179,7 @@ def test_an_image_prompt_that_is_too_long_once_expanded_is_not_truncated(real_en
 
 # --- a second engine: small pixel budget, clean generation_config ------------------------------------------------------
 
-REAL = ["hf", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])]
+REAL = [HF, pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])]
 
 
 @pytest.mark.parametrize("name", REAL)

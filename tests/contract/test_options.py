@@ -19,6 +19,7 @@ from evalharness.errors import CheckpointError, ConfigError, UnsupportedOption
 from evalharness.generation_options import GenerationOptions, StopOptions
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, StandIn, ask, generate, look, noise
+from tests.contract.conftest import HF
 
 SAMPLED = replace(FREE, temperature=1.2, seed=11)
 ASKED = [ask(text) for text in TEXTS]
@@ -61,7 +62,11 @@ def test_any_legal_seed_is_taken(engine: Engine, seed: int) -> None:
     assert generate(engine, [ask("hi")], replace(SAMPLED, seed=seed, max_new_tokens=4))[0].seed == seed
 
 
-@pytest.mark.parametrize("changes", [{"top_p": 1e-6}, {"extra_generation_kwargs": {"top_k": 1}}], ids=["top_p", "top_k"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"top_p": 1e-6}, {"extra_generation_kwargs": {"top_k": 1}}, {"extra_generation_kwargs": {"min_p": 1.0}}],
+    ids=["top_p", "top_k", "min_p"],
+)
 def test_sampling_among_the_best_token_alone_is_greedy(engine: Engine, free: list[GenerationResult], changes: dict[str, Any]) -> None:
     results = generate(engine, ASKED, replace(SAMPLED, **changes))
     assert [result.token_ids for result in results] == [said.token_ids for said in free]
@@ -131,7 +136,7 @@ def test_logprobs_end_with_the_token_that_completes_a_stop_string(engine: Engine
 
 UNSUPPORTED = [
     pytest.param("fake", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="fake-extra"),
-    pytest.param("hf", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="hf-extra"),
+    pytest.param("hf", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="hf-extra", marks=pytest.mark.engine),
     pytest.param("vllm", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="vllm-extra", marks=pytest.mark.vllm),
     pytest.param("vllm", {"no_repeat_ngram_size": 3}, "no_repeat_ngram_size=3", id="vllm-ngrams", marks=pytest.mark.vllm),
     pytest.param("vllm", {"use_cache": False}, "use_cache=False", id="vllm-cache", marks=pytest.mark.vllm),
@@ -146,17 +151,13 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
-def test_an_option_that_cannot_be_honoured_is_refused_and_named(
-    backend_of: Any, name: str, changes: dict[str, Any], listed: str
-) -> None:
+def test_an_option_that_cannot_be_honoured_is_refused_and_named(backend_of: Any, name: str, changes: dict[str, Any], listed: str) -> None:
     with pytest.raises(UnsupportedOption, match=rf"^backend '{name}' cannot honour: {listed}\. Leave them out"):
         Engine(backend_of(name)).generate_text_batch(ASKED, replace(FREE, **changes))
 
 
 @pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
-def test_or_left_out_with_one_warning_and_listed_in_each_result(
-    backend_of: Any, name: str, changes: dict[str, Any], listed: str
-) -> None:
+def test_or_left_out_with_one_warning_and_listed_in_each_result(backend_of: Any, name: str, changes: dict[str, Any], listed: str) -> None:
     asked = Engine(backend_of(name), unsupported_options="warn")
     plain = asked.generate_text_batch(ASKED[:2], replace(FREE, max_new_tokens=4))
     with pytest.warns(EngineWarning, match=f"^backend '{name}' ignores: {listed}$") as caught:
@@ -339,7 +340,7 @@ def test_a_plugin_that_bans_tokens_is_refused_before_the_model_is_called(backend
 # --- loading -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
+@pytest.mark.parametrize("name", [HF, pytest.param("vllm", marks=pytest.mark.vllm)])
 def test_an_unknown_dtype_is_refused_before_anything_is_loaded(name: str, tiny_vlm_checkpoint: Any) -> None:
     config = ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="bogus")
     with pytest.raises(ValueError, match=r"dtype 'bogus' is unknown.*float32"):
@@ -364,7 +365,7 @@ def test_both_backends_end_at_the_same_ids(hf_engine: Engine) -> None:
     assert set(hf_engine.backend.eos_token_ids) == {642, 640}
 
 
-@pytest.mark.parametrize("name", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
+@pytest.mark.parametrize("name", [HF, pytest.param("vllm", marks=pytest.mark.vllm)])
 def test_a_checkpoint_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
         build_backend(name, ModelLoadConfig("/nowhere/at/all"), VlmPreprocessOptions(), VllmEngineOptions())
