@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import fast_tier
+from tests.fast_tier import FastTier
 
 if TYPE_CHECKING:
     from evalharness.backends.hf import HfBackend
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Started in the background of a script: processes that the tests start would inherit it, and Ctrl-C is what some test.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("fast"):
-        fast_tier.refuse_engines()
+        config.pluginmanager.register(FastTier(), "fast-tier")
     if hasattr(config, "workerinput"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, not imported yet: every worker has a core to itself, and models are tiny
 
@@ -69,27 +69,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 _VLLM_ENGINES = frozenset({"vllm_vlm_backend", "vllm_engine"})
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Pass over modules that the fast tier leaves out."""
-    return True if config.getoption("fast") and fast_tier.is_left_out(collection_path) else None
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Write into the JUnit file which tests start vLLM, by their marker; .ci/run counts them."""
     for item in items:
         if item.get_closest_marker("vllm") is not None:
             item.user_properties.append(("starts", "vllm"))
-    if config.getoption("fast"):
-        fast_tier.select(config, items)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, object, object]:
-    """Fail a test of the fast tier that imports an engine."""
-    try:
-        return (yield)
-    finally:
-        fast_tier.fail_if_an_engine_was_imported()
 
 
 @pytest.hookimpl(tryfirst=True)

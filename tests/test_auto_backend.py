@@ -128,6 +128,7 @@ def test_a_gguf_file_is_for_transformers_though_there_is_a_gpu(tmp_path: Path) -
     )
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("architecture", "refusal"),
     [
@@ -142,6 +143,7 @@ def test_transformers_knows_some_gguf_files(tmp_path: Path, architecture: str, r
     assert found == (None if refusal is None else f"transformers {version('transformers')} {refusal}")
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(find_spec("gptqmodel") is not None, reason="is about what is not installed")
 def test_quantised_weights_whose_package_is_missing_are_refused_by_transformers() -> None:
     from evalharness.backends.hf_transformers import transformers

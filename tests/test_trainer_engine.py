@@ -69,6 +69,7 @@ def test_an_address_for_an_engine_of_this_process_is_refused() -> None:
         create_engine("pytorch", "model", url="http://h")
 
 
+@pytest.mark.engine
 def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: LoraServer) -> None:
     engine = create_engine("sglang", str(BASE), server_options=ServerOptions(base_url=server.url))
     assert engine.performance_counters()["base_url"] == server.url
@@ -79,6 +80,7 @@ def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: Lora
         create_engine("vllm", str(BASE), server_options=ServerOptions(concurrency=2))
 
 
+@pytest.mark.engine
 def test_logprobs_that_are_not_wanted_are_not_asked_for(server: LoraServer) -> None:
     engine = create_engine("vllm", str(BASE), url=server.url, logprobs_kind=None)
     [[sample]] = engine.generate([[5]], 1, 20, 0.0, 1.0)
@@ -86,6 +88,7 @@ def test_logprobs_that_are_not_wanted_are_not_asked_for(server: LoraServer) -> N
     assert (sample.logprobs, "logprobs" in server.questions()[0]) == (None, False)
 
 
+@pytest.mark.engine
 def test_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
     engine = create_engine("vllm", str(BASE), url=f"{server.url}/")
     [[sample]] = engine.generate([[5, 6, 7]], 1, 20, 0.0, 1.0)
@@ -96,6 +99,7 @@ def test_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
     engine.shutdown()
 
 
+@pytest.mark.engine
 def test_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraServer, tmp_path: Path) -> None:
     engine = create_engine("vllm", str(BASE), url=server.url, server_options=ServerOptions(concurrency=2))
     live = tmp_path / "live"
@@ -109,6 +113,7 @@ def test_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraServe
     engine.shutdown()
 
 
+@pytest.mark.engine
 def test_a_server_of_texts_gives_no_logprobs_instead_of_zeros() -> None:
     server = LoraServer("mlx")
     engine = create_engine("mlx", str(BASE), url=server.url)

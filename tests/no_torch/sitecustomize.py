@@ -35,7 +35,7 @@ class RefusingFinder:
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name in REFUSED else None
         if spec is not None:
-            spec.loader = RefusingLoader()
+            spec.loader = RefusingLoader()  # type: ignore[assignment]
         return spec
 
 

@@ -16,6 +16,8 @@ from evalharness.plugins.dense import _Objects
 from evalharness.tasks import dense
 from tests.backends.hf_models import one_thread
 
+pytestmark = pytest.mark.engine
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 OPTIONS = GenerationOptions(max_new_tokens=400)
 

@@ -107,6 +107,7 @@ def test_only_pairs_above_the_minimum_are_given() -> None:
     assert overlaps(truth, [], 0.5) == overlaps([], predictions, 0.5) == []
 
 
+@pytest.mark.engine
 @given(st.lists(boxes(), min_size=1, max_size=6), st.lists(boxes(), min_size=1, max_size=6))
 def test_boxes_agree_with_torchvision(truth: list[DenseObject], predictions: list[DenseObject]) -> None:
     register_missing_operators()
