@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,15 @@ def run_python(code: str, *arguments: str) -> str:
     return done.stdout
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def trees(*, without: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.Module]]:
     for name, path in SOURCES.items():
         if not name.startswith(without):
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+            yield name, parse(path)
 
 
 def imports_of(tree: ast.AST) -> set[str]:
@@ -85,7 +91,7 @@ def test_importing_it_loads_nothing_heavy(module: str) -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_all_is_true(name: str) -> None:
-    tree = ast.parse(SOURCES[name].read_text(encoding="utf-8"))
+    tree = parse(SOURCES[name])
     declared = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
     if not declared:
         return

@@ -99,13 +99,6 @@ def test_vllm_ends_rows_at_the_same_tokens_as_hf(endless: Engine, vllm_endless: 
     assert [(result.text, result.stop_reason) for result in theirs] == [(result.text, result.stop_reason) for result in ours]
 
 
-@pytest.fixture(scope="module")
-def vllm_endless() -> Iterator[Engine]:
-    pytest.importorskip("vllm", reason="there is none for Python 3.10")
-    with build_engine("vllm", ModelLoadConfig(str(FIXTURES / "checkpoints" / "endless"), torch_dtype="float32")) as engine:
-        yield engine
-
-
 @pytest.mark.vllm
 def test_vllms_structured_outputs_let_through_only_what_fits(vllm_endless: Engine) -> None:
     options = GenerationOptions(max_new_tokens=40, structured=StructuredOutput(regex='\\{"类别": "(标签|尾纤)"\\}'))

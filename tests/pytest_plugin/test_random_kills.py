@@ -11,6 +11,8 @@ import pytest
 from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, content, generations, kill_one, num_lines, workers_of
 from tests.pytest_plugin.project import HEADER, Project, Run
 
+pytestmark = pytest.mark.slow
+
 NUM_KILLS = 8
 KILLS_PER_RUN = 2
 LINE_S = 0.02

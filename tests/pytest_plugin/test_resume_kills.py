@@ -16,6 +16,8 @@ import pytest
 from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, content, generations, kill_one, num_lines, workers_of
 from tests.pytest_plugin.project import HEADER, TIMEOUT_S, Project, Run, environment, wait_until
 
+pytestmark = pytest.mark.slow
+
 OTHER_MODE = {"no-xdist": "n2", "n2": "no-xdist"}
 ARGUMENTS = {"no-xdist": (), "n2": ("--max-worker-restart=0",)}
 MAX_SESSIONS = 6
