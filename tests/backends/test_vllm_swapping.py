@@ -57,9 +57,14 @@ def answers(engine: Engine) -> list[tuple[str, Sequence[float]]]:
 @pytest.fixture(scope="module")
 def started() -> Iterator[tuple[Engine, set[psutil.Process]]]:
     """An engine that was started on `early`, and its processes; the last test kills it, the others know what it answered."""
-    others = set(psutil.Process().children(recursive=True))
+    others = children()
     with start("early") as engine:
-        yield engine, set(psutil.Process().children(recursive=True)) - others
+        yield engine, children() - others
+
+
+def children() -> set[psutil.Process]:
+    """Return the processes below this one, without the tracker that Python itself starts."""
+    return {child for child in psutil.Process().children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())}
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +88,8 @@ def swapped(started: tuple[Engine, set[psutil.Process]], tiny_vlm_checkpoint: Pa
 
 
 def test_the_checkpoints_answer_differently(swapped: dict[str, Any]) -> None:
-    names = ("early", "final", "endless", "lora-helps", "lora-hurts", "middle")
-    assert len({tuple(text for text, _ in swapped[name]) for name in names}) == 6
+    names = ("early", "final", "lora-helps", "lora-hurts", "middle")
+    assert len({tuple(text for text, _ in swapped[name]) for name in names}) == 5
 
 
 def test_a_swap_there_and_back_restores_every_logprob(swapped: dict[str, Any]) -> None:
@@ -92,7 +97,7 @@ def test_a_swap_there_and_back_restores_every_logprob(swapped: dict[str, Any]) -
 
 
 def test_a_swapped_checkpoint_answers_as_a_new_start_to_the_last_logprob(swapped: dict[str, Any], vllm_endless: Engine) -> None:
-    assert answers(vllm_endless) == swapped["endless"]
+    assert answers(vllm_endless) == swapped["endless"] != swapped["final"]
 
 
 @pytest.mark.parametrize(

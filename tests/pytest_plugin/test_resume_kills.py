@@ -206,7 +206,7 @@ def test_a_killed_run_of_a_real_model_is_resumed_by_workers_token_by_token(tmp_p
     assert len(before) == 8
     (project.root / "free").touch()
     resumed = project.run("--resume", "r", mode="n2", backend=None)
-    calm = project.run("--run-id", "calm", *arguments, backend="hf", apart=True)
+    calm = project.run("--run-id", "calm", *arguments, backend="hf")
     assert resumed.exit_code == 0, resumed.output
     run = Run(0, "", 0.0, project.root, "r")
     (rows, logprobs), (calm_rows, calm_logprobs) = apart_from_logprobs(run), apart_from_logprobs(calm)
