@@ -1,5 +1,6 @@
 # make evals ARGS="…"   run the evals (anything pytest takes)
 # make test  ARGS="…"   lint, then the project's own tests, on two to four cores; ARGS=-n0: one after the other, in one process
+# make test-fast        the tests that need no engine and no browser: about a minute
 # make lint             ruff and mypy
 # make format           let ruff rewrite the sources
 #
@@ -29,7 +30,7 @@ PIP := $(VENV)/bin/python -m pip
 # So that tools which packages start by name (ninja) are found without an activated environment.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: help install evals test lint format
+.PHONY: help install evals test test-fast lint format
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -64,6 +65,9 @@ lint: $(STAMP)
 # the environment says: hundreds of processes import the package, each would compile it.
 test: lint
 	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests -n logical --maxprocesses 4 --dist loadfile --timeout=900 $(ARGS)
+
+test-fast: $(STAMP)
+	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests --fast -n logical --maxprocesses 4 --dist loadfile --timeout=300 $(ARGS)
 
 format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .

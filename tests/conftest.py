@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.fast_tier import FastTier
+
 if TYPE_CHECKING:
     from evalharness.backends.hf import HfBackend
     from evalharness.backends.max import MaxBackend
     from evalharness.backends.vllm import VllmBackend
+    from evalharness.engine import Engine
     from tests.backends.vllm_models import Reference
 
 # Property tests are judged by their results alone, and no test fails by chance: no deadline on a busy machine, and the same examples in
@@ -36,6 +39,11 @@ _WARNINGS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--fast`."""
+    parser.addoption("--fast", action="store_true", help="Run the fast tier only: no real engine, no browser, nothing slow. Default: all.")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make warnings errors, here and not in pyproject.toml: evals run under that file too, on a user's libraries and data."""
     for line in _WARNINGS:
@@ -43,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Started in the background of a script: processes that the tests start would inherit it, and Ctrl-C is what some test.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("fast"):
+        config.pluginmanager.register(FastTier(), "fast-tier")
     if hasattr(config, "workerinput"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, not imported yet: every worker has a core to itself, and models are tiny
 
@@ -57,7 +67,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FileScheduling(config, log)
 
 
-_VLLM_ENGINES = frozenset({"vllm_vlm_backend", "vllm_engine"})
+_VLLM_ENGINES = frozenset({"vllm_vlm_backend", "vllm_endless", "vllm_engine"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -109,6 +119,20 @@ def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
     backend = VllmBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions(), VllmEngineOptions())
     yield backend
     backend.close()
+
+
+@pytest.fixture(scope="session")
+def vllm_endless() -> Iterator[Engine]:
+    """A running engine on the trained checkpoint `endless`, which nobody swaps."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
+    from evalharness.engine_building import build_engine
+    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
+
+    path = Path(__file__).parents[1] / "fixtures" / "checkpoints" / "endless"
+    options = VllmEngineOptions(max_model_len=2048)
+    with build_engine("vllm", ModelLoadConfig(str(path), torch_dtype="float32"), vllm_options=options) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from xdist.workermanage import WorkerController
 VLLM = "vLLM"
 """The unit of all files that start vLLM: they share engines, and two at once would take each other's memory and cores."""
 
-_STARTS_VLLM = re.compile(r"mark\.vllm|vllm_vlm_backend|vllm_engine")
+_STARTS_VLLM = re.compile(r"mark\.vllm|vllm_vlm_backend|vllm_endless|vllm_engine")
 _PARAMETRIZED_BY_FOLDER = frozenset({"contract"})  # their conftest.py has the marker
 
 

@@ -53,7 +53,7 @@ def test_on_a_gpu_vllm_is_taken(info: CheckpointInfo) -> None:
     assert chosen(info, cards=True, vllm=VLLM) == Chosen("vllm", "there is a GPU, and vllm 0.32.0 runs LlamaForCausalLM")
 
 
-def test_30_on_the_cpu_by_choice_hf_is_taken_though_there_is_a_gpu(info: CheckpointInfo) -> None:
+def test_on_the_cpu_by_choice_hf_is_taken_though_there_is_a_gpu(info: CheckpointInfo) -> None:
     found = chosen(info, cards=True, wishes=Wishes(cpu="--devices cpu"), hf=HF)
     assert found == Chosen("hf", "it is to run on the CPU (--devices cpu), and transformers 5.19.0 runs LlamaForCausalLM")
 
@@ -128,6 +128,7 @@ def test_a_gguf_file_is_for_transformers_though_there_is_a_gpu(tmp_path: Path) -
     )
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("architecture", "refusal"),
     [
@@ -142,6 +143,7 @@ def test_transformers_knows_some_gguf_files(tmp_path: Path, architecture: str, r
     assert found == (None if refusal is None else f"transformers {version('transformers')} {refusal}")
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(find_spec("gptqmodel") is not None, reason="is about what is not installed")
 def test_quantised_weights_whose_package_is_missing_are_refused_by_transformers() -> None:
     from evalharness.backends.hf_transformers import transformers

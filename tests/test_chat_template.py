@@ -52,7 +52,7 @@ def test_thinking_is_off_unless_asked_for() -> None:
     assert owner.calls[0][1]["enable_thinking"] is False
 
 
-def test_b11_a_template_that_rejects_enable_thinking_is_asked_once_more_without_it() -> None:
+def test_a_template_that_rejects_enable_thinking_is_asked_once_more_without_it() -> None:
     owner = Owner(TypeError("got an unexpected keyword argument 'enable_thinking'"), "prompt")
     assert render_prompt(owner, MESSAGES, ChatTemplateOptions()) == "prompt"
     (first_messages, first), (second_messages, second) = owner.calls
@@ -60,38 +60,38 @@ def test_b11_a_template_that_rejects_enable_thinking_is_asked_once_more_without_
     assert {**second, "enable_thinking": False} == first
 
 
-def test_b11_a_real_signature_without_enable_thinking_works() -> None:
+def test_a_real_signature_without_enable_thinking_works() -> None:
     assert render_prompt(Strict(), MESSAGES, ChatTemplateOptions()) == "2 messages"
 
 
-def test_b11_a_second_refusal_surfaces() -> None:
+def test_a_second_refusal_surfaces() -> None:
     owner = Owner(TypeError("unexpected keyword argument 'enable_thinking'"), TypeError("unexpected keyword argument 'tokenize'"))
     with pytest.raises(TypeError, match="unexpected keyword argument 'tokenize'"):
         render_prompt(owner, MESSAGES, ChatTemplateOptions())
     assert len(owner.calls) == 2
 
 
-def test_b12_an_unrelated_type_error_surfaces_with_its_message_and_without_a_second_try() -> None:
+def test_an_unrelated_type_error_surfaces_with_its_message_and_without_a_second_try() -> None:
     owner = Owner(TypeError("can only concatenate str (not 'int') to str"))
     with pytest.raises(TypeError, match=r"^can only concatenate str \(not 'int'\) to str$"):
         render_prompt(owner, MESSAGES, ChatTemplateOptions())
     assert len(owner.calls) == 1
 
 
-def test_b13_tokenize_is_refused_before_anything_is_rendered() -> None:
+def test_tokenize_is_refused_before_anything_is_rendered() -> None:
     owner = Owner([1, 2])
     with pytest.raises(TypeError, match=r"chat_template\.tokenize must be False"):
         render_prompt(owner, MESSAGES, ChatTemplateOptions(tokenize=True))
     assert owner.calls == []
 
 
-def test_b13_a_result_that_is_no_text_is_refused() -> None:
+def test_a_result_that_is_no_text_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^the chat template gave list, not str"):
         render_prompt(Owner([1, 2]), MESSAGES, ChatTemplateOptions())
 
 
 @pytest.mark.parametrize("owner", [object(), None], ids=["object", "none"])
-def test_b13_an_owner_without_template_method_is_refused(owner: Any) -> None:
+def test_an_owner_without_template_method_is_refused(owner: Any) -> None:
     with pytest.raises(AttributeError, match=r"(object|NoneType) has no apply_chat_template; this checkpoint cannot render chats"):
         render_prompt(owner, MESSAGES, ChatTemplateOptions())
 

@@ -42,7 +42,7 @@ def test_an_engines_name_means_a_backend_or_a_kind_of_server(tmp_path: Path, arg
     assert config.base_url == (URL if URL in arguments else None)
 
 
-def test_1_an_unknown_engine_is_refused_with_all_names() -> None:
+def test_an_unknown_engine_is_refused_with_all_names() -> None:
     with pytest.raises(ConfigError, match=rf"^backend 'x' is unknown\. Known: {', '.join(known_backends())}\.$") as caught:
         build_engine("x", ModelLoadConfig("m"))
     assert isinstance(caught.value, ValueError)
@@ -152,7 +152,7 @@ def test_an_address_for_an_engine_that_asks_no_server_is_refused_by_the_name_tha
     ("given", "read"),
     [("cpu", "cpu"), ("gpu:0,gpu:2", "gpu:0,gpu:2"), ("cuda:1", "gpu:1"), ("gpu:0, cuda:3", "gpu:0,gpu:3")],
 )
-def test_12_devices_are_spelt_as_trainers_do(tmp_path: Path, given: str, read: str) -> None:
+def test_devices_are_spelt_as_trainers_do(tmp_path: Path, given: str, read: str) -> None:
     assert config_of(tmp_path, "--devices", given).devices == read
 
 

@@ -32,7 +32,7 @@ class Trainer:
         return DelayedTraining(self.step, lambda: self.weights)
 
 
-def test_13_the_first_step_gives_nothing_and_the_second_the_loss_of_the_first() -> None:
+def test_the_first_step_gives_nothing_and_the_second_the_loss_of_the_first() -> None:
     trainer = Trainer()
     with trainer.training() as training:
         assert training.train_step(1.25) == 0.0
@@ -45,7 +45,7 @@ def test_13_the_first_step_gives_nothing_and_the_second_the_loss_of_the_first() 
     assert len(set(trainer.threads)) == 1
 
 
-def test_13_a_checkpoint_with_unfinished_work_waits_not_once() -> None:
+def test_a_checkpoint_with_unfinished_work_waits_not_once() -> None:
     trainer = Trainer()
     saved = []
     with trainer.training() as training:

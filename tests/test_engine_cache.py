@@ -55,7 +55,7 @@ class Asked:
         return result
 
 
-def test_29_a_greedy_question_is_asked_once() -> None:
+def test_a_greedy_question_is_asked_once() -> None:
     asked = Asked()
     first, second = asked(text()), asked(text())
     assert (first.text, first.cached) == ("answer 1", False)
@@ -64,7 +64,7 @@ def test_29_a_greedy_question_is_asked_once() -> None:
     assert asked.count == 1
 
 
-def test_29_an_unseeded_sample_is_drawn_each_time() -> None:
+def test_an_unseeded_sample_is_drawn_each_time() -> None:
     asked = Asked()
     options = GenerationOptions(max_new_tokens=50, temperature=1.0)
     assert [asked(text(), options).text for _ in range(2)] == ["answer 1", "answer 2"]
@@ -77,14 +77,14 @@ def test_a_seeded_sample_is_drawn_once_for_each_seed() -> None:
     assert [asked(text(), each).text for each in options] == ["answer 1", "answer 1", "answer 2"]
 
 
-def test_29_other_weights_are_asked_anew() -> None:
+def test_other_weights_are_asked_anew() -> None:
     asked = Asked()
     asked(text())
     asked.engine.use_cache(asked.cache, {**IDENTITY, "weight_version": 2})
     assert asked(text()).text == "answer 2"
 
 
-def test_29_an_identity_that_is_given_again_after_a_change_of_weights_is_not_the_old_one() -> None:
+def test_an_identity_that_is_given_again_after_a_change_of_weights_is_not_the_old_one() -> None:
     asked = Asked(backend=TrainedBackend)
     asked(text())
     asked.engine.weights_changed()
@@ -167,7 +167,7 @@ def test_answers_of_plugins_are_not_cached() -> None:
     assert (said, asked.count) == (["ANSWER 1", "ANSWER 2"], 2)
 
 
-def test_29_what_a_caller_does_with_a_result_leaves_the_cache_alone() -> None:
+def test_what_a_caller_does_with_a_result_leaves_the_cache_alone() -> None:
     asked = Asked()
     values = asked(text()).to_json()
     values["token_ids"].clear()

@@ -29,5 +29,5 @@ def test_thinking_and_remote_code_and_pickles_are_off_by_default() -> None:
 
 
 @pytest.mark.parametrize("variant", ["VLM", "Vlm", "vlm"])
-def test_b29_the_variant_is_read_in_any_case(variant: Any) -> None:
+def test_the_variant_is_read_in_any_case(variant: Any) -> None:
     assert ModelLoadConfig("x", variant=variant).variant == "vlm"

@@ -134,6 +134,7 @@ def test_ids_and_rendered_chats_get_nothing_added() -> None:
     assert seen[2].token_ids == (0,)  # an empty text is its beginning
 
 
+@pytest.mark.engine
 def test_a_response_of_sentencepiece_gets_no_space_of_its_own() -> None:
     """Metaspace tokenizers, as Llama 2's and Mistral's, write a space before a text that stands alone."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

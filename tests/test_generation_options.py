@@ -22,12 +22,12 @@ from evalharness.structured_output import StructuredOutput
 # --- stops -------------------------------------------------------------------------------------------------------------
 
 
-def test_b05_a_bare_string_as_stop_is_refused() -> None:
+def test_a_bare_string_as_stop_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^stop\.stop must be a sequence of strings, got 'END' \(str\)"):
         StopOptions(stop="END")  # type: ignore[arg-type]
 
 
-def test_b05_a_negative_stop_id_is_refused() -> None:
+def test_a_negative_stop_id_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^stop\.stop_token_ids\[1\] must be at least 0, got -1"):
         StopOptions(stop_token_ids=(3, -1))
 
@@ -96,7 +96,7 @@ def test_an_unknown_key_of_stops_is_refused() -> None:
 # --- options -----------------------------------------------------------------------------------------------------------
 
 
-def test_b30_sampling_at_temperature_zero_is_refused() -> None:
+def test_sampling_at_temperature_zero_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^options\.do_sample is True but options\.temperature is 0; set a temperature above 0"):
         GenerationOptions(do_sample=True)
 
@@ -105,7 +105,7 @@ def test_b30_sampling_at_temperature_zero_is_refused() -> None:
     "do_sample, temperature, samples",
     [(None, 0.0, False), (None, 0.7, True), (False, 0.7, False), (False, 0.0, False), (True, 0.7, True)],
 )
-def test_b31_sampling_follows_do_sample_then_the_temperature(do_sample: bool | None, temperature: float, samples: bool) -> None:
+def test_sampling_follows_do_sample_then_the_temperature(do_sample: bool | None, temperature: float, samples: bool) -> None:
     assert GenerationOptions(do_sample=do_sample, temperature=temperature).samples is samples
 
 

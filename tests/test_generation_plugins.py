@@ -42,7 +42,7 @@ def check(plugin: Any, backend: str = "hf", request_types: tuple[RequestType, ..
 
 
 @pytest.mark.parametrize("backend", ["hf", "vllm", "fake"])
-def test_b21_a_plugin_without_attributes_is_accepted_everywhere_and_has_no_hooks(backend: str) -> None:
+def test_a_plugin_without_attributes_is_accepted_everywhere_and_has_no_hooks(backend: str) -> None:
     check(Bare(), backend)
     (plugin,) = normalise_plugins([Bare()])
     assert plugin.name == "Bare"
@@ -50,7 +50,7 @@ def test_b21_a_plugin_without_attributes_is_accepted_everywhere_and_has_no_hooks
     assert not plugin.uses_hf_hooks
 
 
-def test_b20_a_plugin_for_images_is_refused_on_text_requests() -> None:
+def test_a_plugin_for_images_is_refused_on_text_requests() -> None:
     plugin = SimpleNamespace(name="boxes", request_types=("vlm",))
     check(plugin, request_types=("vlm",))
     with pytest.raises(RuntimeError, match="^plugin 'boxes' does not take text requests; it takes: vlm"):
@@ -58,7 +58,7 @@ def test_b20_a_plugin_for_images_is_refused_on_text_requests() -> None:
 
 
 @pytest.mark.parametrize("attribute", ["uses_hf_stopping_criteria", "uses_hf_logits_processor"])
-def test_b19_a_plugin_with_transformers_hooks_is_refused_elsewhere(attribute: str) -> None:
+def test_a_plugin_with_transformers_hooks_is_refused_elsewhere(attribute: str) -> None:
     plugin = SimpleNamespace(name="stopper", **{attribute: True, attribute.removeprefix("uses_"): lambda lengths: []})
     check(plugin, "hf")
     with pytest.raises(RuntimeError, match="^plugin 'stopper' uses transformers hooks, which backend 'vllm' cannot run; use backend 'hf'"):
@@ -232,7 +232,7 @@ def test_a_hook_that_is_not_announced_is_not_called() -> None:
     assert normalise_plugins([silent])[0].hf_stopping_criteria([3]) == []
 
 
-def test_b10_the_last_post_processor_has_the_last_word_on_blanks() -> None:
+def test_the_last_post_processor_has_the_last_word_on_blanks() -> None:
     plugins = normalise_plugins([SimpleNamespace(postprocess_text=str.upper), Bare(), SimpleNamespace(postprocess_text=" {} \n".format)])
     assert postprocess_text(plugins, "ab") == " AB \n"
 

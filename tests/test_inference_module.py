@@ -74,7 +74,7 @@ def test_a_prompt_has_no_end_token_whatever_the_tokenizer_adds() -> None:
     assert InferenceModule.on(Engine(backend)).generate("a").texts == ["a"]
 
 
-def test_29_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_cleared() -> None:
+def test_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_cleared() -> None:
     asked: list[str] = []
     found = module(lambda prompt: asked.append(prompt.text) or f"{len(asked)}")
     assert [found.generate("a", temperature=0.0).texts for _ in range(2)] == [["1"], ["1"]]
@@ -106,7 +106,7 @@ def greedy(found: InferenceModule) -> tuple[str, bool]:
     return result.texts[0], result.metadata[0]["cached"]
 
 
-def test_29_weights_that_get_one_name_twice_are_asked_anew() -> None:
+def test_weights_that_get_one_name_twice_are_asked_anew() -> None:
     found, backend = watched()
     seen = []
     for stamp in (1, 2):
@@ -116,7 +116,7 @@ def test_29_weights_that_get_one_name_twice_are_asked_anew() -> None:
     assert seen == [("weights 1", False), ("weights 1", True), ("weights 2", False), ("weights 2", True)]
 
 
-def test_29_a_swapped_checkpoint_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swapped_checkpoint_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = watched()
     monkeypatch.setattr(Watched, "why_not_swap", lambda self, config: None)
     monkeypatch.setattr(Watched, "swap", lambda self, config: setattr(self, "stamp", 7))
@@ -157,7 +157,7 @@ def test_what_is_no_tool_is_refused() -> None:
         module().batch_generate_with_tools("a", [5])  # type: ignore[list-item]
 
 
-def test_28_calls_that_were_cut_or_break_the_schema_are_not_returned() -> None:
+def test_calls_that_were_cut_or_break_the_schema_are_not_returned() -> None:
     cut = module(lambda prompt: FakeAnswer(CALL, ends=False))
     assert cut.batch_generate_with_tools("a", [SEARCH])[1] == [[]]
     wrong = CALL.replace('"AI news"', "5")

@@ -61,7 +61,7 @@ def test_wrong_arguments_are_named(fake: Engine, change: Any, error: type[Except
         change(fake)
 
 
-def test_8_a_sync_that_failed_raises_stays_dirty_and_is_tried_again() -> None:
+def test_a_sync_that_failed_raises_stays_dirty_and_is_tried_again() -> None:
     outcomes: list[WeightReport | Exception] = [CheckpointError("no such folder"), WeightReport("x", 3)]
 
     def push() -> WeightReport:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import evalharness
-from evalharness import GenerationOptions, GenerationResult, StopOptions, errors
+from evalharness import errors
 
 PACKAGE = Path(evalharness.__file__).parent
 SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
@@ -40,10 +40,15 @@ def run_python(code: str, *arguments: str) -> str:
     return done.stdout
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def trees(*, without: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.Module]]:
     for name, path in SOURCES.items():
         if not name.startswith(without):
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+            yield name, parse(path)
 
 
 def imports_of(tree: ast.AST) -> set[str]:
@@ -70,12 +75,15 @@ def defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_each_module_imports_alone() -> None:
     light = [name for name in MODULES if not name.startswith("evalharness.backends.") and not name.endswith("__main__")]
     assert run_python(IMPORT_EACH_ALONE, *light).split() == []
 
 
-@pytest.mark.parametrize("module", ["evalharness", "evalharness.contracts", "evalharness.config", "evalharness.pytest_plugin"])
+@pytest.mark.parametrize(
+    "module", ["evalharness", "evalharness.contracts", "evalharness.config", "evalharness.generation_options", "evalharness.pytest_plugin"]
+)
 def test_importing_it_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     assert run_python(code).split() == []
@@ -83,7 +91,7 @@ def test_importing_it_loads_nothing_heavy(module: str) -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_all_is_true(name: str) -> None:
-    tree = ast.parse(SOURCES[name].read_text(encoding="utf-8"))
+    tree = parse(SOURCES[name])
     declared = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
     if not declared:
         return
@@ -116,21 +124,6 @@ def test_the_error_tree_in_the_docstring_is_the_class_tree() -> None:
             actual[name] = (cls.__bases__[0].__name__, builtin)
     assert drawn == actual
     assert set(errors.__all__) == set(classes)
-
-
-def test_a_result_survives_json() -> None:
-    result = GenerationResult(
-        "é\ud800", "x", "stop", 7, 3, 4, (1, 2), (-0.5, -1.0), "raw", 9, "hf", "vllm", ("top_k",), "ab", "p", "w", ({"width": 2},)
-    )
-    sent = json.dumps(result.to_json(), allow_nan=False)
-    assert GenerationResult.from_json(json.loads(sent)) == result
-
-
-def test_options_survive_json() -> None:
-    options = GenerationOptions(
-        max_new_tokens=3, temperature=0.5, stop=StopOptions(("a",), (2,)), eos_token_id=(1, 2), extra_generation_kwargs={"top_k": 4}
-    )
-    assert GenerationOptions.from_mapping(json.loads(json.dumps(options.to_json(), allow_nan=False))) == options
 
 
 @pytest.mark.parametrize(

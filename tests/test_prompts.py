@@ -230,7 +230,7 @@ MISMATCHES = {
 
 
 @pytest.mark.parametrize("request_, problem", MISMATCHES.values(), ids=MISMATCHES.keys())
-def test_b26_images_that_do_not_match_the_placeholders_are_refused(request_: VlmGenerationRequest, problem: str) -> None:
+def test_images_that_do_not_match_the_placeholders_are_refused(request_: VlmGenerationRequest, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         build(request_)
 
@@ -268,7 +268,7 @@ def test_the_template_never_sees_a_picture() -> None:
     assert seen == [{"type": "image"}, {"type": "text", "text": "what?"}]
 
 
-def test_b14_the_tokenizer_renders_texts_and_the_processor_images() -> None:
+def test_the_tokenizer_renders_texts_and_the_processor_images() -> None:
     class Named(FakeTokenizer):
         def __init__(self, name: str) -> None:
             self._name = name

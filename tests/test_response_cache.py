@@ -47,7 +47,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=list(OTHERS))
-def test_29_whatever_an_answer_depends_on_is_in_its_key(other):
+def test_whatever_an_answer_depends_on_is_in_its_key(other):
     assert cache_key(*other) != cache_key(IDENTITY, PROMPT, [])
     assert cache_key(*other) == cache_key(*other)
 
@@ -56,19 +56,19 @@ def test_the_place_in_the_batch_is_not_in_the_key():
     assert cache_key(IDENTITY, replace(PROMPT, index=3), []) == cache_key(IDENTITY, PROMPT, [])
 
 
-def test_29_texts_are_not_joined_into_one_another():
+def test_texts_are_not_joined_into_one_another():
     both = [cache_key(IDENTITY, PROMPT, hashes) for hashes in (["a|||b"], ["a", "b"])]
     assert both[0] != both[1]
 
 
-def test_29_a_sampled_answer_without_a_given_seed_is_not_deterministic():
+def test_a_sampled_answer_without_a_given_seed_is_not_deterministic():
     sampled = replace(PLAN, temperature=1.0, seed=12)
     assert not is_deterministic(sampled, seed_was_given=False)
     assert is_deterministic(sampled, seed_was_given=True)
     assert is_deterministic(PLAN, seed_was_given=False)
 
 
-def test_29_the_least_recently_used_answer_is_given_up():
+def test_the_least_recently_used_answer_is_given_up():
     cache = ResponseCache(max_entries=2)
     cache.put("A", ANSWER)
     cache.put("B", ANSWER)

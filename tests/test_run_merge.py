@@ -134,6 +134,7 @@ class TestWhatIsKept:
         with pytest.raises(RecordError, match=r"gw0\.jsonl has a generation with other keys behind it"):
             read_records(tmp_path)
 
+    @pytest.mark.slow
     def test_memory_does_not_grow_with_what_is_not_kept(self, tmp_path: Path) -> None:
         import tracemalloc
 

@@ -107,7 +107,7 @@ def test_ids_beyond_the_tokenizer_but_in_the_model_can_be_asked() -> None:
     assert (result.prompt_text, result.num_prompt_tokens) == ("hi", 3)
 
 
-def test_2_a_prompt_is_decoded_once_for_all_its_samples() -> None:
+def test_a_prompt_is_decoded_once_for_all_its_samples() -> None:
     class Counting(FakeTokenizer):
         decoded: list[Any] = []  # noqa: RUF012
 
@@ -121,7 +121,7 @@ def test_2_a_prompt_is_decoded_once_for_all_its_samples() -> None:
     assert Counting.decoded.count(list(ids("hello"))) == 1
 
 
-def test_19_each_sample_has_a_seed_of_its_own_and_the_first_that_of_one_alone() -> None:
+def test_each_sample_has_a_seed_of_its_own_and_the_first_that_of_one_alone() -> None:
     asked = engine(lambda prompt: f"{prompt.text} {prompt.plan.seed}")
     requests = [TokenGenerationRequest(ids(text)) for text in "ab"]
     alone = asked.generate_samples(requests, DRAWN, 1)
@@ -130,13 +130,13 @@ def test_19_each_sample_has_a_seed_of_its_own_and_the_first_that_of_one_alone() 
     assert [group[0] for group in three] == [group[0] for group in alone]
 
 
-def test_19_samples_without_a_seed_draw_their_own() -> None:
+def test_samples_without_a_seed_draw_their_own() -> None:
     options = GenerationOptions(max_new_tokens=2, temperature=1.0)
     [group] = engine(lambda prompt: "x").generate_samples([TokenGenerationRequest(ids("a"))], options, 8)
     assert len({result.seed for result in group}) == 8
 
 
-def test_18_several_greedy_samples_are_refused() -> None:
+def test_several_greedy_samples_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_samples 2 with greedy decoding gives equal samples; set a temperature above 0"):
         options_of_samples(GREEDY, 2)
     assert options_of_samples(GREEDY, 1) == [GREEDY]

@@ -1,4 +1,4 @@
-"""Who trains and who generates where, in a training loop; behaviour 12 of the engine's breadth."""
+"""Who trains and who generates where, in a training loop."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from evalharness.errors import ConfigError
 from evalharness.trainer_devices import TrainerDevices, allocate_devices
 
 
-def test_12_on_two_gpus_the_first_generates_and_the_last_trains() -> None:
+def test_on_two_gpus_the_first_generates_and_the_last_trains() -> None:
     place = allocate_devices("pytorch", "gpu:0,gpu:2", num_cards=4)
     assert place == TrainerDevices("cuda:2", "cuda:0", "bfloat16", split=True, external=False, server=False)
 
 
-def test_12_on_one_gpu_both_share_the_model() -> None:
+def test_on_one_gpu_both_share_the_model() -> None:
     place = allocate_devices("pytorch", "gpu:0", num_cards=1)
     assert place == TrainerDevices("cuda:0", "cuda:0", "bfloat16", split=False, external=False, server=False)
 
 
-def test_12_beside_an_engine_with_weights_of_its_own_training_takes_the_last_gpu() -> None:
+def test_beside_an_engine_with_weights_of_its_own_training_takes_the_last_gpu() -> None:
     place = allocate_devices("vllm", "gpu:0,gpu:3", num_cards=4, url="http://localhost:8000")
     assert place == TrainerDevices("cuda:3", "cuda:3", "bfloat16", split=False, external=True, server=True)
 
 
-def test_12_an_engine_in_this_process_is_external_and_no_server() -> None:
+def test_an_engine_in_this_process_is_external_and_no_server() -> None:
     assert allocate_devices("max", "cpu", num_cards=0) == TrainerDevices("cpu", "cpu", "float32", split=False, external=True, server=False)
 
 
 @pytest.mark.parametrize(("engine", "url", "server"), [("max", "http://localhost:8000", True), ("vllm", None, False), ("mlx", None, True)])
-def test_12_an_address_makes_a_server(engine: str, url: str | None, server: bool) -> None:
+def test_an_address_makes_a_server(engine: str, url: str | None, server: bool) -> None:
     assert allocate_devices(engine, "cpu", num_cards=0, url=url).server is server
 
 
-def test_12_without_a_gpu_the_cpu_works_in_float32_and_a_notice_says_so() -> None:
+def test_without_a_gpu_the_cpu_works_in_float32_and_a_notice_says_so() -> None:
     place = allocate_devices("pytorch", "cuda:1", num_cards=0)
     assert (place.train, place.infer, place.dtype, place.split) == ("cpu", "cpu", "float32", False)
     assert place.notices == ("devices cuda:1: there is no GPU here; the CPU does the work, in float32",)

@@ -47,7 +47,7 @@ def test_what_is_cut_says_so() -> None:
     assert (sample.token_ids, sample.finish_reason, sample.seed) == (IDS("lon"), "length", None)
 
 
-def test_18_greedy_has_one_sample() -> None:
+def test_greedy_has_one_sample() -> None:
     with pytest.raises(ConfigError, match="num_samples 2 with greedy decoding"):
         scripted(lambda prompt: "x").generate([IDS("a")], 2, 3, 0.0, 1.0)
 
@@ -57,7 +57,7 @@ def test_a_prompt_that_cannot_be_asked_is_an_error_with_the_other_outcomes() -> 
         scripted(lambda prompt: "x").generate([[], IDS("a")], 1, 3, 0.0, 1.0)
 
 
-def test_1_an_unknown_engine_is_a_value_error_with_all_names() -> None:
+def test_an_unknown_engine_is_a_value_error_with_all_names() -> None:
     with pytest.raises(
         ValueError, match="engine 'x' is unknown. Known: pytorch, huggingface, max, vllm, sglang, trtllm, mlx, openai, auto"
     ):
@@ -69,6 +69,7 @@ def test_an_address_for_an_engine_of_this_process_is_refused() -> None:
         create_engine("pytorch", "model", url="http://h")
 
 
+@pytest.mark.engine
 def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: LoraServer) -> None:
     engine = create_engine("sglang", str(BASE), server_options=ServerOptions(base_url=server.url))
     assert engine.performance_counters()["base_url"] == server.url
@@ -79,6 +80,7 @@ def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: Lora
         create_engine("vllm", str(BASE), server_options=ServerOptions(concurrency=2))
 
 
+@pytest.mark.engine
 def test_logprobs_that_are_not_wanted_are_not_asked_for(server: LoraServer) -> None:
     engine = create_engine("vllm", str(BASE), url=server.url, logprobs_kind=None)
     [[sample]] = engine.generate([[5]], 1, 20, 0.0, 1.0)
@@ -86,7 +88,8 @@ def test_logprobs_that_are_not_wanted_are_not_asked_for(server: LoraServer) -> N
     assert (sample.logprobs, "logprobs" in server.questions()[0]) == (None, False)
 
 
-def test_1_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
+@pytest.mark.engine
+def test_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
     engine = create_engine("vllm", str(BASE), url=f"{server.url}/")
     [[sample]] = engine.generate([[5, 6, 7]], 1, 20, 0.0, 1.0)
     assert sample.logprobs == [-0.5] * 4
@@ -96,7 +99,8 @@ def test_1_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
     engine.shutdown()
 
 
-def test_9_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraServer, tmp_path: Path) -> None:
+@pytest.mark.engine
+def test_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraServer, tmp_path: Path) -> None:
     engine = create_engine("vllm", str(BASE), url=server.url, server_options=ServerOptions(concurrency=2))
     live = tmp_path / "live"
     for adapter in (HELPS, HURTS):
@@ -109,6 +113,7 @@ def test_9_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraSer
     engine.shutdown()
 
 
+@pytest.mark.engine
 def test_a_server_of_texts_gives_no_logprobs_instead_of_zeros() -> None:
     server = LoraServer("mlx")
     engine = create_engine("mlx", str(BASE), url=server.url)

@@ -227,12 +227,14 @@ def test_a_damaged_image_processor_is_not_taken_for_an_absent_one(tiny_vlm_check
     assert "takes text only" not in str(raised.value)
 
 
+@pytest.mark.engine
 def test_a_checkpoint_without_tokenizer_is_a_checkpoint_error(tmp_path: Path) -> None:
     write(tmp_path, "config.json", {"model_type": "llama"})
     with pytest.raises(CheckpointError, match="the tokenizer of .* cannot be loaded: "):
         load_tokenizer_and_processor(ModelLoadConfig(str(tmp_path)), VlmPreprocessOptions())
 
 
+@pytest.mark.engine
 def test_a_tokenizer_with_its_own_code_is_refused_unless_trusted(tmp_path: Path) -> None:
     write(tmp_path, "config.json", {"model_type": "own"})
     write(tmp_path, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}})

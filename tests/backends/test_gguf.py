@@ -27,6 +27,8 @@ from tests.backends.gguf_models import make_pair, write_gguf
 from tests.backends.hf_models import load
 from tests.contract.asking import TEXTS, ask, generate
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -34,7 +36,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_pair(tmp_path_factory.mktemp("gguf"))
 
 
-def test_30_a_gguf_in_float32_gives_the_logits_of_its_safetensors(pair: tuple[Path, Path]) -> None:
+def test_a_gguf_in_float32_gives_the_logits_of_its_safetensors(pair: tuple[Path, Path]) -> None:
     ids = torch.arange(2, 42).reshape(2, 20)
     logits = []
     for path in pair:

@@ -9,6 +9,8 @@ import pytest
 from evalharness.backends.hf_batching import groups_of_equal_plan, take_batch, windows
 from tests.backends.hf_models import prompt
 
+pytestmark = pytest.mark.engine
+
 
 def test_windows_are_pulled_one_at_a_time():
     pulled = itertools.count()

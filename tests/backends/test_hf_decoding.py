@@ -14,7 +14,7 @@ from evalharness.generation_plugins import normalise_plugins
 from evalharness.thinking import ThinkingBudget
 from tests.backends.hf_models import END_ID, PAD_ID, ids, load, make_text_checkpoint, mixed_prompts, prompt, run
 
-pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +100,6 @@ def test_the_traps_in_generation_config_change_nothing(hf_text_checkpoint, tmp_p
     assert ids(run(trapped, prompts)) == ids(run(plain, prompts))
 
 
-def test_the_same_seed_gives_the_same_ids_and_another_seed_others(backend):
-    first, again, other = (ids(run(backend, [prompt(0, [30, 31], temperature=1.0, seed=seed, stop_token_ids=())])) for seed in (5, 5, 6))
-    assert first == again
-    assert first != other
-
-
 def test_a_seed_of_more_than_64_bits_is_used_in_full(backend):
     outputs = [ids(run(backend, [prompt(0, [30, 31], temperature=1.0, seed=seed, stop_token_ids=())])) for seed in (1, 1 + 2**64)]
     assert outputs[0] != outputs[1]
@@ -123,10 +117,6 @@ def test_logprobs_are_the_models_own_whatever_changes_the_choice(backend):
     assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_logprobs_are_absent_unless_asked_for(backend):
-    assert run(backend, mixed_prompts(2))[0].logprobs is None
-
-
 def test_completions_never_hold_padding(backend):
     outputs = run(backend, mixed_prompts(16))
     lengths = {len(output.token_ids) for output in outputs.values()}
@@ -136,29 +126,10 @@ def test_completions_never_hold_padding(backend):
         assert END_ID not in output.token_ids[:-1]
 
 
-def test_prompt_tokens_are_counted_without_padding(backend):
-    prompts = mixed_prompts(8)
-    outputs = run(backend, prompts)
-    assert {item.index: len(item.token_ids) for item in prompts} == {index: output.num_prompt_tokens for index, output in outputs.items()}
-
-
-def test_a_stop_id_ends_a_row_and_is_its_last_token(backend):
-    full = run(backend, [prompt(0, [30, 31], **NO_END)])[0].token_ids
-    stopped = run(backend, [prompt(0, [30, 31], **{**NO_END, "stop_token_ids": (END_ID, full[3])})])[0]
-    assert stopped.token_ids == full[: full.index(full[3]) + 1]
-    assert stopped.stopped_by == "id"
-
-
 def test_a_stop_id_of_zero_counts(backend):
     ended = [output for output in run(backend, mixed_prompts(16)).values() if output.token_ids[-1] == END_ID]
     assert ended
     assert {output.stopped_by for output in ended} == {"id"}
-
-
-def test_without_any_stop_id_a_row_uses_up_its_budget(backend):
-    outputs = run(backend, mixed_prompts(6, stop_token_ids=()))
-    assert {len(output.token_ids) for output in outputs.values()} == {12}
-    assert {output.stopped_by for output in outputs.values()} == {"length"}
 
 
 def test_a_stop_string_of_several_tokens_ends_the_row_early_and_only_that_row(backend):
@@ -203,38 +174,6 @@ class CountSteps:
             return scores
 
         return [step]
-
-
-class StopAfter:
-    """Ends each row after three new tokens, and keeps what it saw."""
-
-    uses_hf_stopping_criteria = True
-
-    def __init__(self):
-        self.seen = {}
-
-    def hf_stopping_criteria(self, prompt_lengths):
-        import torch
-
-        def criterion(input_ids, scores, **kwargs):
-            new = [row[length:].tolist() for row, length in zip(input_ids, prompt_lengths, strict=True)]
-            for position, tokens in enumerate(new):
-                self.seen[position] = tokens
-            return torch.tensor([len(tokens) >= 3 for tokens in new])
-
-        return [criterion]
-
-
-def test_a_stopping_plugin_sees_only_the_new_tokens_of_each_row(backend):
-    plugin = StopAfter()
-    outputs = run(
-        backend,
-        [prompt(0, [30], stop_token_ids=()), prompt(1, [30, 31, 32, 33, 34], stop_token_ids=())],
-        plugins=normalise_plugins([plugin]),
-    )
-    assert {output.stopped_by for output in outputs.values()} == {"plugin"}
-    assert sorted(map(tuple, plugin.seen.values())) == sorted(output.token_ids for output in outputs.values())
-    assert {len(output.token_ids) for output in outputs.values()} == {3}
 
 
 class OnlyToken:
@@ -374,10 +313,6 @@ def test_a_prompt_that_cannot_run_is_invalid_and_the_others_go_on(backend, token
     assert isinstance(outputs[1], Completion)
 
 
-def test_a_prompt_that_just_fits_runs(backend):
-    assert len(run(backend, [prompt(0, [30] * 244, stop_token_ids=())])[0].token_ids) == 12
-
-
 BAD_EXTRAS = {
     "unknown": (
         {"extra": (("top_q", 1),)},
@@ -402,11 +337,6 @@ def test_an_option_that_cannot_be_honoured_is_refused_before_anything_runs(backe
         run(backend, [prompt(0, [30], **values)])
 
 
-def test_rows_with_different_plans_each_get_their_own(backend):
-    outputs = run(backend, [prompt(0, [30], max_new_tokens=3, stop_token_ids=()), prompt(1, [30], max_new_tokens=7, stop_token_ids=())])
-    assert [len(outputs[index].token_ids) for index in (0, 1)] == [3, 7]
-
-
 def test_any_padding_id_gives_the_same_ids(backend):
     prompts = [mixed_prompts(8, repetition_penalty=1.4, no_repeat_ngram_size=1, pad_token_id=pad) for pad in (None, END_ID, 30)]
     assert ids(run(backend, prompts[0])) == ids(run(backend, prompts[1])) == ids(run(backend, prompts[2]))
@@ -427,10 +357,6 @@ def test_should_stop_ends_the_batch_within_a_step_and_yields_nothing_more(backen
     outputs = list(backend.generate(prompts, plugins=normalise_plugins([steps]), should_stop=lambda: steps.count >= 5))
     assert outputs == []
     assert steps.count == 5
-
-
-def test_no_prompts_give_no_outputs(backend):
-    assert run(backend, []) == {}
 
 
 def test_a_closed_backend_says_so(hf_text_checkpoint):

@@ -13,7 +13,7 @@ from evalharness.backends.base import Completion, Prompt
 from evalharness.errors import ImageError, PromptTooLong
 from tests.backends.hf_models import ids, load, make_vlm_checkpoint, plan, run
 
-pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +95,11 @@ def test_a_row_of_a_mixed_batch_equals_the_row_alone(backend, values):
     assert ids(run(backend, prompts)) == {item.index: run(backend, [item])[item.index].token_ids for item in prompts}
 
 
-def test_the_order_of_the_pictures_matters(backend):
-    first, second = picture(8, (128, 128)), picture(9, (128, 128))
-    outputs = run(backend, [image_prompt(backend, 0, "x", [first, second]), image_prompt(backend, 1, "x", [second, first])])
-    assert outputs[0].token_ids != outputs[1].token_ids
-
-
 def test_text_prompts_run_beside_image_prompts(backend):
     with_images = mixed(backend)
     text = [dataclasses.replace(with_images[3], index=10, load_images=None)]
     outputs = run(backend, [*with_images, *text])
     assert outputs[10].token_ids == outputs[3].token_ids
-
-
-def test_prompt_tokens_include_the_expanded_images(backend):
-    item = image_prompt(backend, 0, "x", [picture(1, (320, 160)), picture(2, (64, 64))])
-    output = run(backend, [item])[0]
-    assert output.image_grids == ((1, 10, 20), (1, 4, 4))
-    assert output.num_prompt_tokens == len(item.token_ids) - 2 + 10 * 20 // 4 + 4 * 4 // 4
 
 
 def test_a_smaller_pixel_budget_gives_smaller_grids(checkpoint):

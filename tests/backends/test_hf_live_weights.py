@@ -17,7 +17,7 @@ from evalharness.response_cache import ResponseCache
 from tests.backends.hf_models import load, make_text_checkpoint, model_of
 from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, state_dict
 
-pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_reload_answers_as_a_new_start_and_counts_the_version(engine: Engine, 
     assert answers(engine) == cold["a"]
 
 
-def test_10_the_same_folder_rewritten_in_place_gives_the_new_weights(
+def test_the_same_folder_rewritten_in_place_gives_the_new_weights(
     engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
 ) -> None:
     overwrite(tmp_path / "a", made["b"])
@@ -71,7 +71,7 @@ def test_10_the_same_folder_rewritten_in_place_gives_the_new_weights(
     assert answers(engine) == cold["b"]
 
 
-def test_10_an_adapter_rewritten_in_place_answers_as_a_new_start(
+def test_an_adapter_rewritten_in_place_answers_as_a_new_start(
     engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
 ) -> None:
     live = copy(made["lora-1"], tmp_path / "live")
@@ -87,7 +87,7 @@ def test_10_an_adapter_rewritten_in_place_answers_as_a_new_start(
     assert answers(engine) == cold["a"]
 
 
-def test_11_what_is_loaded_does_not_need_its_folder(engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_loaded_does_not_need_its_folder(engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path) -> None:
     engine.load_adapter(str(copy(made["lora-1"], tmp_path / "live")))
     shutil.rmtree(tmp_path / "live")
     shutil.rmtree(tmp_path / "a")
@@ -127,7 +127,7 @@ def test_a_reload_with_an_adapter_is_one_change(engine: Engine, made: dict[str, 
         pytest.param(lambda e, m: e.unload_adapter(), CapabilityError, "there is no adapter to take off", id="nothing to take off"),
     ],
 )
-def test_8_what_is_refused_leaves_weights_and_version_as_they_were(
+def test_what_is_refused_leaves_weights_and_version_as_they_were(
     engine: Engine, made: dict[str, Path], cold: dict[str, Any], change: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -135,7 +135,7 @@ def test_8_what_is_refused_leaves_weights_and_version_as_they_were(
     assert (answers(engine), engine.weight_version) == (cold["a"], "0")
 
 
-def test_8_a_sync_whose_reload_failed_is_tried_again(engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path) -> None:
+def test_a_sync_whose_reload_failed_is_tried_again(engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path) -> None:
     live = tmp_path / "live"
     sync = WeightSync(lambda: engine.load_adapter(str(live)))
     with pytest.raises(CheckpointError, match="there is no folder"):
@@ -371,7 +371,7 @@ def test_an_adapter_goes_onto_weights_that_came_from_memory(engine: Engine, made
     assert answers(engine) == cold["b"]
 
 
-def test_29_answers_of_other_weights_are_not_taken_from_the_cache(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+def test_answers_of_other_weights_are_not_taken_from_the_cache(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
     cache = ResponseCache()
     engine.use_cache(cache, {"checkpoint": "a"})
     assert answers(engine) == answers(engine) == cold["a"]

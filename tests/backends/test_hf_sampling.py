@@ -11,6 +11,8 @@ from evalharness.backends.hf_extras import EXTRA_OPTIONS
 from evalharness.backends.hf_sampling import NoRepeatNgrams, RawScores, RepetitionPenalty, TokenPicker
 from tests.backends.hf_models import plan
 
+pytestmark = pytest.mark.engine
+
 SCORES = [2.0, 1.0, 0.0, -1.0, 0.5]
 NUM_DRAWS = 4000
 

@@ -38,7 +38,7 @@ SIZES = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def gathered(scores, response_ids):
 # --- shapes and masks ----------------------------------------------------------------------------------------------------
 
 
-def test_22_rows_are_responses_alone_with_a_mask_and_nan_where_there_is_nothing(engine):
+def test_rows_are_responses_alone_with_a_mask_and_nan_where_there_is_nothing(engine):
     scores = engine.get_logprobs(PROMPTS, RESPONSES)
     assert scores.values.shape == scores.mask.shape == (5, 30)
     assert scores.mask.sum(axis=1).tolist() == [2, 30, 5, 2, 0]
@@ -78,7 +78,7 @@ def test_22_rows_are_responses_alone_with_a_mask_and_nan_where_there_is_nothing(
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_22_no_padding_changes_a_row(engine, side):
+def test_no_padding_changes_a_row(engine, side):
     engine.tokenizer.padding_side = side  # never asked: rows are padded by hand
     together = engine.get_logprobs(PROMPTS, RESPONSES)
     for i, (prompt_ids, response_ids) in enumerate(PAIRS):
@@ -98,7 +98,7 @@ OTHER_KINDS = {
 
 @pytest.mark.parametrize("kind, values", OTHER_KINDS.values(), ids=OTHER_KINDS)
 @pytest.mark.filterwarnings("ignore")  # of models that miss their fast kernels
-def test_22_rows_are_as_alone_in_models_of_other_kinds(kind, values):
+def test_rows_are_as_alone_in_models_of_other_kinds(kind, values):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -114,13 +114,13 @@ def test_22_rows_are_as_alone_in_models_of_other_kinds(kind, values):
             torch.testing.assert_close(logits, alone[len(row.token_ids) - 1 - len(logits) : -1], atol=1e-5, rtol=0)
 
 
-def test_22_generated_logprobs_have_the_shape_of_the_new_tokens(engine):
+def test_generated_logprobs_have_the_shape_of_the_new_tokens(engine):
     outputs = run(engine.backend, [prompt(i, range(2 + i, 10 + i), max_new_tokens=5, stop_token_ids=(), logprobs=True) for i in range(2)])
     assert [len(outputs[i].logprobs) for i in range(2)] == [5, 5]
     assert [outputs[i].num_prompt_tokens for i in range(2)] == [8, 8]
 
 
-def test_22_nothing_is_kept_behind_the_end_of_a_row(engine):
+def test_nothing_is_kept_behind_the_end_of_a_row(engine):
     options = {"logprobs": True, "entropies": True}
     free = run(engine.backend, [prompt(i, [20 + i] * 8, stop_token_ids=(), **options) for i in range(2)])
     end = free[0].token_ids[3]
@@ -146,7 +146,7 @@ def test_no_pairs_give_an_empty_array(engine):
 # --- what the numbers mean -----------------------------------------------------------------------------------------------
 
 
-def test_15_a_forced_token_has_processed_zero_its_raw_share_and_the_whole_entropy():
+def test_a_forced_token_has_processed_zero_its_raw_share_and_the_whole_entropy():
     import torch
 
     from evalharness.backends.hf_sampling import processors_for
@@ -164,7 +164,7 @@ def test_15_a_forced_token_has_processed_zero_its_raw_share_and_the_whole_entrop
     assert found["processed"] == (0.0, pytest.approx(0.9475, abs=1e-4))
 
 
-def test_15_what_is_impossible_adds_nothing_to_an_entropy():
+def test_what_is_impossible_adds_nothing_to_an_entropy():
     import torch
 
     from evalharness.backends.hf_sampling import entropies_of
@@ -173,7 +173,7 @@ def test_15_what_is_impossible_adds_nothing_to_an_entropy():
     assert entropies_of(logprobs).tolist() == [0.0, pytest.approx(math.log(2))]
 
 
-def test_20_the_same_token_is_raw_or_processed():
+def test_the_same_token_is_raw_or_processed():
     """Of a distribution that has the reference values at T=0.5."""
     import torch
 
@@ -192,7 +192,7 @@ def test_20_the_same_token_is_raw_or_processed():
     assert found == {"raw": pytest.approx(-1.4363, abs=1e-4), "processed": pytest.approx(-0.2494, abs=1e-4)}
 
 
-def test_20_generated_tokens_are_raw_or_processed_as_asked(engine):
+def test_generated_tokens_are_raw_or_processed_as_asked(engine):
     raw, processed = (run(engine.backend, [prompt(0, [5, 6, 7], **HALF, logprobs_kind=kind)])[0] for kind in ("raw", "processed"))
     assert raw.token_ids == processed.token_ids
     logits = plain_logits(engine, [5, 6, 7], raw.token_ids)
@@ -200,7 +200,7 @@ def test_20_generated_tokens_are_raw_or_processed_as_asked(engine):
     assert list(processed.logprobs) == pytest.approx(gathered((logits / 0.5).log_softmax(-1), raw.token_ids).tolist(), abs=1e-4)
 
 
-def test_20_given_tokens_are_raw_or_processed_as_asked(engine):
+def test_given_tokens_are_raw_or_processed_as_asked(engine):
     logits = plain_logits(engine, [5, 6, 7], [8, 9])
     for kind, divisor in (("raw", 1.0), ("processed", 0.5)):
         scores = engine.get_logprobs([[5, 6, 7]], [[8, 9]], GenerationOptions(temperature=0.5, logprobs_kind=kind))
@@ -208,14 +208,14 @@ def test_20_given_tokens_are_raw_or_processed_as_asked(engine):
         assert scores.rows()[0] == pytest.approx(gathered((logits / divisor).log_softmax(-1), [8, 9]).tolist(), abs=1e-4)
 
 
-def test_20_greedy_processed_values_are_those_after_penalties(engine):
+def test_greedy_processed_values_are_those_after_penalties(engine):
     values = {"logprobs": True, "repetition_penalty": 1.5}
     raw, processed = (run(engine.backend, [prompt(0, [5, 6, 7], **values, logprobs_kind=kind)])[0] for kind in ("raw", "processed"))
     assert raw.token_ids == processed.token_ids
     assert raw.logprobs != processed.logprobs
 
 
-def test_20_a_token_that_was_cut_away_is_minus_infinity_and_can_be_recorded(engine):
+def test_a_token_that_was_cut_away_is_minus_infinity_and_can_be_recorded(engine):
     options = GenerationOptions(temperature=1.0, logprobs_kind="processed", extra_generation_kwargs={"top_k": 1})
     worst = int(plain_logits(engine, [5, 6, 7], [8]).argmin())
     [(_, result)] = engine.stream([ScoringRequest([5, 6, 7], [worst])], options)

@@ -17,7 +17,7 @@ from evalharness.response_cache import ResponseCache
 from tests.backends.hf_models import load, make_vlm_checkpoint, model_of
 from tests.backends.live_models import answers
 
-pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
 
 def step(model: Any, rate: float = 0.05) -> None:

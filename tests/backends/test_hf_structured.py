@@ -18,6 +18,8 @@ from evalharness.structured_output import StructuredOutput
 from evalharness.thinking import ThinkingBudget
 from tests.backends.hf_models import END_ID, load, make_text_checkpoint, mixed_prompts, one_thread, plan, prompt, run
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:

@@ -22,7 +22,7 @@ CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 MODULES = {"self_attn.q_proj": (64, 64), "self_attn.v_proj": (64, 64), "mlp.down_proj": (64, 128)}
 
 
-pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
 
 @pytest.fixture(scope="module")

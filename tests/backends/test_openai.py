@@ -84,7 +84,7 @@ def ask(engine: Engine, *requests: Any, options: GenerationOptions = GREEDY) -> 
     return [outcomes[index] for index in range(len(requests))]
 
 
-def test_2_ids_are_sent_and_taken(told: Told, tiny_tokenizer: Any) -> None:
+def test_ids_are_sent_and_taken(told: Told, tiny_tokenizer: Any) -> None:
     told.say = saying(tiny_tokenizer, "good day")
     [result] = ask(told.engine(), text())
     [asked] = told.server.posts()
@@ -103,7 +103,7 @@ def test_servers_of_text_get_the_rendered_prompt_and_their_ids_are_not_exact(tol
     assert result.num_completion_tokens == len(tiny_tokenizer.encode("good day")) + 1
 
 
-def test_2_ids_that_are_asked_go_to_the_server_as_they_are(told: Told, tiny_tokenizer: Any) -> None:
+def test_ids_that_are_asked_go_to_the_server_as_they_are(told: Told, tiny_tokenizer: Any) -> None:
     told.say = saying(tiny_tokenizer, "good day")
     first, second = ask(told.engine(), *[TokenGenerationRequest([9, 8, 7])] * 2)
     assert [(asked.body["prompt"], asked.body["return_token_ids"]) for asked in told.server.posts()] == [([9, 8, 7], True)] * 2
@@ -127,7 +127,7 @@ def test_ids_beyond_the_vocabulary_reach_no_server(told: Told, tiny_tokenizer: A
     assert "token id 70000; the vocabulary ends at" in failure.problem
 
 
-def test_6_each_sample_is_a_request_of_its_own_and_one_without_a_choice_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
+def test_each_sample_is_a_request_of_its_own_and_one_without_a_choice_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x")
     told.say = lambda asked: Reply({"choices": []}) if asked.body["seed"] == 6 else fine(asked)
     with pytest.raises(RequestsFailed, match=r"1 of 2 requests failed.*expected 1, got 0") as caught:
@@ -136,7 +136,7 @@ def test_6_each_sample_is_a_request_of_its_own_and_one_without_a_choice_takes_no
     assert sorted((asked.body["seed"], asked.body["n"]) for asked in told.server.posts()) == [(5, 1), (6, 1)]
 
 
-def test_3_a_server_that_takes_no_ids_gets_texts_from_then_on(told: Told, tiny_tokenizer: Any) -> None:
+def test_a_server_that_takes_no_ids_gets_texts_from_then_on(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x", ids=False)
     told.say = lambda asked: Reply("no ids", 422) if isinstance(asked.body["prompt"], list) else fine(asked)
     engine = told.engine(concurrency=1)
@@ -146,7 +146,7 @@ def test_3_a_server_that_takes_no_ids_gets_texts_from_then_on(told: Told, tiny_t
     assert engine.describe()["prompts_as_text"]
 
 
-def test_3_one_request_that_is_refused_in_either_form_makes_no_text_of_the_others(told: Told, tiny_tokenizer: Any) -> None:
+def test_one_request_that_is_refused_in_either_form_makes_no_text_of_the_others(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x")
     told.say = lambda asked: Reply("no", 422) if asked.body["max_tokens"] == 3 else fine(asked)
     engine = told.engine(concurrency=1)
@@ -156,7 +156,7 @@ def test_3_one_request_that_is_refused_in_either_form_makes_no_text_of_the_other
     assert not engine.describe()["prompts_as_text"]
 
 
-def test_3_ids_that_no_text_gives_take_no_other_along_where_the_server_takes_texts_only(told: Told, tiny_tokenizer: Any) -> None:
+def test_ids_that_no_text_gives_take_no_other_along_where_the_server_takes_texts_only(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x", ids=False)
     told.say = lambda asked: Reply("no ids", 422) if isinstance(asked.body["prompt"], list) else fine(asked)
     apart = [token_id for letter in "hello" for token_id in tiny_tokenizer.encode(letter, add_special_tokens=False)]
@@ -164,7 +164,7 @@ def test_3_ids_that_no_text_gives_take_no_other_along_where_the_server_takes_tex
     assert (refused.kind, other.text) == ("invalid", "x")
 
 
-def test_3_a_broken_server_is_no_server_without_ids(told: Told) -> None:
+def test_a_broken_server_is_no_server_without_ids(told: Told) -> None:
     told.say = lambda asked: Reply("error 400 and 422", 500)
     [failure] = ask(told.engine(), text())
     assert (failure.kind, len(told.server.posts())) == ("error", 1)
@@ -204,7 +204,7 @@ def waiting_for(released: threading.Event, reply: Callable[[Asked], Reply], toke
     return say
 
 
-def test_7_one_that_is_never_answered_takes_no_other_along(told: Told, tiny_tokenizer: Any, released: threading.Event) -> None:
+def test_one_that_is_never_answered_takes_no_other_along(told: Told, tiny_tokenizer: Any, released: threading.Event) -> None:
     fine = saying(tiny_tokenizer, "fine")
 
     def say(asked: Asked) -> Reply:

@@ -26,6 +26,8 @@ from evalharness.live_weights import WeightSync
 from tests.backends.http_server import Reply, pass_time
 from tests.backends.lora_server import BASE, HELPS, HURTS, LoraServer, copied, who
 
+pytestmark = pytest.mark.engine
+
 QUESTION = TextGenerationRequest([{"role": "user", "content": "who?"}])
 GREEDY = GenerationOptions(max_new_tokens=20)
 LOADING = ["vllm", "sglang", "max"]
@@ -73,7 +75,7 @@ def answer(engine: Engine) -> str:
 
 
 @pytest.mark.parametrize("kind", ["vllm", "max"])
-def test_9_each_load_has_a_name_of_its_own_and_the_one_before_goes(opened: Opened, kind: str) -> None:
+def test_each_load_has_a_name_of_its_own_and_the_one_before_goes(opened: Opened, kind: str) -> None:
     server = opened.server(kind)
     engine = opened.engine(server)
     for adapter in (HELPS, HURTS):
@@ -88,7 +90,7 @@ def test_9_each_load_has_a_name_of_its_own_and_the_one_before_goes(opened: Opene
     assert [asked["model"] for asked in server.questions()] == [first[1]["lora_name"], second[1]["lora_name"]]
 
 
-def test_9_sglang_takes_the_one_before_away_first_and_names_both(opened: Opened) -> None:
+def test_sglang_takes_the_one_before_away_first_and_names_both(opened: Opened) -> None:
     server = opened.server("sglang")
     engine = opened.engine(server)
     for adapter in (HELPS, HURTS):
@@ -98,7 +100,7 @@ def test_9_sglang_takes_the_one_before_away_first_and_names_both(opened: Opened)
     assert [asked["model"] for asked in server.questions()] == [f"Base:{server.admin()[step][1]['lora_name']}" for step in (0, 2)]
 
 
-def test_9_tensorrt_llm_is_shown_the_adapter_with_each_request_under_a_new_number(opened: Opened) -> None:
+def test_tensorrt_llm_is_shown_the_adapter_with_each_request_under_a_new_number(opened: Opened) -> None:
     server = opened.server("trtllm")
     engine = opened.engine(server)
     for adapter in (HELPS, HURTS):
@@ -111,7 +113,7 @@ def test_9_tensorrt_llm_is_shown_the_adapter_with_each_request_under_a_new_numbe
     assert {asked["model"] for asked in server.questions()} == {"Base"}
 
 
-def test_9_mlx_is_shown_a_new_folder_with_each_request(opened: Opened) -> None:
+def test_mlx_is_shown_a_new_folder_with_each_request(opened: Opened) -> None:
     server = opened.server("mlx")
     engine = opened.engine(server)
     for adapter in (HELPS, HURTS):
@@ -120,7 +122,7 @@ def test_9_mlx_is_shown_a_new_folder_with_each_request(opened: Opened) -> None:
     assert len({asked["adapters"] for asked in server.questions()}) == 2
 
 
-def test_9_a_server_that_cannot_be_told_says_so_and_its_base_does_not_answer_instead(opened: Opened) -> None:
+def test_a_server_that_cannot_be_told_says_so_and_its_base_does_not_answer_instead(opened: Opened) -> None:
     server = opened.server("openai")
     with pytest.raises(
         CapabilityError, match=r"to its weights \(adapter\): server 'openai' cannot be told to load adapters; start it with one"
@@ -131,7 +133,7 @@ def test_9_a_server_that_cannot_be_told_says_so_and_its_base_does_not_answer_ins
     assert server.questions() == []
 
 
-def test_9_a_base_that_answers_in_place_of_its_adapter_is_an_error(opened: Opened) -> None:
+def test_a_base_that_answers_in_place_of_its_adapter_is_an_error(opened: Opened) -> None:
     server = opened.server("vllm")
     engine = opened.engine(server, HELPS)
     server.answers_as = "Base"
@@ -150,7 +152,7 @@ def test_an_adapter_is_a_checkpoint_like_any(opened: Opened) -> None:
 # --- success and failure --------------------------------------------------------------------------------------------------
 
 
-def test_8_plain_text_with_status_200_is_success(opened: Opened) -> None:
+def test_plain_text_with_status_200_is_success(opened: Opened) -> None:
     server = opened.server("vllm")
     report = opened.engine(server).load_adapter(str(HELPS))
     assert (report.source, report.weight_version, len(server.loaded)) == (str(HELPS), "1", 1)
@@ -168,7 +170,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("kind", "reply", "match"), REFUSALS)
-def test_8_a_load_that_fails_raises_stays_dirty_and_is_tried_again(opened: Opened, kind: str, reply: Reply, match: str) -> None:
+def test_a_load_that_fails_raises_stays_dirty_and_is_tried_again(opened: Opened, kind: str, reply: Reply, match: str) -> None:
     server = opened.server(kind)
     engine = opened.engine(server)
     sync = WeightSync(lambda: engine.load_adapter(str(HELPS)))
@@ -184,7 +186,7 @@ def test_8_a_load_that_fails_raises_stays_dirty_and_is_tried_again(opened: Opene
 
 
 @pytest.mark.parametrize("kind", ["vllm", "max"])
-def test_8_the_one_before_stays_where_the_next_is_refused(opened: Opened, kind: str) -> None:
+def test_the_one_before_stays_where_the_next_is_refused(opened: Opened, kind: str) -> None:
     server = opened.server(kind)
     engine = opened.engine(server, HELPS)
     server.refuse = Reply("no", 500)
@@ -193,7 +195,7 @@ def test_8_the_one_before_stays_where_the_next_is_refused(opened: Opened, kind: 
     assert answer(engine) == who(HELPS)
 
 
-def test_8_a_server_that_lost_its_adapter_is_not_asked_until_it_has_one_or_none_is_wanted(opened: Opened) -> None:
+def test_a_server_that_lost_its_adapter_is_not_asked_until_it_has_one_or_none_is_wanted(opened: Opened) -> None:
     server = opened.server("sglang")
     engine = opened.engine(server, HELPS)
     for go_on in (lambda: engine.load_adapter(str(HURTS)), engine.unload_adapter):
@@ -207,7 +209,7 @@ def test_8_a_server_that_lost_its_adapter_is_not_asked_until_it_has_one_or_none_
     assert answer(engine) == "base"
 
 
-def test_8_an_adapter_that_the_server_does_not_take_away_is_counted_and_taken_away_at_the_end(opened: Opened) -> None:
+def test_an_adapter_that_the_server_does_not_take_away_is_counted_and_taken_away_at_the_end(opened: Opened) -> None:
     server = opened.server("vllm")
     engine = opened.engine(server, HELPS)
     server.replies["/v1/unload_lora_adapter"] = Reply("busy", 500)
@@ -218,7 +220,7 @@ def test_8_an_adapter_that_the_server_does_not_take_away_is_counted_and_taken_aw
     assert server.loaded == {}
 
 
-def test_8_a_server_that_may_have_lost_its_adapter_is_not_asked_until_it_is_known(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_may_have_lost_its_adapter_is_not_asked_until_it_is_known(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     server = opened.server("sglang")
     engine, given_up = opened.engine(server, HELPS, request_timeout_s=1000), threading.Event()
 
@@ -237,7 +239,7 @@ def test_8_a_server_that_may_have_lost_its_adapter_is_not_asked_until_it_is_know
     assert answer(engine) == "base"
 
 
-def test_8_a_load_is_sent_once_and_never_again_by_itself(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_is_sent_once_and_never_again_by_itself(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     server = opened.server("vllm")
     engine, given_up = opened.engine(server, request_timeout_s=1000), threading.Event()
 
@@ -267,7 +269,7 @@ def test_a_server_that_was_started_anew_is_told_again(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_10_an_adapter_that_is_written_over_goes_under_another_name_and_folder(opened: Opened, kind: str, tmp_path: Path) -> None:
+def test_an_adapter_that_is_written_over_goes_under_another_name_and_folder(opened: Opened, kind: str, tmp_path: Path) -> None:
     server = opened.server(kind)
     folder = copied(HELPS, tmp_path / "live")
     engine = opened.engine(server, folder)
@@ -281,7 +283,7 @@ def test_10_an_adapter_that_is_written_over_goes_under_another_name_and_folder(o
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_11_an_adapter_whose_folder_is_gone_still_answers(opened: Opened, kind: str, tmp_path: Path) -> None:
+def test_an_adapter_whose_folder_is_gone_still_answers(opened: Opened, kind: str, tmp_path: Path) -> None:
     server = opened.server(kind)
     folder = copied(HELPS, tmp_path / "live")
     engine = opened.engine(server, folder)
@@ -472,7 +474,7 @@ def test_a_server_that_does_not_load_checkpoints_keeps_its_own(opened: Opened, t
         ("sglang", "/update_weights_from_disk", Reply({"success": False, "message": "no such file"})),
     ],
 )
-def test_8_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Opened, kind: str, route: str, reply: Reply) -> None:
+def test_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Opened, kind: str, route: str, reply: Reply) -> None:
     server = opened.server(kind)
     engine = opened.engine(server)
     server.replies[route] = reply
@@ -487,7 +489,7 @@ def test_8_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Ope
     assert (sync.dirty, answer(engine)) == (False, "final")
 
 
-def test_8_a_server_that_goes_silent_while_it_loads_a_checkpoint_is_not_asked_until_another_load_succeeds(opened: Opened) -> None:
+def test_a_server_that_goes_silent_while_it_loads_a_checkpoint_is_not_asked_until_another_load_succeeds(opened: Opened) -> None:
     server = opened.server("vllm")
     engine = opened.engine(server)
     server.replies["/collective_rpc"] = Reply("", hang_up=True)
@@ -508,7 +510,7 @@ def test_an_adapter_that_is_none_is_refused_before_its_checkpoint_is_loaded(open
     assert (server.routes(), answer(engine), engine.weight_version) == ([], "base", "0")
 
 
-def test_8_a_checkpoint_whose_adapter_could_not_be_changed_stops_all_questions(opened: Opened) -> None:
+def test_a_checkpoint_whose_adapter_could_not_be_changed_stops_all_questions(opened: Opened) -> None:
     server = opened.server("vllm")
     engine = opened.engine(server)
     server.refuse = Reply("rank too big", 500)
@@ -533,7 +535,7 @@ def test_a_checkpoint_may_take_longer_to_load_than_a_question_to_answer(opened: 
     assert answer(engine) == "final"
 
 
-def test_8_a_checkpoint_whose_load_was_broken_off_stops_all_questions(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_whose_load_was_broken_off_stops_all_questions(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = opened.engine(opened.server("sglang"))
 
     def interrupted(*_: Any, **__: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Answers of servers, behaviours 4 to 6 of the engine's breadth. No network. Run: pytest tests/backends/test_openai_answers.py"""
+"""Answers of servers. No network. Run: pytest tests/backends/test_openai_answers.py"""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def choice(**values: Any) -> dict[str, Any]:
     return {"choices": [{"text": "x", "finish_reason": "length", "token_ids": [7], **values}]}
 
 
-def test_4_ids_and_logprobs_of_the_choice_are_taken() -> None:
+def test_ids_and_logprobs_of_the_choice_are_taken() -> None:
     answer = choice(token_ids=[101, 102], logprobs={"token_logprobs": [-0.5, -0.3]})
     got = read(answer, plan=replace(PLAN, logprobs=True))
     assert (got.token_ids, got.logprobs, got.stopped_by, got.exact_ids, got.index) == ((101, 102), (-0.5, -0.3), "length", True, 4)
 
 
-def test_4_ids_and_logprobs_of_the_content_are_taken_as_numbers() -> None:
+def test_ids_and_logprobs_of_the_content_are_taken_as_numbers() -> None:
     content = [{"token_id": 701, "logprob": "-0.7"}, {"token_id": "702", "logprob": -0.2}]
     got = read(choice(token_ids=None, logprobs={"content": content}), plan=replace(PLAN, logprobs=True))
     assert (got.token_ids, got.logprobs) == ((701, 702), (-0.7, -0.2))
 
 
-def test_5_a_text_without_ids_is_tokenised_again_and_says_so() -> None:
+def test_a_text_without_ids_is_tokenised_again_and_says_so() -> None:
     answer = {
         **choice(text="hi", token_ids=None, logprobs={"tokens": [".", " I'm"], "token_logprobs": [-1, -2]}),
         "usage": {"completion_tokens": 9},
@@ -47,7 +47,7 @@ def test_5_a_text_without_ids_is_tokenised_again_and_says_so() -> None:
     assert (got.exact_ids, got.logprobs, got.num_completion_tokens) == (False, None, 9)
 
 
-def test_5_without_logprobs_there_are_none() -> None:
+def test_without_logprobs_there_are_none() -> None:
     assert read(choice()).logprobs is None
 
 
@@ -63,7 +63,7 @@ def test_5_without_logprobs_there_are_none() -> None:
         (None, "no log-probabilities for 1 tokens"),
     ],
 )
-def test_5_logprobs_that_are_none_are_an_error(values: Any, match: str) -> None:
+def test_logprobs_that_are_none_are_an_error(values: Any, match: str) -> None:
     with pytest.raises(BackendError, match=match):
         read(choice(logprobs={"token_logprobs": values}), plan=replace(PLAN, logprobs=True))
 
@@ -94,7 +94,7 @@ def test_5_logprobs_that_are_none_are_an_error(values: Any, match: str) -> None:
         (choice(token_ids=[7] * 9), "gave 9 tokens where 8 were allowed"),
     ],
 )
-def test_6_answers_that_are_none_are_errors(answer: Any, match: str) -> None:
+def test_answers_that_are_none_are_errors(answer: Any, match: str) -> None:
     with pytest.raises(BackendError, match=match):
         read(answer)
 

@@ -1,4 +1,4 @@
-"""HTTP with a server that misbehaves: what is asked again, how often, after which pauses; behaviours 3 and 7."""
+"""HTTP with a server that misbehaves: what is asked again, how often, after which pauses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_answer_is_its_json() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_7_a_busy_server_is_asked_again_with_growing_pauses(status: int) -> None:
+def test_a_busy_server_is_asked_again_with_growing_pauses(status: int) -> None:
     answer, asked, pauses = ask(Reply("busy", status), Reply("busy", status), Reply({"ok": 1}))
     assert (answer, len(asked), pauses) == ({"ok": 1}, 3, [1.0, 2.0])
 
@@ -75,13 +75,13 @@ def test_a_server_says_when_to_come_back() -> None:
     assert pauses == [1.0]
 
 
-def test_7_a_server_that_stays_busy_is_an_error_after_three_attempts() -> None:
+def test_a_server_that_stays_busy_is_an_error_after_three_attempts() -> None:
     answer, asked, _ = ask(Reply("no room", 503))
     assert len(asked) == 3
     assert "status 503 after 3 attempts: no room" in str(answer)
 
 
-def test_7_no_connection_is_tried_three_times() -> None:
+def test_no_connection_is_tried_three_times() -> None:
     pauses = Pauses()
     with serving(lambda asked: Reply({})) as server:
         url = server.url
@@ -92,7 +92,7 @@ def test_7_no_connection_is_tried_three_times() -> None:
     assert pauses.seconds == [1.0, 2.0]
 
 
-def test_7_a_server_that_never_answers_is_given_up_after_three_timeouts() -> None:
+def test_a_server_that_never_answers_is_given_up_after_three_timeouts() -> None:
     answer, asked, pauses = ask(Reply({}, delay_s=PATIENCE_S), timeout_s=0.1)
     assert pauses == [0.0, 0.0]
     assert "Timeout" in str(answer)
@@ -107,7 +107,7 @@ def test_a_server_that_answers_byte_by_byte_is_given_up_as_well() -> None:
     wait_for(asked, 3)
 
 
-def test_7_a_broken_server_is_asked_once() -> None:
+def test_a_broken_server_is_asked_once() -> None:
     answer, asked, _ = ask(Reply("error 400 inside", 500))
     assert len(asked) == 1
     assert isinstance(answer, BackendError)
@@ -176,7 +176,7 @@ def test_a_change_of_the_server_may_take_longer_than_an_answer() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_3_a_refused_request_is_that_requests_fault_and_not_asked_again(status: int) -> None:
+def test_a_refused_request_is_that_requests_fault_and_not_asked_again(status: int) -> None:
     answer, asked, _ = ask(Reply({"error": "too long"}, status))
     assert isinstance(answer, RefusedRequest)
     assert (answer.status, len(asked)) == (status, 1)

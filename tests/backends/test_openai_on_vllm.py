@@ -97,12 +97,12 @@ def test_texts_and_pictures_get_the_tokens_that_transformers_gives_in_this_proce
             assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
 
 
-def test_2_ids_are_taken_as_they_are(served: Engine, transformers: Engine) -> None:
+def test_ids_are_taken_as_they_are(served: Engine, transformers: Engine) -> None:
     [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
     assert (theirs.token_ids, theirs.num_prompt_tokens, theirs.exact_ids) == (mine.token_ids, 400, True)
 
 
-def test_21_given_responses_are_scored_as_in_this_process(server: str, served: Engine, transformers: Engine) -> None:
+def test_given_responses_are_scored_as_in_this_process(server: str, served: Engine, transformers: Engine) -> None:
     prompts = [*TEXTS, LONG, [], PHOTOS[0]]
     responses = ["yes", "a screw, or two", "中文", "no", [5, 6, 7], "x"]
     # One at a time: with --enable-lora, on a CPU, vLLM 0.32 dies of two (evalharness/backends/openai_scoring.py).
@@ -144,7 +144,7 @@ def test_a_structure_that_no_grammar_can_be_made_of_is_the_requests_fault(served
     assert answers(served, TEXTS[:1], GREEDY)
 
 
-def test_19_samples_are_drawn_by_their_seeds(served: Engine) -> None:
+def test_samples_are_drawn_by_their_seeds(served: Engine) -> None:
     options = GenerationOptions(max_new_tokens=12, temperature=1.0, top_p=0.9, seed=7)
     alone, three, again = (served.generate_samples(TEXTS, options, num_samples) for num_samples in (1, 3, 3))
     assert three == again
@@ -165,13 +165,13 @@ def test_a_prompt_beyond_the_servers_context_is_invalid(served: Engine) -> None:
     assert failure.kind == "invalid"
 
 
-def test_10_an_adapter_written_over_in_its_folder_answers_as_in_this_process(
+def test_an_adapter_written_over_in_its_folder_answers_as_in_this_process(
     served: Engine, transformers: Engine, server: str, tmp_path: Path
 ) -> None:
     folder, seen = tmp_path / "live", []
     for adapter in (HELPS, HURTS, HELPS):
         served.load_adapter(str(copied(adapter, folder)))
-        shutil.rmtree(folder)  # behaviour 11: gone as soon as it is loaded
+        shutil.rmtree(folder)  # gone as soon as it is loaded
         transformers.swap(weights(adapter))
         for requests in (TEXTS, PHOTOS):
             for mine, theirs in zip(answers(transformers, requests, GREEDY), answers(served, requests, GREEDY), strict=True):
@@ -187,7 +187,7 @@ def test_10_an_adapter_written_over_in_its_folder_answers_as_in_this_process(
     urllib.request.urlopen(f"{server}/health", timeout=10).close()
 
 
-def test_8_an_adapter_that_the_server_refuses_leaves_the_one_before(served: Engine, tmp_path: Path) -> None:
+def test_an_adapter_that_the_server_refuses_leaves_the_one_before(served: Engine, tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 

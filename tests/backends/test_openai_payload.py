@@ -1,4 +1,4 @@
-"""Bodies of requests, behaviours 1, 2 and 18 of the engine's breadth. No network. Answers: test_openai_answers.py."""
+"""Bodies of requests. No network. Answers: test_openai_answers.py."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check(flavour: str, **changes: Any) -> None:
         ("openai", "https://h/base/v1/", "https://h/base"),
     ],
 )
-def test_1_addresses(flavour: str, given: str | None, url: str) -> None:
+def test_addresses(flavour: str, given: str | None, url: str) -> None:
     assert base_url(flavour, given) == url
 
 
@@ -61,18 +61,18 @@ def test_1_addresses(flavour: str, given: str | None, url: str) -> None:
         ("vllm", "http://[::1", "is no address"),
     ],
 )
-def test_1_what_is_no_address_is_refused(flavour: str, given: str | None, match: str) -> None:
+def test_what_is_no_address_is_refused(flavour: str, given: str | None, match: str) -> None:
     with pytest.raises(ConfigError, match=match) as caught:
         base_url(flavour, given)
     assert "secret@" not in str(caught.value)
 
 
-def test_1_every_kind_of_server_that_can_be_named_is_known() -> None:
+def test_every_kind_of_server_that_can_be_named_is_known() -> None:
     assert tuple(FLAVOURS) == SERVERS
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_2_ids_go_to_servers_that_take_them_and_texts_to_the_others(flavour: str) -> None:
+def test_ids_go_to_servers_that_take_them_and_texts_to_the_others(flavour: str) -> None:
     sent = body(flavour)
     takes_ids = flavour in ("vllm", "sglang", "max")
     assert sent["prompt"] == ([1, 2, 3] if takes_ids else "abc")
@@ -123,7 +123,7 @@ def test_extra_options_go_by_the_servers_own_names() -> None:
 
 
 @pytest.mark.parametrize(("flavour", "off"), [("vllm", 0), ("sglang", -1), ("max", -1), ("mlx", 0)])
-def test_18_top_k_is_off_in_each_servers_way_however_it_is_written(flavour: str, off: int) -> None:
+def test_top_k_is_off_in_each_servers_way_however_it_is_written(flavour: str, off: int) -> None:
     for value in (0, -1):
         assert body(flavour, replace(PLAN, extra=(("top_k", value),)))["top_k"] == off
     unset = body(flavour, replace(PLAN, extra=(("top_k", None), ("min_p", None))))
@@ -152,7 +152,7 @@ def test_18_top_k_is_off_in_each_servers_way_however_it_is_written(flavour: str,
         ("sglang", {**PROCESSED, "temperature": 0.5, "extra": (("top_k", 4),)}, "before top_p, top_k and min_p"),
     ],
 )
-def test_18_what_a_server_cannot_honour_is_refused(flavour: str, changes: dict[str, Any], match: str) -> None:
+def test_what_a_server_cannot_honour_is_refused(flavour: str, changes: dict[str, Any], match: str) -> None:
     with pytest.raises(UnsupportedOption, match=match):
         check(flavour, **changes)
 

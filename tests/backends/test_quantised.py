@@ -26,6 +26,8 @@ from tests.backends.hf_models import load, make_text_checkpoint
 from tests.backends.word_model import quantise
 from tests.contract.asking import TEXTS, ask, generate
 
+pytestmark = pytest.mark.engine
+
 DECLARED = {
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128}, "4-bit"),
     "gptq": ({"quant_method": "gptq", "bits": 8}, "8-bit"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from evalharness.backends.base import Backend, Prompt
-from evalharness.errors import BackendError, CapabilityError, ImageError, PromptTooLong, UnsupportedOption
+from evalharness.errors import BackendError, PromptTooLong, UnsupportedOption
 from evalharness.structured_output import StructuredOutput
 from tests.backends.vllm_models import Reference, chat, completions, failure, noise, plan, prompt_of
 
@@ -32,13 +31,6 @@ def test_backend_fulfils_the_protocol(vllm_vlm_backend: VllmBackend) -> None:
     assert vllm_vlm_backend.supports_vlm
     assert vllm_vlm_backend.max_model_len == 4096
     assert vllm_vlm_backend.eos_token_ids == (642, 640)
-
-
-def test_greedy_ids_of_texts_equal_those_of_transformers(vllm_vlm_backend: VllmBackend, reference: Reference) -> None:
-    prompts = [prompt_of(vllm_vlm_backend.tokenizer, chat(text), index) for index, text in enumerate(TEXTS)]
-    done = run(vllm_vlm_backend, *prompts)
-    assert [list(completion.token_ids) for completion in done] == [reference.greedy(chat(text)) for text in TEXTS]
-    assert [completion.num_prompt_tokens for completion in done] == [len(prompt.token_ids) for prompt in prompts]
 
 
 @pytest.mark.parametrize(
@@ -65,98 +57,10 @@ def test_an_image_that_was_asked_before_has_its_grid_again(vllm_vlm_backend: Vll
     assert first[0].image_grids == ((1, 6, 12),)
 
 
-def test_texts_and_images_run_side_by_side(vllm_vlm_backend: VllmBackend, reference: Reference) -> None:
-    image = noise(120, 80)
-    tokenizer = vllm_vlm_backend.tokenizer
-    with_image = prompt_of(tokenizer, chat("look", 1), 1, [image])
-    done = run(vllm_vlm_backend, prompt_of(tokenizer, chat("say yes")), with_image, prompt_of(tokenizer, chat("no"), 2))
-    assert [list(completion.token_ids) for completion in done] == [
-        reference.greedy(chat("say yes")),
-        reference.greedy(chat("look", 1), [image]),
-        reference.greedy(chat("no")),
-    ]
-
-
-def test_generation_ends_on_a_stop_id_and_keeps_it(vllm_vlm_backend: VllmBackend) -> None:
-    (free,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), stop_token_ids=()))
-    stop = free.token_ids[4]
-    end = free.token_ids.index(stop)
-    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), stop_token_ids=(642, stop)))
-    assert done.token_ids == free.token_ids[: end + 1]
-    assert done.stopped_by == "id"
-
-
-def test_only_the_plans_ids_end_generation(vllm_vlm_backend: VllmBackend) -> None:
-    (ended,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")))
-    (free,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), stop_token_ids=()))
-    assert ended.stopped_by == "id"
-    assert ended.token_ids[-1] == 642
-    assert free.stopped_by == "length"
-    assert free.token_ids[: len(ended.token_ids)] == ended.token_ids
-    assert len(free.token_ids) == 16
-
-
 def test_a_stop_id_beyond_the_vocabulary_does_no_harm(vllm_vlm_backend: VllmBackend) -> None:
     changes = {"stop_token_ids": (642, 151645), "extra": (("min_new_tokens", 2),)}
     (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), **changes))
     assert done.token_ids[-1] == 642
-
-
-def test_a_stop_string_of_several_tokens_ends_generation_early(vllm_vlm_backend: VllmBackend) -> None:
-    tokenizer = vllm_vlm_backend.tokenizer
-    (free,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG)))
-    string = next(
-        text
-        for start in range(1, 12)
-        if "\ufffd" not in (text := tokenizer.decode(free.token_ids[start : start + 2]))
-        and len(text) > 2
-        and "\ufffd" not in tokenizer.decode(free.token_ids[: start + 2])[-len(text) - 2 :]
-    )
-    (done,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG), stop_strings=(string,)))
-    assert done.stopped_by == "string"
-    assert len(done.token_ids) < len(free.token_ids)
-    assert done.token_ids == free.token_ids[: len(done.token_ids)]
-    assert string in tokenizer.decode(done.token_ids)
-    assert string not in tokenizer.decode(done.token_ids[:-1])
-
-
-def test_logprobs_are_raw_whatever_the_sampling(vllm_vlm_backend: VllmBackend, reference: Reference) -> None:
-    changes = {"logprobs": True, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.4, "stop_token_ids": ()}
-    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), **changes))
-    assert done.logprobs == pytest.approx(reference.logprobs(chat("say yes"), done.token_ids), abs=2e-4)
-
-
-def test_without_logprobs_none_are_given(vllm_vlm_backend: VllmBackend) -> None:
-    assert run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")))[0].logprobs is None
-
-
-def test_a_seed_gives_the_same_ids_in_any_company(vllm_vlm_backend: VllmBackend) -> None:
-    tokenizer = vllm_vlm_backend.tokenizer
-    sampled = {"temperature": 1.5, "stop_token_ids": ()}
-    (alone,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat("say yes"), seed=3, **sampled))
-    crowd = [prompt_of(tokenizer, chat("say yes"), index, seed=index, **sampled) for index in range(8)]
-    together = run(vllm_vlm_backend, *crowd)
-    assert together[3].token_ids == alone.token_ids
-    assert len({completion.token_ids for completion in together}) > 1
-
-
-def test_repetition_penalty_is_honoured(vllm_vlm_backend: VllmBackend) -> None:
-    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), repetition_penalty=50.0, max_new_tokens=40))
-    assert len(set(done.token_ids)) == len(done.token_ids)
-
-
-@pytest.mark.parametrize("extra", [("top_k", 1), ("min_p", 1.0)], ids=["top_k", "min_p"])
-def test_sampling_from_the_best_token_alone_is_greedy(vllm_vlm_backend: VllmBackend, extra: tuple[str, Any]) -> None:
-    (greedy,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG)))
-    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), temperature=2.0, extra=(extra,)))
-    assert done.token_ids == greedy.token_ids
-
-
-def test_min_new_tokens_keeps_stop_ids_back(vllm_vlm_backend: VllmBackend) -> None:
-    (ended,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")))
-    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), extra=(("min_new_tokens", 12),)))
-    assert len(ended.token_ids) < 12 <= len(done.token_ids)
-    assert not {642, 640} & set(done.token_ids[:12])
 
 
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
@@ -192,13 +96,6 @@ def test_its_own_detection_of_repetition_ends_a_row_and_is_named(vllm_vlm_backen
     assert (done.stopped_by, done.stop_name) == ("plugin", "repetition_detected")
 
 
-def test_structured_outputs_let_through_only_what_fits(vllm_vlm_backend: VllmBackend) -> None:
-    tokenizer = vllm_vlm_backend.tokenizer
-    (done,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG), structured=StructuredOutput(regex="(yes|no){4}")))
-    assert re.fullmatch("(yes|no){4}", tokenizer.decode(done.token_ids, skip_special_tokens=True))
-    assert done.stopped_by == "id"
-
-
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -218,23 +115,6 @@ def test_structured_outputs_let_through_only_what_fits(vllm_vlm_backend: VllmBac
 def test_what_vllm_cannot_honour_is_refused(vllm_vlm_backend: VllmBackend, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UnsupportedOption, match=problem):
         run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat("say yes"), **changes))
-
-
-def test_a_plugin_with_transformers_hooks_is_refused_before_a_prompt_is_pulled(vllm_vlm_backend: VllmBackend) -> None:
-    from evalharness.generation_plugins import normalise_plugins
-
-    class Stopper:
-        uses_hf_stopping_criteria = True
-
-    pulled: list[int] = []
-    prompts = (pulled.append(1) or prompt_of(vllm_vlm_backend.tokenizer, chat("say yes")) for _ in range(1))
-    with pytest.raises(CapabilityError, match=r"plugin 'Stopper' uses transformers hooks"):
-        vllm_vlm_backend.generate(prompts, plugins=normalise_plugins([Stopper()]))
-    assert not pulled
-
-
-def test_no_prompts_give_no_outputs(vllm_vlm_backend: VllmBackend) -> None:
-    assert list(vllm_vlm_backend.generate([])) == []
 
 
 def test_prompts_are_pulled_when_there_is_room(vllm_vlm_backend: VllmBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,20 +150,6 @@ def test_images_are_opened_when_there_is_room(vllm_vlm_backend: VllmBackend, mon
         answered += 1
     assert answered == 10
     assert max(ahead) <= 1 + 1  # the one that runs, and its result not handed on yet
-
-
-def test_an_image_that_cannot_be_opened_fails_alone(vllm_vlm_backend: VllmBackend) -> None:
-    def broken() -> Any:
-        raise ImageError("photo.jpg is truncated")
-
-    token_ids = prompt_of(vllm_vlm_backend.tokenizer, chat("look", 1)).token_ids
-    good = prompt_of(vllm_vlm_backend.tokenizer, chat("look", 1), 1, [noise(64, 48)])
-    outputs = list(vllm_vlm_backend.generate([Prompt(0, "", token_ids, None, plan(), broken), good]))
-    (failed,) = [output for output in outputs if isinstance(output, tuple)]
-    assert failed[0] == 0
-    assert failed[1].kind == "invalid"
-    assert "photo.jpg is truncated" in failed[1].problem
-    assert len(outputs) == 2
 
 
 @pytest.mark.parametrize(
@@ -350,18 +216,6 @@ def test_a_prompt_that_exceeds_the_context_fails_alone(vllm_vlm_backend: VllmBac
     assert isinstance(failed[1].error, PromptTooLong)
     assert f"{num_ids} prompt tokens + {max_new_tokens} new tokens exceed the context of 4096" in failed[1].problem
     assert len(outputs) == 2
-
-
-def test_an_image_prompt_that_exceeds_the_context_once_expanded_is_invalid(vllm_vlm_backend: VllmBackend) -> None:
-    prompt = prompt_of(vllm_vlm_backend.tokenizer, chat("look", 1), images=[noise(300, 200)], max_new_tokens=4050)
-    failed = failure(vllm_vlm_backend.generate([prompt]))
-    assert "exceed the context of 4096" in failed.problem
-    assert failed.kind == "invalid"
-
-
-def test_the_whole_context_can_be_used(vllm_vlm_backend: VllmBackend) -> None:
-    (done,) = run(vllm_vlm_backend, Prompt(0, "", (50,) * 4090, 4090, plan(max_new_tokens=6, stop_token_ids=())))
-    assert len(done.token_ids) == 6
 
 
 @pytest.mark.parametrize("token_ids", [(), (50, 99999)], ids=["empty", "beyond the vocabulary"])

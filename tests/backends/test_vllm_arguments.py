@@ -14,6 +14,7 @@ from evalharness.errors import ConfigError
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
 
+@pytest.mark.engine
 @needs_vllm
 def test_the_arguments_that_the_source_names_are_those_of_the_class() -> None:
     code = """

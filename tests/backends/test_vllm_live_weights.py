@@ -90,7 +90,7 @@ def cached_tokens(vllm_vlm_backend: VllmBackend, monkeypatch: pytest.MonkeyPatch
     return counts
 
 
-def test_10_an_adapter_rewritten_in_place_answers_as_a_new_start_without_cached_tokens(
+def test_an_adapter_rewritten_in_place_answers_as_a_new_start_without_cached_tokens(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], cached_tokens: list[int], tmp_path: Path
 ) -> None:
     live = copy(made["lora-1"], tmp_path / "live")
@@ -107,7 +107,7 @@ def test_10_an_adapter_rewritten_in_place_answers_as_a_new_start_without_cached_
     assert asked(engine) == wanted["2"]
 
 
-def test_10_a_checkpoint_rewritten_in_place_answers_as_a_new_start(
+def test_a_checkpoint_rewritten_in_place_answers_as_a_new_start(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
 ) -> None:
     live = copy(made["a"], tmp_path / "live")
@@ -120,7 +120,7 @@ def test_10_a_checkpoint_rewritten_in_place_answers_as_a_new_start(
     assert (report.source, report.num_loaded) == (str(live), len(state_dict(live)))
 
 
-def test_23_a_prompt_that_branches_off_one_of_the_old_weights_answers_as_on_a_fresh_engine(
+def test_a_prompt_that_branches_off_one_of_the_old_weights_answers_as_on_a_fresh_engine(
     engine: Engine, made: dict[str, Path], cached_tokens: list[int]
 ) -> None:
     branches = [[*LONG[:350], 7, 8], [*LONG[:350], 9]]
@@ -133,7 +133,7 @@ def test_23_a_prompt_that_branches_off_one_of_the_old_weights_answers_as_on_a_fr
     assert found == answers(Engine(load(made["b"])), branches)
 
 
-def test_11_what_is_loaded_needs_neither_the_adapters_folder_nor_the_bases(
+def test_what_is_loaded_needs_neither_the_adapters_folder_nor_the_bases(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
 ) -> None:
     engine.reload_weights(str(copy(made["a"], tmp_path / "a")), adapter_path=str(copy(made["lora-1"], tmp_path / "live")))
@@ -153,7 +153,7 @@ def test_a_base_that_is_not_what_was_loaded_is_not_read_for_an_adapter(
     assert (answers(engine, SHORT), engine.weight_version) == (wanted["a"][1:3], "1")
 
 
-def test_8_a_reload_that_fails_raises_and_the_next_sync_tries_again(
+def test_a_reload_that_fails_raises_and_the_next_sync_tries_again(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
 ) -> None:
     sync = WeightSync(lambda: engine.load_adapter(str(tmp_path / "live")))

@@ -74,6 +74,7 @@ class TestAnswers:
         assert (code, f"on vllm the cases ended as {{'{outcome}': 1}}, not all in an answer: ['broken']" in output) == (1, True)
 
 
+@pytest.mark.slow
 class TestRan:
     def ran(self, folder: Path, tests: str, *arguments: str, groups: tuple[str, ...] = ("vllm",)) -> tuple[int, str]:
         """Run tests under the real conftest.py and return what the check says of their JUnit file."""

@@ -124,6 +124,7 @@ def test_an_import_that_fails_is_shown_with_its_reason(tmp_path: Path, monkeypat
     assert found.remedy == "see the whole message: python -m evalharness.backends.probe hf"
 
 
+@pytest.mark.engine
 def test_a_torchvision_that_fails_without_a_word_is_a_fact_like_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evalharness.backends.probe import _torch_facts
 

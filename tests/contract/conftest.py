@@ -22,8 +22,9 @@ from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, arbitrary_fake, ask, generate
 
 FAKE = pytest.param("fake", id="fake")
-MAX = [pytest.param("max", id="max")] if IS_INSTALLED else []  # an environment of its own: docs/max.md
-REAL = [pytest.param("hf", id="hf"), pytest.param("vllm", id="vllm", marks=pytest.mark.vllm), *MAX]
+MAX = [pytest.param("max", id="max", marks=pytest.mark.engine)] if IS_INSTALLED else []  # an environment of its own: docs/max.md
+HF = pytest.param("hf", id="hf", marks=pytest.mark.engine)
+REAL = [HF, pytest.param("vllm", id="vllm", marks=pytest.mark.vllm), *MAX]
 
 MAX_PIXELS = 16_384
 """The pixel budget of `other_engine`: 16 image tokens."""

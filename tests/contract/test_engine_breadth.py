@@ -20,9 +20,9 @@ from evalharness.engine_options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, UnsupportedOption
 from tests.backends.word_model import BEGINS_AGAIN, ONLY_THREE, SAYS_SENTENCE, THINKS, make_word_checkpoint, token_id
 from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
-from tests.contract.conftest import BackendOf
+from tests.contract.conftest import HF, BackendOf
 
-BACKENDS = [pytest.param("hf", id="hf"), pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]
+BACKENDS = [HF, pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -46,7 +46,7 @@ def say(backend: Backend, last: str, thinks: bool = False, **options: Any) -> Ge
     return result
 
 
-def test_14_the_same_token_for_ever_ends_at_the_cap_or_at_its_own_end(word_backend: Backend) -> None:
+def test_the_same_token_for_ever_ends_at_the_cap_or_at_its_own_end(word_backend: Backend) -> None:
     at_cap = say(word_backend, ONLY_THREE, max_new_tokens=2, eos_token_id=7)
     assert (at_cap.token_ids, at_cap.finish_reason) == ((3, 3), "length")
     at_end = say(word_backend, ONLY_THREE, max_new_tokens=2, eos_token_id=3)
@@ -63,39 +63,37 @@ def test_14_the_same_token_for_ever_ends_at_the_cap_or_at_its_own_end(word_backe
     ],
     ids=["inside a token", "included", "across tokens", "a token"],
 )
-def test_16_a_stop_string_cuts_the_text_and_keeps_the_ids(
-    word_backend: Backend, stop: str, included: bool, text: str, num_ids: int
-) -> None:
+def test_a_stop_string_cuts_the_text_and_keeps_the_ids(word_backend: Backend, stop: str, included: bool, text: str, num_ids: int) -> None:
     result = say(word_backend, SAYS_SENTENCE, stop=StopOptions((stop,), include_in_text=included))
     assert (result.text, len(result.token_ids)) == (text, num_ids)
     assert (result.finish_reason, result.stop_reason) == ("stop", stop)
 
 
-def test_17_a_stop_id_is_kept_and_is_the_reason(word_backend: Backend) -> None:
+def test_a_stop_id_is_kept_and_is_the_reason(word_backend: Backend) -> None:
     brown = token_id(" brown")
     result = say(word_backend, SAYS_SENTENCE, stop=StopOptions((), (brown,)))
     assert (result.text, result.token_ids[-1], result.stop_reason) == ("The quick", brown, brown)
 
 
-def test_17_the_end_token_is_kept_and_no_reason(word_backend: Backend) -> None:
+def test_the_end_token_is_kept_and_no_reason(word_backend: Backend) -> None:
     result = say(word_backend, SAYS_SENTENCE)
     assert (result.text, result.token_ids[-1]) == ("The quick brown fox jumps", 0)
     assert (result.finish_reason, result.stop_reason) == ("stop", None)
 
 
-def test_17_the_cap_is_length(word_backend: Backend) -> None:
+def test_the_cap_is_length(word_backend: Backend) -> None:
     result = say(word_backend, SAYS_SENTENCE, max_new_tokens=2)
     assert (result.text, result.finish_reason, result.stop_reason) == ("The quick", "length", None)
 
 
-def test_18_what_one_backend_could_not_honour_is_refused_before_any_is_chosen() -> None:
+def test_what_one_backend_could_not_honour_is_refused_before_any_is_chosen() -> None:
     for changes in ({"temperature": 1e-7}, {"temperature": 3.0}, {"top_p": 0.0}, {"top_p": 1.5}):
         with pytest.raises(ValueError, match=r"^options\.(temperature|top_p) must be "):
             GenerationOptions(**{"temperature": 1.0, **changes})
 
 
 @pytest.mark.parametrize("temperature", [0.01, 2.0])
-def test_18_the_edges_of_the_range_run(word_backend: Backend, temperature: float) -> None:
+def test_the_edges_of_the_range_run(word_backend: Backend, temperature: float) -> None:
     assert len(say(word_backend, SAYS_SENTENCE, temperature=temperature, seed=1, max_new_tokens=3).token_ids) <= 3
 
 
@@ -107,7 +105,7 @@ TEMPLATE = (
 )
 
 
-def test_30_thinking_off_ends_the_prompt_with_an_empty_thought(word_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thinking_off_ends_the_prompt_with_an_empty_thought(word_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = [say(word_backend, SAYS_SENTENCE, thinks=thinks, max_new_tokens=1).prompt_text for thinks in (False, True)]
     assert plain == ["say $", "say $"], "a template without it is unchanged"
     monkeypatch.setattr(word_backend.tokenizer, "chat_template", TEMPLATE)

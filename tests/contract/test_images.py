@@ -16,7 +16,7 @@ from evalharness.contracts import GenerationFailure, VlmGenerationRequest
 from evalharness.engine import Engine
 from evalharness.errors import BackendError, ImageError, PromptTooLong
 from tests.contract.asking import CONTEXT, FREE, TEXTS, StandIn, ask, generate, look, noise
-from tests.contract.conftest import MAX_PIXELS
+from tests.contract.conftest import HF, MAX_PIXELS
 
 SHORT = replace(FREE, max_new_tokens=8)
 WIDE, TALL, SMALL = noise(300, 200, 1), noise(80, 410, 2), noise(64, 48, 3)
@@ -73,7 +73,7 @@ MISMATCHES = {
 
 
 @pytest.mark.parametrize("bad, problem", MISMATCHES.values(), ids=MISMATCHES.keys())
-def test_b26_images_that_do_not_match_the_placeholders_fail_alone(engine: Engine, bad: VlmGenerationRequest, problem: str) -> None:
+def test_images_that_do_not_match_the_placeholders_fail_alone(engine: Engine, bad: VlmGenerationRequest, problem: str) -> None:
     outcomes = dict(engine.stream([look(SMALL), bad, ask("hi")], SHORT))
     failed = outcomes[1]
     assert isinstance(failed, GenerationFailure)
@@ -159,7 +159,7 @@ def test_verify_reports_size_hash_grid_and_token_counts(real_engine: Engine) -> 
     assert result.num_prompt_tokens == num_text_tokens + num_image_tokens
 
 
-def test_b18_prompt_tokens_include_those_of_the_images(real_engine: Engine) -> None:
+def test_prompt_tokens_include_those_of_the_images(real_engine: Engine) -> None:
     processor = real_engine.processor
     for size in SIZES.values():
         (result,) = generate(real_engine, [look(noise(*size))], replace(FREE, max_new_tokens=1))
@@ -179,11 +179,11 @@ def test_an_image_prompt_that_is_too_long_once_expanded_is_not_truncated(real_en
 
 # --- a second engine: small pixel budget, clean generation_config ------------------------------------------------------
 
-REAL = ["hf", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])]
+REAL = [HF, pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])]
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_b27_max_pixels_is_an_area_that_bounds_the_image_tokens(
+def test_max_pixels_is_an_area_that_bounds_the_image_tokens(
     backend_of: Callable[[str], Backend], other_backend_of: Callable[[str], Backend], name: str
 ) -> None:
     usual, small = Engine(backend_of(name)), Engine(other_backend_of(name))
@@ -201,7 +201,7 @@ def test_b27_max_pixels_is_an_area_that_bounds_the_image_tokens(
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_b27_both_backends_see_the_same_small_pictures(other_backend_of: Callable[[str], Backend]) -> None:
+def test_both_backends_see_the_same_small_pictures(other_backend_of: Callable[[str], Backend]) -> None:
     asked = [look(noise(*size)) for size in SIZES.values()]
     first, second = (generate(Engine(other_backend_of(name)), asked, SHORT) for name in ("hf", "vllm"))
     assert [result.num_prompt_tokens for result in first] == [result.num_prompt_tokens for result in second]

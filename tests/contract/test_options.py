@@ -19,6 +19,7 @@ from evalharness.errors import CheckpointError, ConfigError, UnsupportedOption
 from evalharness.generation_options import GenerationOptions, StopOptions
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, StandIn, ask, generate, look, noise
+from tests.contract.conftest import HF
 
 SAMPLED = replace(FREE, temperature=1.2, seed=11)
 ASKED = [ask(text) for text in TEXTS]
@@ -27,7 +28,7 @@ ASKED = [ask(text) for text in TEXTS]
 # --- greedy and sampled ------------------------------------------------------------------------------------------------
 
 
-def test_b31_do_sample_false_is_greedy_whatever_the_temperature(engine: Engine, free: list[GenerationResult]) -> None:
+def test_do_sample_false_is_greedy_whatever_the_temperature(engine: Engine, free: list[GenerationResult]) -> None:
     results = generate(engine, ASKED, replace(FREE, do_sample=False, temperature=0.7, top_p=0.3, seed=5))
     assert [result.token_ids for result in results] == [said.token_ids for said in free]
     assert {result.seed for result in results} == {None}
@@ -37,7 +38,7 @@ def test_greedy_is_repeatable(engine: Engine, free: list[GenerationResult]) -> N
     assert generate(engine, ASKED, FREE) == free
 
 
-def test_b33_a_seed_gives_the_same_again_alone_and_in_any_company(engine: Engine) -> None:
+def test_a_seed_gives_the_same_again_alone_and_in_any_company(engine: Engine) -> None:
     first = generate(engine, ASKED, SAMPLED)
     assert generate(engine, ASKED, SAMPLED) == first
     assert generate(engine, ASKED[3:4], SAMPLED) == first[3:4]
@@ -45,7 +46,7 @@ def test_b33_a_seed_gives_the_same_again_alone_and_in_any_company(engine: Engine
     assert {result.seed for result in first} == {11}
 
 
-def test_b33_another_seed_gives_another_text(real_engine: Engine) -> None:
+def test_another_seed_gives_another_text(real_engine: Engine) -> None:
     first, second = (generate(real_engine, ASKED, replace(SAMPLED, seed=seed)) for seed in (11, 12))
     assert [result.token_ids for result in first] != [result.token_ids for result in second]
 
@@ -61,7 +62,11 @@ def test_any_legal_seed_is_taken(engine: Engine, seed: int) -> None:
     assert generate(engine, [ask("hi")], replace(SAMPLED, seed=seed, max_new_tokens=4))[0].seed == seed
 
 
-@pytest.mark.parametrize("changes", [{"top_p": 1e-6}, {"extra_generation_kwargs": {"top_k": 1}}], ids=["top_p", "top_k"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"top_p": 1e-6}, {"extra_generation_kwargs": {"top_k": 1}}, {"extra_generation_kwargs": {"min_p": 1.0}}],
+    ids=["top_p", "top_k", "min_p"],
+)
 def test_sampling_among_the_best_token_alone_is_greedy(engine: Engine, free: list[GenerationResult], changes: dict[str, Any]) -> None:
     results = generate(engine, ASKED, replace(SAMPLED, **changes))
     assert [result.token_ids for result in results] == [said.token_ids for said in free]
@@ -131,7 +136,7 @@ def test_logprobs_end_with_the_token_that_completes_a_stop_string(engine: Engine
 
 UNSUPPORTED = [
     pytest.param("fake", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="fake-extra"),
-    pytest.param("hf", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="hf-extra"),
+    pytest.param("hf", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="hf-extra", marks=pytest.mark.engine),
     pytest.param("vllm", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="vllm-extra", marks=pytest.mark.vllm),
     pytest.param("vllm", {"no_repeat_ngram_size": 3}, "no_repeat_ngram_size=3", id="vllm-ngrams", marks=pytest.mark.vllm),
     pytest.param("vllm", {"use_cache": False}, "use_cache=False", id="vllm-cache", marks=pytest.mark.vllm),
@@ -146,17 +151,13 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
-def test_b32_an_option_that_cannot_be_honoured_is_refused_and_named(
-    backend_of: Any, name: str, changes: dict[str, Any], listed: str
-) -> None:
+def test_an_option_that_cannot_be_honoured_is_refused_and_named(backend_of: Any, name: str, changes: dict[str, Any], listed: str) -> None:
     with pytest.raises(UnsupportedOption, match=rf"^backend '{name}' cannot honour: {listed}\. Leave them out"):
         Engine(backend_of(name)).generate_text_batch(ASKED, replace(FREE, **changes))
 
 
 @pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
-def test_b32_or_left_out_with_one_warning_and_listed_in_each_result(
-    backend_of: Any, name: str, changes: dict[str, Any], listed: str
-) -> None:
+def test_or_left_out_with_one_warning_and_listed_in_each_result(backend_of: Any, name: str, changes: dict[str, Any], listed: str) -> None:
     asked = Engine(backend_of(name), unsupported_options="warn")
     plain = asked.generate_text_batch(ASKED[:2], replace(FREE, max_new_tokens=4))
     with pytest.warns(EngineWarning, match=f"^backend '{name}' ignores: {listed}$") as caught:
@@ -225,7 +226,7 @@ class Stopper:
         return [criterion]
 
 
-def test_b22_a_stopping_plugin_sees_only_the_new_tokens_of_each_padded_row(hf_engine: Engine, hf_free: list[GenerationResult]) -> None:
+def test_a_stopping_plugin_sees_only_the_new_tokens_of_each_padded_row(hf_engine: Engine, hf_free: list[GenerationResult]) -> None:
     plugin = Stopper(5)
     results = hf_engine.generate_text_batch(ASKED, FREE, plugins=[plugin])
     said = {result.token_ids[:5] for result in hf_free}
@@ -263,16 +264,16 @@ def refused(backend: Backend, problem: str, plugin: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_b19_a_plugin_with_transformers_hooks_is_refused_before_the_model_is_called(backend_of: Any, name: str) -> None:
+def test_a_plugin_with_transformers_hooks_is_refused_before_the_model_is_called(backend_of: Any, name: str) -> None:
     refused(backend_of(name), f"^plugin 'Stopper' uses transformers hooks, which backend '{name}' cannot run", Stopper(3))
 
 
-def test_b20_a_plugin_for_images_is_refused_on_texts_before_the_model_is_called(engine: Engine) -> None:
+def test_a_plugin_for_images_is_refused_on_texts_before_the_model_is_called(engine: Engine) -> None:
     plugin = SimpleNamespace(name="boxes", request_types=["vlm"])
     refused(engine.backend, "^plugin 'boxes' does not take text requests; it takes: vlm", plugin)
 
 
-def test_b21_a_plugin_without_attributes_is_accepted_everywhere(engine: Engine) -> None:
+def test_a_plugin_without_attributes_is_accepted_everywhere(engine: Engine) -> None:
     outcomes = dict(engine.stream([ask("hi"), look(noise(64, 48))], replace(FREE, max_new_tokens=3), plugins=[object()]))
     assert [outcomes[i].finish_reason for i in range(2)] == ["length", "length"]  # type: ignore[union-attr]
 
@@ -339,22 +340,22 @@ def test_a_plugin_that_bans_tokens_is_refused_before_the_model_is_called(backend
 # --- loading -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_b28_an_unknown_dtype_is_refused_before_anything_is_loaded(name: str, tiny_vlm_checkpoint: Any) -> None:
+@pytest.mark.parametrize("name", [HF, pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_an_unknown_dtype_is_refused_before_anything_is_loaded(name: str, tiny_vlm_checkpoint: Any) -> None:
     config = ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="bogus")
     with pytest.raises(ValueError, match=r"dtype 'bogus' is unknown.*float32"):
         build_backend(name, config, VlmPreprocessOptions(), VllmEngineOptions())
 
 
-def test_b28_the_dtype_in_force_is_reported(real_engine: Engine) -> None:
+def test_the_dtype_in_force_is_reported(real_engine: Engine) -> None:
     assert real_engine.describe()["dtype"] == "float32"
 
 
-def test_b29_the_variant_is_read_in_any_case(tiny_vlm_checkpoint: Any) -> None:
+def test_the_variant_is_read_in_any_case(tiny_vlm_checkpoint: Any) -> None:
     assert detect_variant(ModelLoadConfig(str(tiny_vlm_checkpoint), variant="VLM")) == "vlm"  # type: ignore[arg-type]
 
 
-def test_b15_a_pad_token_that_is_there_stays(real_engine: Engine) -> None:
+def test_a_pad_token_that_is_there_stays(real_engine: Engine) -> None:
     assert (real_engine.tokenizer.pad_token, real_engine.tokenizer.eos_token) == ("<|endoftext|>", "<|im_end|>")
     assert real_engine.tokenizer.padding_side == "left"
     assert real_engine.processor is None or real_engine.processor.tokenizer is real_engine.tokenizer
@@ -364,7 +365,7 @@ def test_both_backends_end_at_the_same_ids(hf_engine: Engine) -> None:
     assert set(hf_engine.backend.eos_token_ids) == {642, 640}
 
 
-@pytest.mark.parametrize("name", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
+@pytest.mark.parametrize("name", [HF, pytest.param("vllm", marks=pytest.mark.vllm)])
 def test_a_checkpoint_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
         build_backend(name, ModelLoadConfig("/nowhere/at/all"), VlmPreprocessOptions(), VllmEngineOptions())

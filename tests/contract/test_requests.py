@@ -24,25 +24,25 @@ SHORT = replace(FREE, max_new_tokens=4)
 # --- batches -----------------------------------------------------------------------------------------------------------
 
 
-def test_b16_a_batch_of_mixed_lengths_gives_what_single_requests_give(engine: Engine) -> None:
+def test_a_batch_of_mixed_lengths_gives_what_single_requests_give(engine: Engine) -> None:
     options = GenerationOptions(max_new_tokens=24)
     together = generate(engine, ASKED, options)
     assert together == [generate(engine, [one], options)[0] for one in ASKED]
     assert len({result.num_prompt_tokens for result in together}) > 5
 
 
-def test_b16_images_of_mixed_sizes_and_texts_give_what_single_requests_give(engine: Engine) -> None:
+def test_images_of_mixed_sizes_and_texts_give_what_single_requests_give(engine: Engine) -> None:
     asked = [look(noise(64, 48)), ask("hi"), look(noise(300, 200), noise(70, 90)), ask(TEXTS[1]), look(noise(33, 500))]
     together = generate(engine, asked, FREE)
     assert together == [generate(engine, [one], FREE)[0] for one in asked]
 
 
-def test_b34_many_requests_give_one_result_each_in_order(engine: Engine, free: list[GenerationResult]) -> None:
+def test_many_requests_give_one_result_each_in_order(engine: Engine, free: list[GenerationResult]) -> None:
     results = engine.generate_text_batch(ASKED * 6, SHORT)
     assert [result.token_ids for result in results] == [said.token_ids[:4] for said in free] * 6
 
 
-def test_b34_no_requests_give_no_results(engine: Engine) -> None:
+def test_no_requests_give_no_results(engine: Engine) -> None:
     assert engine.generate_text_batch([], FREE) == engine.generate_vlm_batch([], FREE) == []
     assert list(engine.stream([], FREE)) == []
 
@@ -53,7 +53,7 @@ def test_options_may_differ_by_request(engine: Engine, free: list[GenerationResu
     assert [result.token_ids for result in results] == [said.token_ids[: 1 + position % 5] for position, said in enumerate(free)]
 
 
-def test_b18_counts_are_those_of_prompt_and_completion(engine: Engine) -> None:
+def test_counts_are_those_of_prompt_and_completion(engine: Engine) -> None:
     for result in generate(engine, ASKED, GenerationOptions(max_new_tokens=24)):
         ids = engine.tokenizer.encode(result.prompt_text, add_special_tokens=False)
         assert result.num_prompt_tokens == len(ids)
@@ -61,7 +61,7 @@ def test_b18_counts_are_those_of_prompt_and_completion(engine: Engine) -> None:
         assert result.num_total_tokens == len(ids) + len(result.token_ids)
 
 
-def test_b14_the_prompt_is_rendered_once_and_recorded(engine: Engine) -> None:
+def test_the_prompt_is_rendered_once_and_recorded(engine: Engine) -> None:
     (result,) = generate(engine, [ask("hi")], SHORT)
     thinking_off = "" if engine.name == "fake" else "<think>\n\n</think>\n\n"
     assert result.prompt_text == f"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{thinking_off}"
@@ -114,7 +114,7 @@ def test_what_exceeds_the_context_fails_alone_and_is_not_truncated(engine: Engin
 
 
 @pytest.mark.parametrize("asked", [ask(TEXTS[1]), look(noise(90, 60))], ids=["text", "image"])
-def test_58_a_prompt_of_the_budget_is_kept_and_one_token_more_fails_alone(engine: Engine, asked: Any) -> None:
+def test_a_prompt_of_the_budget_is_kept_and_one_token_more_fails_alone(engine: Engine, asked: Any) -> None:
     (kept,) = generate(engine, [asked], SHORT)
     assert kept.num_prompt_tokens is not None
     good, bad, other = outcomes_of(
@@ -236,7 +236,7 @@ class Dying(StandIn):
 PICTURE = noise(120, 80)
 
 
-def test_b23_without_vision_and_without_fallback_images_are_refused_by_name(engine: Engine) -> None:
+def test_without_vision_and_without_fallback_images_are_refused_by_name(engine: Engine) -> None:
     blind = WithoutVision(engine.backend)
     with pytest.raises(RuntimeError, match=f"^backend 'blind-{engine.name}' cannot run image requests with this checkpoint"):
         list(Engine(blind).stream([ask("hi"), look(PICTURE)], SHORT))
@@ -244,7 +244,7 @@ def test_b23_without_vision_and_without_fallback_images_are_refused_by_name(engi
 
 
 @pytest.mark.parametrize("primary", ["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_b24_images_run_on_the_fallback_texts_do_not_and_one_warning_says_so(backend_of: Any, hf_engine: Engine, primary: str) -> None:
+def test_images_run_on_the_fallback_texts_do_not_and_one_warning_says_so(backend_of: Any, hf_engine: Engine, primary: str) -> None:
     blind = WithoutVision(backend_of(primary))
     asked = Engine(blind, fallback_backend=backend_of("hf"))
     with pytest.warns(EngineWarning, match=f"backend 'blind-{primary}' cannot run image requests .*: they run on 'hf'") as caught:
@@ -258,7 +258,7 @@ def test_b24_images_run_on_the_fallback_texts_do_not_and_one_warning_says_so(bac
     assert [replace(one, fallback=None) for one in (shown, again)] == generate(hf_engine, [look(PICTURE)] * 2, SHORT)  # type: ignore[type-var]
 
 
-def test_b25_an_error_while_generating_reaches_the_caller_and_the_fallback_is_not_called(engine: Engine) -> None:
+def test_an_error_while_generating_reaches_the_caller_and_the_fallback_is_not_called(engine: Engine) -> None:
     if not engine.backend.supports_vlm:
         pytest.skip("it takes no pictures")
     dying, other = Dying(engine.backend), StandIn(engine.backend)

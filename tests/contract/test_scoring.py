@@ -44,7 +44,7 @@ def scored(engine: Engine, prompts: Sequence[Any], responses: Sequence[Any], **o
     return generate(engine, requests, GenerationOptions(**options))
 
 
-def test_21_the_response_gets_the_log_softmax_of_transformers(real_engine: Engine, reference: Reference) -> None:
+def test_the_response_gets_the_log_softmax_of_transformers(real_engine: Engine, reference: Reference) -> None:
     results = scored(real_engine, PROMPTS, RESPONSES)
     assert [len(result.logprobs) for result in results] == [len(real_engine.tokenizer.encode(text)) for text in RESPONSES]
     for result in results:
@@ -53,7 +53,7 @@ def test_21_the_response_gets_the_log_softmax_of_transformers(real_engine: Engin
         assert (result.logprobs_kind, result.finish_reason) == ("raw", "scored")
 
 
-def test_21_a_response_without_prompt_has_no_value_for_its_first_token(real_engine: Engine, reference: Reference) -> None:
+def test_a_response_without_prompt_has_no_value_for_its_first_token(real_engine: Engine, reference: Reference) -> None:
     ids = tuple(real_engine.tokenizer.encode("count from one to ten"))
     whole, alone, tail = scored(real_engine, [[], [], ids[:4]], [ids, ids[:1], ids[4:]])
     assert whole.logprobs[0] is None
@@ -71,7 +71,7 @@ def plain_logprobs_of_ids(reference: Reference, ids: Sequence[int]) -> list[floa
     return [scores[i, token_id].item() for i, token_id in enumerate(ids[1:])]
 
 
-def test_21_responses_to_pictures_are_scored_behind_all_their_tokens(real_engine: Engine, reference: Reference) -> None:
+def test_responses_to_pictures_are_scored_behind_all_their_tokens(real_engine: Engine, reference: Reference) -> None:
     pictures: list[list[Any]] = [[noise(64, 48)], [noise(300, 200, 1)], [noise(33, 1000, 2), noise(64, 48, 3)]]
     results = scored(real_engine, [look(*each) for each in pictures], ["a dog", "two dogs and a cat", "no"])
     for each, result in zip(pictures, results, strict=True):
@@ -80,7 +80,7 @@ def test_21_responses_to_pictures_are_scored_behind_all_their_tokens(real_engine
         assert len(result.images) == len(each)
 
 
-def test_22_each_row_of_an_uneven_batch_equals_the_row_alone(real_engine: Engine) -> None:
+def test_each_row_of_an_uneven_batch_equals_the_row_alone(real_engine: Engine) -> None:
     together = scored(real_engine, PROMPTS, RESPONSES)
     for i, result in enumerate(together):
         (alone,) = scored(real_engine, PROMPTS[i : i + 1], RESPONSES[i : i + 1])
@@ -155,7 +155,7 @@ def test_what_cannot_be_scored_is_invalid_and_the_others_go_on(real_engine: Engi
     [({"entropies": True}, "entropies=True"), ({"logprobs": True, "logprobs_kind": "processed"}, "logprobs_kind='processed'")],
     ids=["entropies", "processed"],
 )
-def test_20_what_vllm_cannot_say_it_refuses(vllm_engine: Engine, options: dict[str, Any], named: str) -> None:
+def test_what_vllm_cannot_say_it_refuses(vllm_engine: Engine, options: dict[str, Any], named: str) -> None:
     for request in (ask("hi"), ScoringRequest(ask("hi"), "yes")):
         with pytest.raises(UnsupportedOption, match=f"backend 'vllm' cannot honour: {named}"):
             generate(vllm_engine, [request], GenerationOptions(**options))
@@ -184,7 +184,7 @@ def test_logits_and_gradients_are_refused_without_a_torch_module(vllm_engine: En
 
 
 @pytest.mark.vllm
-def test_23_a_prompt_that_branches_off_a_cached_one_gets_the_same_ids(
+def test_a_prompt_that_branches_off_a_cached_one_gets_the_same_ids(
     vllm_engine: Engine, hf_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM reads the first prompt's blocks for the second; hf has no cache across prompts, with or without use_cache within one."""

@@ -56,7 +56,7 @@ def stopped_at(engine: Engine, stops: list[Stop], **changes: Any) -> list[Genera
     return generate(engine, [ask(stop.asked) for stop in stops], options)
 
 
-def test_b01_a_stop_string_of_several_tokens_ends_generation_and_cuts_text_only(engine: Engine, free: list[GenerationResult]) -> None:
+def test_a_stop_string_of_several_tokens_ends_generation_and_cuts_text_only(engine: Engine, free: list[GenerationResult]) -> None:
     stops = all_stops(engine, free, single=False)
     whole = dict(zip(TEXTS, free, strict=True))
     for stop, result in zip(stops, stopped_at(engine, stops), strict=True):
@@ -69,13 +69,13 @@ def test_b01_a_stop_string_of_several_tokens_ends_generation_and_cuts_text_only(
         assert result.num_completion_tokens == stop.num_tokens
 
 
-def test_b01_generation_ends_early(engine: Engine, free: list[GenerationResult]) -> None:
+def test_generation_ends_early(engine: Engine, free: list[GenerationResult]) -> None:
     stops = [stop for stop in all_stops(engine, free, single=False) if stop.num_tokens < FREE.max_new_tokens][::3]
     results = stopped_at(engine, stops, max_new_tokens=1000)
     assert [result.num_completion_tokens for result in results] == [stop.num_tokens for stop in stops]
 
 
-def test_b01_the_earliest_of_several_stop_strings_counts(engine: Engine, free: list[GenerationResult]) -> None:
+def test_the_earliest_of_several_stop_strings_counts(engine: Engine, free: list[GenerationResult]) -> None:
     for asked, said in zip(TEXTS, free, strict=True):
         found = stops_in(engine, asked, said, single=False)
         if len(found) > 3 and len(found[0].text) < len(found[3].text):
@@ -86,7 +86,7 @@ def test_b01_the_earliest_of_several_stop_strings_counts(engine: Engine, free: l
     pytest.fail("no text has two stops")
 
 
-def test_b02_a_stop_at_the_very_start_leaves_an_empty_text(engine: Engine, free: list[GenerationResult]) -> None:
+def test_a_stop_at_the_very_start_leaves_an_empty_text(engine: Engine, free: list[GenerationResult]) -> None:
     stops = [
         stop
         for asked, said in zip(TEXTS, free, strict=True)
@@ -100,7 +100,7 @@ def test_b02_a_stop_at_the_very_start_leaves_an_empty_text(engine: Engine, free:
         assert result.raw_text
 
 
-def test_b03_a_stop_string_of_one_token_ends_at_its_id(engine: Engine, free: list[GenerationResult]) -> None:
+def test_a_stop_string_of_one_token_ends_at_its_id(engine: Engine, free: list[GenerationResult]) -> None:
     for asked, said in zip(TEXTS, free, strict=True):
         for position, token_id in enumerate(said.token_ids[:-1]):
             string = decode(engine, [token_id])
@@ -115,7 +115,7 @@ def test_b03_a_stop_string_of_one_token_ends_at_its_id(engine: Engine, free: lis
     pytest.fail("no token is a word of its own")
 
 
-def test_b04_an_id_given_twice_stops_once(engine: Engine, free: list[GenerationResult]) -> None:
+def test_an_id_given_twice_stops_once(engine: Engine, free: list[GenerationResult]) -> None:
     said = free[0]
     token_id = said.token_ids[3]
     first = said.token_ids.index(token_id)
@@ -124,7 +124,7 @@ def test_b04_an_id_given_twice_stops_once(engine: Engine, free: list[GenerationR
     assert result.finish_reason == "stop"
 
 
-def test_b06_text_is_cut_at_a_special_token_although_it_is_skipped(engine: Engine, free: list[GenerationResult]) -> None:
+def test_text_is_cut_at_a_special_token_although_it_is_skipped(engine: Engine, free: list[GenerationResult]) -> None:
     end = engine.tokenizer.encode(END, add_special_tokens=False)[0]
     places = [(asked, said) for asked, said in zip(TEXTS, free, strict=True) if end in said.token_ids[1:-1]]
     assert places
@@ -137,7 +137,7 @@ def test_b06_text_is_cut_at_a_special_token_although_it_is_skipped(engine: Engin
         assert (result.finish_reason, result.stop_reason) == ("stop", END)
 
 
-def test_b07_an_ordinary_token_given_as_stop_id_is_not_in_text(engine: Engine, free: list[GenerationResult]) -> None:
+def test_an_ordinary_token_given_as_stop_id_is_not_in_text(engine: Engine, free: list[GenerationResult]) -> None:
     for asked, said in zip(TEXTS, free, strict=True):
         token_id = said.token_ids[5]
         ids = said.token_ids[: said.token_ids.index(token_id) + 1]
@@ -147,7 +147,7 @@ def test_b07_an_ordinary_token_given_as_stop_id_is_not_in_text(engine: Engine, f
         assert (result.finish_reason, result.stop_reason) == ("stop", token_id)
 
 
-def test_b08_without_stops_raw_text_keeps_the_end_token(engine: Engine) -> None:
+def test_without_stops_raw_text_keeps_the_end_token(engine: Engine) -> None:
     results = generate(engine, [ask(text) for text in TEXTS], GenerationOptions(max_new_tokens=64))
     ended = [result for result in results if result.finish_reason == "stop"]
     assert ended
@@ -158,7 +158,7 @@ def test_b08_without_stops_raw_text_keeps_the_end_token(engine: Engine) -> None:
         assert result.text == decode(engine, result.token_ids).strip()
 
 
-def test_b09_whitespace_is_kept_in_both_texts_on_request(engine: Engine) -> None:
+def test_whitespace_is_kept_in_both_texts_on_request(engine: Engine) -> None:
     options = replace(FREE, decode=DecodeOptions(strip_whitespace=False))
     for result in generate(engine, [ask(text) for text in TEXTS], options):
         assert result.text == decode(engine, result.token_ids)
@@ -172,7 +172,7 @@ def test_special_tokens_are_kept_in_text_on_request(engine: Engine) -> None:
     assert all(result.text == result.raw_text for result in results)
 
 
-def test_b10_a_post_processors_blanks_stay(engine: Engine) -> None:
+def test_a_post_processors_blanks_stay(engine: Engine) -> None:
     (plain,) = engine.generate_text_batch([ask("hi")], FREE)
     (result,) = engine.generate_text_batch([ask("hi")], FREE, plugins=[SimpleNamespace(postprocess_text=" {}\n ".format)])
     assert (result.text, result.raw_text) == (f" {plain.text}\n ", plain.raw_text)
@@ -196,7 +196,7 @@ def test_an_end_token_that_is_the_last_allowed_one_is_a_stop(engine: Engine) -> 
         assert (short.token_ids, short.finish_reason) == (said.token_ids[:-1], "length")
 
 
-def test_b17_completions_of_a_batch_are_counted_one_by_one(engine: Engine, free: list[GenerationResult]) -> None:
+def test_completions_of_a_batch_are_counted_one_by_one(engine: Engine, free: list[GenerationResult]) -> None:
     ends = set(engine.backend.eos_token_ids)
     results = generate(engine, [ask(text) for text in TEXTS], replace(FREE, eos_token_id=None))
     expected = [next((i + 1 for i, token in enumerate(said.token_ids) if token in ends), FREE.max_new_tokens) for said in free]

@@ -20,7 +20,7 @@ def prompt_ids(engine: Engine, results: list[GenerationResult]) -> list[TokenGen
     return [TokenGenerationRequest(engine.tokenizer.encode(result.prompt_text, add_special_tokens=False)) for result in results]
 
 
-def test_2_the_ids_of_a_prompt_give_what_its_chat_gives(engine: Engine) -> None:
+def test_the_ids_of_a_prompt_give_what_its_chat_gives(engine: Engine) -> None:
     options = GenerationOptions(max_new_tokens=8, logprobs=True)
     chats = generate(engine, [ask(text) for text in TEXTS], options)
     results = engine.generate_token_batch(prompt_ids(engine, chats), options)
@@ -37,7 +37,7 @@ def test_ids_that_cannot_be_asked_are_invalid_and_take_no_other_along(engine: En
     assert f"token id {beyond}" in outcomes[1].problem  # type: ignore[union-attr]
 
 
-def test_19_the_first_of_three_samples_is_what_one_sample_is(engine: Engine) -> None:
+def test_the_first_of_three_samples_is_what_one_sample_is(engine: Engine) -> None:
     requests = [TokenGenerationRequest([5, 6, 7]), TokenGenerationRequest([8, 9])]
     alone, three = (engine.generate_samples(requests, DRAWN, num_samples) for num_samples in (1, 3))
     assert [group[0] for group in three] == [group[0] for group in alone]
@@ -45,6 +45,6 @@ def test_19_the_first_of_three_samples_is_what_one_sample_is(engine: Engine) -> 
     assert three == engine.generate_samples(requests, DRAWN, 3)
 
 
-def test_18_several_greedy_samples_are_the_same_error(engine: Engine) -> None:
+def test_several_greedy_samples_are_the_same_error(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="num_samples 2 with greedy decoding"):
         engine.generate_samples([TokenGenerationRequest([5])], SHORT, 2)

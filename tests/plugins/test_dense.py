@@ -67,14 +67,14 @@ def test_a_stop_is_counted_in_tokens_up_to_the_closing_bracket() -> None:
 # --- object cap ----------------------------------------------------------------------------------------------------------
 
 
-def test_75_an_object_cap_lets_that_many_complete_objects_through_and_ends_the_row_early() -> None:
+def test_an_object_cap_lets_that_many_complete_objects_through_and_ends_the_row_early() -> None:
     (result,) = answers([dump(40)], ObjectCap(3))
     assert result.text == dump(3)[:-1]
     assert (result.finish_reason, result.stop_reason) == ("stop", "object-cap")
     assert result.num_completion_tokens == len(dump(3)), "one token more than three objects: the comma that begins a fourth"
 
 
-def test_75_each_row_of_a_batch_has_a_cap_of_its_own() -> None:
+def test_each_row_of_a_batch_has_a_cap_of_its_own() -> None:
     results = answers([dump(num) for num in (1, 2, 3, 4, 5, 30)], ObjectCap(3))
     assert [len(re.findall("object_", result.text)) for result in results] == [1, 2, 3, 3, 3, 3]
     assert [result.stop_reason for result in results] == [None, None, None, "object-cap", "object-cap", "object-cap"]

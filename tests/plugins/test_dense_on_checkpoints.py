@@ -16,6 +16,8 @@ from evalharness.plugins.dense import _Objects
 from evalharness.tasks import dense
 from tests.backends.hf_models import one_thread
 
+pytestmark = pytest.mark.engine
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 OPTIONS = GenerationOptions(max_new_tokens=400)
 
@@ -55,7 +57,7 @@ def num_repeats(results: Sequence[GenerationResult]) -> list[int]:
     return [len(objects_of(result.text)) - len(set(objects_of(result.text))) for result in results]
 
 
-def test_75_an_object_cap_of_three_gives_three_objects_in_every_row(endless: Engine, free: list[GenerationResult]) -> None:
+def test_an_object_cap_of_three_gives_three_objects_in_every_row(endless: Engine, free: list[GenerationResult]) -> None:
     results = answers(endless, ObjectCap(3))
     assert [len(dense.parse_dump(result.text, "rru").objects) for result in results] == [3] * 6
     assert all(said.text.startswith(result.text) for said, result in zip(free, results, strict=True))
@@ -95,13 +97,6 @@ def test_vllm_ends_rows_at_the_same_tokens_as_hf(endless: Engine, vllm_endless: 
     ours, theirs = answers(endless, plugin), answers(vllm_endless, plugin)
     assert [result.token_ids for result in theirs] == [result.token_ids for result in ours]
     assert [(result.text, result.stop_reason) for result in theirs] == [(result.text, result.stop_reason) for result in ours]
-
-
-@pytest.fixture(scope="module")
-def vllm_endless() -> Iterator[Engine]:
-    pytest.importorskip("vllm", reason="there is none for Python 3.10")
-    with build_engine("vllm", ModelLoadConfig(str(FIXTURES / "checkpoints" / "endless"), torch_dtype="float32")) as engine:
-        yield engine
 
 
 @pytest.mark.vllm

@@ -43,9 +43,9 @@ def test_engines_are_compared_when_all_rows_are_there_and_gates_judge_it(project
     assert {gate["engine"]: gate["passed"] for gate in run.facts["gates"]} == {"fake:one": True, "fake:two": True, "fake:three": False}
 
 
-def test_an_engine_that_stands_alone_is_not_asked_and_the_run_says_why(project: Project, mode: str) -> None:
+def test_an_engine_that_stands_alone_is_not_asked_and_the_run_says_why(project: Project) -> None:
     project.write(test_a=ACROSS, test_b=HEADER + OTHER)
-    run = project.run("-rs", mode=mode)
+    run = project.run("-rs")
     assert run.exit_code == pytest.ExitCode.OK
     assert {row["eval"] for row in run.rows} == {"b"}
     assert "nothing to compare: this eval compares engines of one checkpoint" in " ".join(run.output.split())
@@ -96,13 +96,13 @@ def test_s(case, generation):
 )
 
 
-def plugged(project: Project, plugin: str, *options: str, mode: str = "no-xdist") -> Run:
+def plugged(project: Project, plugin: str, *options: str) -> Run:
     project.write(test_a=PLUGGED.replace("PLUGIN", plugin))
-    return project.run(*with_scripts(project, one='{"a": 1} and so on'), *options, mode=mode)
+    return project.run(*with_scripts(project, one='{"a": 1} and so on'), *options)
 
 
-def test_plugins_of_the_marker_act_on_generation_and_are_recorded(project: Project, mode: str) -> None:
-    run = plugged(project, "BalancedJsonStop()", mode=mode)
+def test_plugins_of_the_marker_act_on_generation_and_are_recorded(project: Project) -> None:
+    run = plugged(project, "BalancedJsonStop()")
     assert run.counts == {"pass": 4}
     (entry,) = run.facts["evals"]
     assert entry["plugins"] == ["BalancedJsonStop(roots='{')"]

@@ -13,7 +13,7 @@ from tests.test_checkpoint import GOOD, write
 TEST = "def test_s(case, generation, score): score(n=len(generation.text))\n"
 
 
-def test_30_auto_on_a_cpu_takes_hf_and_records_it(project: Project, tiny_vlm_checkpoint: Path) -> None:
+def test_auto_on_a_cpu_takes_hf_and_records_it(project: Project, tiny_vlm_checkpoint: Path) -> None:
     given = [f"--model={tiny_vlm_checkpoint}", "--devices=cpu", "--dtype=float32", "--max-new-tokens=4"]
     found = project.write(test_a=MARK + TEST).run(*given, "--run-id=r", backend="auto")
     name = tiny_vlm_checkpoint.name

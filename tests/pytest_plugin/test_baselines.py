@@ -53,8 +53,8 @@ def blessed(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize("mode", MODES)
-class TestModes:
+class TestVerdict:
+    @pytest.mark.parametrize("mode", MODES)
     def test_a_regression_fails_the_gate_and_says_what_fell(self, blessed: Project, mode: str) -> None:
         worse = run(blessed, MANY_WRONG, "worse", "--baseline", "good", mode=mode)
         gate = worse.gate("no_regression")
@@ -64,14 +64,14 @@ class TestModes:
         assert "GATE FAILED: no_regression (a::test_s on fake:worse): regressed against baseline good" in worse.output
         assert f"evalharness: baseline {blessed.root / 'baselines' / 'good.json'}" in worse.output
 
-    def test_the_same_answers_pass(self, blessed: Project, mode: str) -> None:
-        same = run(blessed, ALL_RIGHT, "same", "--baseline", "good", mode=mode)
+    def test_the_same_answers_pass(self, blessed: Project) -> None:
+        same = run(blessed, ALL_RIGHT, "same", "--baseline", "good")
         assert (same.exit_code, same.gate("no_regression")["passed"]) == (0, True)
         assert "gate passed: no_regression (a::test_s on fake:same): no regression shown against baseline good" in same.output
         assert "could have gone unseen" in same.output
 
-    def test_without_a_baseline_it_is_not_asked(self, blessed: Project, mode: str) -> None:
-        quiet = run(blessed, MANY_WRONG, "quiet", mode=mode)
+    def test_without_a_baseline_it_is_not_asked(self, blessed: Project) -> None:
+        quiet = run(blessed, MANY_WRONG, "quiet")
         gate = quiet.gate("no_regression")
         assert (quiet.exit_code, gate["passed"], gate["asked"]) == (0, None, False)
         assert "gate not asked: no_regression (a::test_s on fake:quiet): no baseline was given; give one with" in quiet.output
@@ -118,11 +118,10 @@ class TestWhatIsCompared:
 
 
 class TestDirections:
-    @pytest.mark.parametrize("mode", MODES)
-    def test_the_eval_says_which_way_its_scores_are_better(self, project: Project, mode: str) -> None:
+    def test_the_eval_says_which_way_its_scores_are_better(self, project: Project) -> None:
         source = EVAL.replace("request=ask)", "request=ask, directions={'right': 'none'})").replace("{gates}", "'no_regression(right)'")
-        run(project.write(test_a=source), ALL_RIGHT, "good", mode=mode)
-        worse = run(project, MANY_WRONG, "worse", "--baseline", "reports/good", mode=mode)
+        run(project.write(test_a=source), ALL_RIGHT, "good")
+        worse = run(project, MANY_WRONG, "worse", "--baseline", "reports/good")
         assert worse.facts["evals"][0]["directions"] == {"right": "none"}
         assert worse.gate("no_regression(right)")["passed"]
 

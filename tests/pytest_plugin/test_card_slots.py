@@ -14,6 +14,8 @@ from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.pytest_plugin.foresight import holds_evals
 from tests.pytest_plugin.project import HEADER, Project, Run
 
+pytestmark = pytest.mark.slow
+
 CHECKPOINT = Path(__file__).parents[2] / "fixtures" / "checkpoints" / "final"
 LISTING = "".join(f"GPU {number}: NVIDIA H100 (UUID: GPU-{number}{number}{number}{number}-0)\n" for number in range(4))
 

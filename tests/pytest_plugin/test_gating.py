@@ -156,15 +156,14 @@ class TestAggregates:
         ]
         assert [gate["value"] for gate in run.facts["gates"]] == [6.0, 3.0]
 
-    @pytest.mark.parametrize("mode", MODES[::2])
-    def test_the_marker_of_a_class_counts_too(self, project: Project, mode: str) -> None:
+    def test_the_marker_of_a_class_counts_too(self, project: Project) -> None:
         test = """
 @pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: {"n": len(rows)})
 class TestA:
     @pytest.mark.gate("n >= 4")
     def test_s(self, case, generation): pass
 """
-        assert project.write(test_a=HEADER + test).run(mode=mode).exit_code == 0
+        assert project.write(test_a=HEADER + test).run().exit_code == 0
 
     @pytest.mark.parametrize(
         ("body", "problem"),

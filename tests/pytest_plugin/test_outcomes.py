@@ -253,14 +253,15 @@ def test_skip(case, generation):
 NUM_TESTS = 7
 
 
-@pytest.fixture(scope="session")
-def hostile(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    project = Project(tmp_path_factory.mktemp(f"hostile-{mode}")).write(test_hostile=HOSTILE)
+@pytest.fixture(scope="session", params=["no-xdist", "n2"])
+def hostile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    project = Project(tmp_path_factory.mktemp(f"hostile-{request.param}")).write(test_hostile=HOSTILE)
     (project.root / "texts.json").write_text(json.dumps(TEXTS), "ascii")
     script = project.script(*({"contains": f"<{name}>", "text": text} for name, text in TEXTS.items()))
-    return project.run("--model", script, "-rA", "-rm", "--junitxml=junit.xml", "--tb=short", mode=mode, apart=True)
+    return project.run("--model", script, "-rA", "-rm", "--junitxml=junit.xml", "--tb=short", mode=request.param, apart=True)
 
 
+@pytest.mark.slow
 class TestHostileText:
     def test_every_test_ends_as_meant(self, hostile: Run) -> None:
         each = {"pass": 1, "miss": 2, "fail": 2, "error": 1, "skip": 1}

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, content, generations, kill_one, num_lines, workers_of
-from tests.pytest_plugin.project import HEADER, MODES, TIMEOUT_S, Project, Run, environment, wait_until
+from tests.pytest_plugin.project import HEADER, TIMEOUT_S, Project, Run, environment, wait_until
+
+pytestmark = pytest.mark.slow
 
 OTHER_MODE = {"no-xdist": "n2", "n2": "no-xdist"}
 ARGUMENTS = {"no-xdist": (), "n2": ("--max-worker-restart=0",)}
 MAX_SESSIONS = 6
-NUM_KILLS = 6
+NUM_KILLS = 3
 LINE_S = 0.02
 """About as long as a line of a journal takes."""
 HELD = """
@@ -190,9 +192,9 @@ def apart_from_logprobs(run: Run) -> tuple[list[dict[str, Any]], list[float]]:
     return rows, [value for one in made for value in one.pop("logprobs")]
 
 
+@pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES[::2])
-def test_a_killed_run_of_a_real_model_goes_on_token_by_token_as_if_nothing_had_happened(tmp_path: Path, mode: str) -> None:
+def test_a_killed_run_of_a_real_model_is_resumed_by_workers_token_by_token(tmp_path: Path) -> None:
     # Three evals go to the engine in one call; other lengths are other batches, so that the first ends well before the last.
     evals = {f"test_{name}": HF.replace("NUM_TOKENS", str(num_tokens)) for name, num_tokens in (("a", 24), ("b", 25), ("c", 26))}
     project = Project(tmp_path / "project").write(conftest=STOPPED, **evals)
@@ -203,8 +205,8 @@ def test_a_killed_run_of_a_real_model_goes_on_token_by_token_as_if_nothing_had_h
     before = generations(project.root / "reports" / "r")
     assert len(before) == 8
     (project.root / "free").touch()
-    resumed = project.run("--resume", "r", mode=mode, backend=None, apart=True)
-    calm = project.run("--run-id", "calm", *arguments, backend="hf", apart=True)
+    resumed = project.run("--resume", "r", mode="n2", backend=None)
+    calm = project.run("--run-id", "calm", *arguments, backend="hf")
     assert resumed.exit_code == 0, resumed.output
     run = Run(0, "", 0.0, project.root, "r")
     (rows, logprobs), (calm_rows, calm_logprobs) = apart_from_logprobs(run), apart_from_logprobs(calm)

@@ -61,7 +61,7 @@ def test_the_eval_gives_scores_tables_and_files_in_three_modes(stage_a_project: 
     assert run.facts["problems"] == []
 
 
-def test_46_a_corrupt_photo_costs_its_group_only_and_a_run_without_any_group_fails(stage_a_project: Project) -> None:
+def test_a_corrupt_photo_costs_its_group_only_and_a_run_without_any_group_fails(stage_a_project: Project) -> None:
     assert damage(stage_a_project, "RRU*/审核通过/*/*_2.jpg") == 1
     run = stage_a_project.run_inline("--data", "photos", "--model", "answers.jsonl", "--run-id", "one")
     assert run.counts["invalid"] == 1

@@ -60,7 +60,7 @@ def test_the_eval_gives_scores_tables_and_files_in_three_modes(stage_b_project: 
     assert f"{MISSION}_stage_a.jsonl:13: mission must be a text" in dropped["problem"]
 
 
-def test_58_prompts_over_budget_are_invalid_and_listed(stage_b_project: Project) -> None:
+def test_prompts_over_budget_are_invalid_and_listed(stage_b_project: Project) -> None:
     eval_file = stage_b_project.root / "test_stage_b.py"
     text = eval_file.read_text("utf-8")
     small = 'options=stage_b.decode_grid([{"temperature": 0, "top_p": 1, "max_new_tokens": 99, "max_prompt_tokens": 700}])'

@@ -171,8 +171,9 @@ def test_the_runs_seed_is_that_of_the_steps(project: Project) -> None:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("kind", ["error", "invalid"])
-    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize(
+        ("mode", "kind"), [("no-xdist", "error"), ("no-xdist", "invalid"), pytest.param("n2", "error", marks=pytest.mark.slow)]
+    )
     def test_a_step_that_fails_is_the_outcome_of_its_case_alone_and_is_named(self, project: Project, mode: str, kind: str) -> None:
         script = project.script({"contains": "c2 step 1 part 1", kind: "no answer"}, {"text": "fine"})
         test = "@pytest.mark.gate('x >= 0')\ndef test_s(case, generation, steps, score): score(x=len(steps))\n"

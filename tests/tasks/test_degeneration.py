@@ -58,7 +58,7 @@ def test_each_sign_is_found_alone(text: str, sign: str) -> None:
     assert degeneration.scores(signs) == {**dict.fromkeys(degeneration.SIGNS, 0.0), sign: 1.0, "degenerate": 1.0}
 
 
-def test_74_an_answer_that_hit_the_cap_is_a_sign() -> None:
+def test_an_answer_that_hit_the_cap_is_a_sign() -> None:
     assert find_signs(replace(SOUND, finish_reason="length")) == {"cap_hit": "31 tokens"}
 
 

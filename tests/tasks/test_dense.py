@@ -130,7 +130,7 @@ def test_a_perfect_answer_scores_one(cases: list[dense.DenseCase]) -> None:
 
 
 @pytest.mark.parametrize(("finish_reason", "cap_hit"), [("length", 1.0), ("stop", 0.0)])
-def test_74_an_answer_that_ends_at_the_token_cap_is_a_cap_hit(cases: list[dense.DenseCase], finish_reason: str, cap_hit: float) -> None:
+def test_an_answer_that_ends_at_the_token_cap_is_a_cap_hit(cases: list[dense.DenseCase], finish_reason: str, cap_hit: float) -> None:
     assert judged_row(cases[0], dumped(object_1=one_box(1, 2, 3, 4)), finish_reason)["scores"]["cap_hit"] == cap_hit
 
 

@@ -50,7 +50,7 @@ def test_a_dump_of_the_original_is_read(tmp_path: Path) -> None:
     assert row.predictions == (box(40, 60, 180, 120),)
 
 
-def test_72_the_aggregate_row_is_no_picture(tmp_path: Path) -> None:
+def test_the_aggregate_row_is_no_picture(tmp_path: Path) -> None:
     rows = dense.score_dump(write(tmp_path / "d.jsonl", ROW, SUMMARY))
     assert len(rows) == 1
     assert dense.aggregate(rows)["loc_micro_f1"] == 1.0
@@ -187,7 +187,7 @@ def test_a_dump_that_was_written_scores_the_same_when_read_again(tmp_path: Path)
     assert dense.tables(again)["Objects by category"] == dense.tables(rows)["Objects by category"]
 
 
-def test_73_the_report_is_the_same_byte_for_byte(tmp_path: Path) -> None:
+def test_the_report_is_the_same_byte_for_byte(tmp_path: Path) -> None:
     path = write(tmp_path / "d.jsonl", ROW, {**ROW, "image_path": "b.jpg", "pred": [NORM_TRUTH, NORM_TRUTH]})
     first, second = (json.dumps(offline_report(dense.score_dump(path), "d.jsonl")) for _ in range(2))
     assert first == second

@@ -43,11 +43,11 @@ def test_half_overlapping_boxes_share_exactly_a_third() -> None:
     assert iou(box(0, 0, 100, 100), box(50, 0, 150, 100)) == pytest.approx(1 / 3, abs=1e-9)
 
 
-def test_70_a_box_and_the_same_shape_as_a_polygon_are_equal() -> None:
+def test_a_box_and_the_same_shape_as_a_polygon_are_equal() -> None:
     assert iou(box(10, 20, 300, 400), poly(300, 400, 10, 400, 10, 20, 300, 20)) == 1.0
 
 
-def test_70_a_line_never_matches_a_region() -> None:
+def test_a_line_never_matches_a_region() -> None:
     assert iou(line(0, 50, 100, 50), box(0, 42, 100, 58)) == 0.0
     assert iou(line(0, 50, 100, 50), poly(0, 42, 100, 42, 100, 58, 0, 58)) == 0.0
 
@@ -107,6 +107,7 @@ def test_only_pairs_above_the_minimum_are_given() -> None:
     assert overlaps(truth, [], 0.5) == overlaps([], predictions, 0.5) == []
 
 
+@pytest.mark.engine
 @given(st.lists(boxes(), min_size=1, max_size=6), st.lists(boxes(), min_size=1, max_size=6))
 def test_boxes_agree_with_torchvision(truth: list[DenseObject], predictions: list[DenseObject]) -> None:
     register_missing_operators()

@@ -36,7 +36,7 @@ def _rank(objects: list[DenseObject], place: int) -> int:
     return sorted(range(len(objects)), key=lambda i: (objects[i].points, objects[i].desc, i)).index(place)
 
 
-def test_73_equal_pairs_are_taken_in_order() -> None:
+def test_equal_pairs_are_taken_in_order() -> None:
     pairs = [Pair(1, 1, 0.8), Pair(1, 0, 0.8), Pair(0, 1, 0.8), Pair(0, 0, 0.8)]
     assert places(match_greedily(pairs)) == [(0, 0), (1, 1)]
     same = [box(0, 0, 10, 10), box(0, 0, 10, 10)]

@@ -44,7 +44,7 @@ def approximately(value: Any) -> Any:
     return round(value, 9) if isinstance(value, float) else value
 
 
-def test_71_a_near_repetition_and_a_wrong_class_cost_precision() -> None:
+def test_a_near_repetition_and_a_wrong_class_cost_precision() -> None:
     truth = [box(0, 0, 100, 100, desc=LABEL), box(500, 500, 600, 600, desc=SCREW)]
     said = [box(0, 0, 100, 100, desc=LABEL), box(0, 0, 100, 101, desc=LABEL), box(500, 500, 600, 600, desc=WIRE)]
     found = aggregate([row(judge_objects(said, truth))])
@@ -54,14 +54,14 @@ def test_71_a_near_repetition_and_a_wrong_class_cost_precision() -> None:
     assert found["category_micro_recall"] == 0.5
 
 
-def test_72_a_picture_without_any_objects_is_in_no_number() -> None:
+def test_a_picture_without_any_objects_is_in_no_number() -> None:
     empty, hit = judge_objects([], []), judge_objects([box(0, 0, 9, 9)], [box(0, 0, 9, 9)])
     assert not {"loc_f1", "category_f1", "equal"} & set(empty.scores)
     assert aggregate([row(empty), row(hit, "b")]) == aggregate([row(hit, "b")])
     assert aggregate([row(empty)]) == {}
 
 
-def test_72_a_prediction_where_nothing_is_counts_as_too_many() -> None:
+def test_a_prediction_where_nothing_is_counts_as_too_many() -> None:
     judged = judge_objects([box(0, 0, 9, 9)], [])
     assert (judged.scores["num_surplus"], judged.scores["num_lacking"], judged.scores["equal"], judged.scores["loc_f1"]) == (1, 0, 0.0, 0.0)
     diagnostics = offline_report([row(judged)], "")["count_diagnostics"]
@@ -69,7 +69,7 @@ def test_72_a_prediction_where_nothing_is_counts_as_too_many() -> None:
     assert aggregate([row(judged)])["loc_micro_precision"] == 0.0
 
 
-def test_69_repetitions_are_in_the_scores_and_in_the_report() -> None:
+def test_repetitions_are_in_the_scores_and_in_the_report() -> None:
     dump = parse_dump(dumped(**{f"object_{number}": one_box(1, 2, 30, 40) for number in (1, 2, 3)}), "bbu")
     judged = judge_dump(dump, [box(1, 2, 30, 40)])
     assert (judged.scores["num_duplicates"], judged.scores["num_said"], judged.scores["loc_f1"]) == (2, 1, 1.0)

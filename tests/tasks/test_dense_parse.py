@@ -36,7 +36,7 @@ def test_the_documented_example_is_strictly_valid() -> None:
     assert (dump.valid, dump.readable, dump.truncated, dump.header, dump.header_match) == (True, True, False, ("BBU", "DETECTION"), True)
 
 
-def test_64_a_cut_inside_the_third_object_keeps_the_first_two() -> None:
+def test_a_cut_inside_the_third_object_keeps_the_first_two() -> None:
     dump = parse_dump(THREE[: THREE.index("[9") + 4], "bbu")
     assert corners(dump) == [(1, 2, 3, 4), (5, 6, 7, 8)]
     assert (dump.truncated, dump.valid, dump.problem) == (True, False, "the JSON is cut off")
@@ -44,63 +44,63 @@ def test_64_a_cut_inside_the_third_object_keeps_the_first_two() -> None:
 
 
 @pytest.mark.parametrize("cut", range(THREE.index("[5"), len(THREE)))
-def test_64_a_cut_anywhere_keeps_every_complete_object(cut: int) -> None:
+def test_a_cut_anywhere_keeps_every_complete_object(cut: int) -> None:
     dump = parse_dump(THREE[:cut], "bbu")
     complete = [(1, 2, 3, 4), (5, 6, 7, 8), (9, 10, 11, 12)][: THREE[:cut].count("]}")]
     assert corners(dump) == complete
     assert dump.truncated
 
 
-def test_64_a_cut_keeps_a_complete_object_that_holds_another_one() -> None:
+def test_a_cut_keeps_a_complete_object_that_holds_another_one() -> None:
     text = dumped(object_1={**one_box(1, 2, 3, 4), "extra": {"more": {"x": 1}}}, object_2=one_box(5, 6, 7, 8))
     dump = parse_dump(text[: text.index("[5")], "bbu")
     assert corners(dump) == [(1, 2, 3, 4)]
     assert (dump.truncated, dump.dropped) == (True, ("object_2: it is cut off or no JSON",))
 
 
-def test_65_objects_come_in_the_order_of_their_numbers() -> None:
+def test_objects_come_in_the_order_of_their_numbers() -> None:
     dump = parse_dump(dumped(object_10=one_box(3, 3, 4, 4), object_2=one_box(2, 2, 3, 3), object_1=one_box(1, 1, 2, 2)), "bbu")
     assert corners(dump) == [(1, 1, 2, 2), (2, 2, 3, 3), (3, 3, 4, 4)]
 
 
-def test_66_a_null_coordinate_costs_its_own_object_only() -> None:
+def test_a_null_coordinate_costs_its_own_object_only() -> None:
     dump = read_one(desc=LABEL, bbox_2d=[1, None, 3, 4])
     assert corners(dump) == [(1, 1, 2, 2), (3, 3, 4, 4)]
     assert dump.dropped == ("object_2: bbox_2d must be numbers in pairs",)
 
 
 @pytest.mark.parametrize("points", [[1, 2, 3, 4, 5, 6], [1, 2], [1, 2, 3]], ids=["six", "two", "three"])
-def test_67_a_box_without_exactly_four_numbers_is_dropped(points: list[int]) -> None:
+def test_a_box_without_exactly_four_numbers_is_dropped(points: list[int]) -> None:
     assert corners(read_one(desc=LABEL, bbox_2d=points)) == [(1, 1, 2, 2), (3, 3, 4, 4)]
 
 
-def test_67_an_inverted_box_is_kept_and_flagged() -> None:
+def test_an_inverted_box_is_kept_and_flagged() -> None:
     dump = read_one(desc=LABEL, bbox_2d=[9, 8, 7, 10])
     assert [one.inverted for one in dump.objects] == [False, True, False]
     assert dump.num_inverted == 1
 
 
 @pytest.mark.parametrize("cut", [0, 30], ids=["whole", "cut off"])
-def test_67_a_brace_in_a_description_leaves_its_object_intact(cut: int) -> None:
+def test_a_brace_in_a_description_leaves_its_object_intact(cut: int) -> None:
     text = dumped(object_1=one_box(1, 1, 2, 2, desc='类别=标签,文本=}{"]['), object_2=one_box(3, 3, 4, 4), object_3=one_box(5, 5, 6, 6))
     dump = parse_dump(text[: len(text) - cut], "bbu")
     assert dump.objects[:2] == (box(1, 1, 2, 2, desc='类别=标签,文本=}{"]['), box(3, 3, 4, 4))
 
 
 @pytest.mark.parametrize("stated", [3, None, "viele", 2.5], ids=str)
-def test_68_a_line_whose_points_are_miscounted_is_dropped(stated: Any) -> None:
+def test_a_line_whose_points_are_miscounted_is_dropped(stated: Any) -> None:
     dump = read_one(desc=WIRE, line_points=stated, line=[[1, 2], [3, 4]])
     assert corners(dump) == [(1, 1, 2, 2), (3, 3, 4, 4)]
     assert f"line_points says {stated}, the line has 2 points" in dump.dropped[0]
 
 
-def test_68_numbers_are_rounded_and_moved_onto_the_grid() -> None:
+def test_numbers_are_rounded_and_moved_onto_the_grid() -> None:
     dump = read_one(desc=LABEL, bbox_2d=[-3.6, 2.5, 3.5, 1200])
     assert dump.objects[1].points == (0, 2, 4, 1000)
     assert (dump.objects[1].out_of_range, dump.num_out_of_range) == (True, 1)
 
 
-def test_69_of_identical_objects_one_is_kept_and_the_others_are_counted() -> None:
+def test_of_identical_objects_one_is_kept_and_the_others_are_counted() -> None:
     dump = parse_dump(dumped(**{f"object_{number}": one_box(1, 2, 3, 4) for number in (1, 2, 3)}), "bbu")
     assert corners(dump) == [(1, 2, 3, 4)]
     assert (dump.num_duplicates, dump.valid) == (2, True)

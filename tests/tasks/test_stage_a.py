@@ -47,7 +47,7 @@ def row(images: list[str], *said: str, label: str = "fail", group_id: str = ID, 
     return {"group_id": group_id, "mission": mission, "label": label, "images": images, "per_image": per_image}
 
 
-def test_44_photos_come_in_natural_order(tmp_path: Path) -> None:
+def test_photos_come_in_natural_order(tmp_path: Path) -> None:
     for number in (10, 2, 1):
         photo(tmp_path / RRU / FAIL / "g" / f"{ID}_{number}.jpg")
     cases = stage_a.load_cases(tmp_path)
@@ -171,7 +171,7 @@ def test_no_folder_and_a_missing_folder_are_errors(tmp_path: Path) -> None:
         stage_a.load_cases(tmp_path / "gone")
 
 
-def test_46_an_unreadable_photo_is_an_invalid_case_and_the_others_go_on(tmp_path: Path) -> None:
+def test_an_unreadable_photo_is_an_invalid_case_and_the_others_go_on(tmp_path: Path) -> None:
     photo(tmp_path / RRU / PASS / "a" / "1.jpg")
     (tmp_path / RRU / PASS / "a" / "2.jpg").write_bytes(b"")
     (tmp_path / RRU / PASS / "a" / "3.jpg").write_text("<html>")
@@ -183,7 +183,7 @@ def test_46_an_unreadable_photo_is_an_invalid_case_and_the_others_go_on(tmp_path
     ] == [True] * 3
 
 
-def test_48_a_turned_photo_is_upright_and_a_clear_one_white(tmp_path: Path) -> None:
+def test_a_turned_photo_is_upright_and_a_clear_one_white(tmp_path: Path) -> None:
     folder = tmp_path / RRU / PASS / "a"
     folder.mkdir(parents=True)
     exif = Image.Exif()

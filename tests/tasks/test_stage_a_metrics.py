@@ -127,7 +127,7 @@ def test_notes_cost_when_spurious() -> None:
         pytest.param({"类别": "猫"}, 0.0, id="unknown-category"),
     ],
 )
-def test_43_completeness_of_one_item(item: dict[str, Any], wanted: float) -> None:
+def test_completeness_of_one_item(item: dict[str, Any], wanted: float) -> None:
     assert completeness(said(bbu(item)), "bbu") == pytest.approx(wanted)
 
 

@@ -60,13 +60,13 @@ def test_each_mission_has_a_file_in_the_five_key_form_and_reads_back(tmp_path: P
     assert stage_a.read_summaries(tmp_path / f"{RRU}_stage_a.jsonl") == {("A", "fail", "A_1.jpg"): "A1", ("A", "fail", "A_2.jpg"): "A2"}
 
 
-def test_46_a_group_with_a_broken_photo_is_left_out_and_listed_and_the_others_are_written(tmp_path: Path) -> None:
+def test_a_group_with_a_broken_photo_is_left_out_and_listed_and_the_others_are_written(tmp_path: Path) -> None:
     files = written(tmp_path, row("A", 1), broken("A", 2), row("B", 1), row("B", 2))
     assert [entry["group_id"] for entry in files[f"{RRU}_stage_a.jsonl"]] == ["B"]
     assert files[LEFT_OUT_FILE] == [{"mission": RRU, "group": "A::fail", "problem": "image_2 failed: 2.jpg is empty"}]
 
 
-def test_46_where_no_group_is_complete_the_run_fails(tmp_path: Path) -> None:
+def test_where_no_group_is_complete_the_run_fails(tmp_path: Path) -> None:
     with pytest.raises(
         RecordError, match="no group is complete, so no Stage-A file was written; the first of 2: image_2 failed: 2.jpg is empty"
     ):

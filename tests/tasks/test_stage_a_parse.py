@@ -23,7 +23,7 @@ def test_the_documented_example_is_strictly_valid() -> None:
     assert summary.header == ("RRU", "SUMMARY")
 
 
-def test_36_header_goes_and_keys_come_in_canonical_order() -> None:
+def test_header_goes_and_keys_come_in_canonical_order() -> None:
     text = f'{BBU_HEADER}\n{{"备注": ["a"], "x": 1, "统计": [], "分组统计": {{}}}}'
     assert list(json.loads(parse_summary(text, "bbu").text)) == ["统计", "备注", "分组统计", "x"]
 
@@ -31,33 +31,33 @@ def test_36_header_goes_and_keys_come_in_canonical_order() -> None:
 @pytest.mark.parametrize(
     "text", ["无关图片", "无关图片，没有设备", f"{BBU_HEADER}\n无关图片", "  无关图片。\n"], ids=["alone", "more", "header", "blanks"]
 )
-def test_37_an_irrelevant_photo_is_read_as_such(text: str) -> None:
+def test_an_irrelevant_photo_is_read_as_such(text: str) -> None:
     summary = parse_summary(text, "bbu")
     assert (summary.text, summary.is_irrelevant, summary.tolerant_valid, summary.data) == (IRRELEVANT, True, True, None)
 
 
-def test_37_only_the_bare_word_is_strictly_valid() -> None:
+def test_only_the_bare_word_is_strictly_valid() -> None:
     assert parse_summary("无关图片", "bbu").valid
     assert parse_summary("无关图片，没有设备", "bbu").problem == "无关图片 must stand alone"
     assert parse_summary(f"{BBU_HEADER}\n无关图片", "bbu").problem == "无关图片 must stand alone"
 
 
 @pytest.mark.parametrize("sign", ["=", ":", " = "])
-def test_38_an_assignment_is_repaired_and_the_wrong_task_is_flagged(sign: str) -> None:
+def test_an_assignment_is_repaired_and_the_wrong_task_is_flagged(sign: str) -> None:
     summary = parse_summary(f"<DOMAIN=BBU>, <TASK=DETECTION>\n统计{sign}[{line(WIRE)}]", "bbu")
     assert summary.data == bbu(WIRE)
     assert (summary.tolerant_valid, summary.valid, summary.header_match) == (True, False, False)
     assert "header says BBU, DETECTION" in summary.problem
 
 
-def test_38_a_full_width_colon_is_not_repaired() -> None:
+def test_a_full_width_colon_is_not_repaired() -> None:
     assert not parse_summary(f"统计：[{line(WIRE)}]", "bbu").tolerant_valid
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
 @settings(max_examples=100)
 @given(st.data())
-def test_38_every_key_of_an_assignment_is_read_in_any_order(domain, data: st.DataObject) -> None:
+def test_every_key_of_an_assignment_is_read_in_any_order(domain, data: st.DataObject) -> None:
     said = data.draw(summaries(domain))
     keys = data.draw(st.permutations(list(said)))
     sign, between = data.draw(st.sampled_from(["=", ":", " = "])), data.draw(st.sampled_from([", ", "\n", " ", "；"]))
@@ -66,17 +66,17 @@ def test_38_every_key_of_an_assignment_is_read_in_any_order(domain, data: st.Dat
     assert (summary.data, summary.valid, summary.violations) == (said, False, ())
 
 
-def test_38_words_within_a_value_are_no_assignment() -> None:
+def test_words_within_a_value_are_no_assignment() -> None:
     notes = bbu(WIRE, 备注=["统计=[{}] 备注=[1]"])
     assert parse_summary(f"统计={line(notes['统计'])}, 备注={line(notes['备注'])}", "bbu").data == notes
 
 
 @pytest.mark.parametrize("tail", ['备注=["a', "备注=[a]", "分组统计={", '分组统计={"1": NaN}'], ids=["cut", "words", "open", "nan"])
-def test_38_an_assignment_with_an_unreadable_part_is_not_read(tail: str) -> None:
+def test_an_assignment_with_an_unreadable_part_is_not_read(tail: str) -> None:
     assert not parse_summary(f"统计=[{line(WIRE)}], {tail}", "bbu").tolerant_valid
 
 
-def test_38_a_key_assigned_twice_is_a_violation() -> None:
+def test_a_key_assigned_twice_is_a_violation() -> None:
     summary = parse_summary(f"统计=[]\n统计=[{line(WIRE)}]", "bbu")
     assert (summary.data, summary.violations) == (bbu(WIRE), ("key '统计' is written twice",))
 
@@ -86,20 +86,20 @@ def test_the_tail_of_a_longer_key_is_no_assignment() -> None:
 
 
 @pytest.mark.parametrize("cut", range(len(BBU_HEADER) + 2, len(GOOD)))
-def test_39_json_cut_anywhere_is_never_valid(cut: int) -> None:
+def test_json_cut_anywhere_is_never_valid(cut: int) -> None:
     summary = parse_summary(GOOD[:cut], "bbu")
     assert (summary.valid, summary.tolerant_valid, summary.data) == (False, False, None)
     assert summary.text == GOOD[:cut].strip()
     assert "the JSON is not closed" in summary.problem
 
 
-def test_40_of_two_json_lines_the_last_wins() -> None:
+def test_of_two_json_lines_the_last_wins() -> None:
     summary = parse_summary(f"{BBU_HEADER}\n{line(bbu())}\n{line(bbu(WIRE))}", "bbu")
     assert summary.data == bbu(WIRE)
     assert "other lines around it" in summary.problem
 
 
-def test_40_a_key_written_twice_is_a_violation_and_the_last_counts() -> None:
+def test_a_key_written_twice_is_a_violation_and_the_last_counts() -> None:
     summary = parse_summary(f'{BBU_HEADER}\n{{"统计": [], "统计": [{line(WIRE)}]}}', "bbu")
     assert summary.data == bbu(WIRE)
     assert (summary.valid, summary.tolerant_valid) == (False, True)

@@ -50,7 +50,7 @@ def test_hostile_summaries_stay_on_one_line_and_come_back(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("key", list(row()))
-def test_45_a_missing_key_is_a_value_error(key: str) -> None:
+def test_a_missing_key_is_a_value_error(key: str) -> None:
     with pytest.raises(ValueError, match=rf"row\.{key} is missing"):
         check_row(without(key))
 
@@ -66,7 +66,7 @@ def test_45_a_missing_key_is_a_value_error(key: str) -> None:
     ],
     ids=["group_id", "images", "image", "per_image", "summary"],
 )
-def test_45_a_wrong_type_is_a_type_error(changes: dict[str, Any], where: str) -> None:
+def test_a_wrong_type_is_a_type_error(changes: dict[str, Any], where: str) -> None:
     with pytest.raises(ContractTypeError, match=where):
         check_row(row(**changes))
 
@@ -84,7 +84,7 @@ def test_45_a_wrong_type_is_a_type_error(changes: dict[str, Any], where: str) ->
     ],
     ids=["label", "no-images", "missing-image", "extra-image", "blank", "mission", "extra-key"],
 )
-def test_45_a_wrong_value_is_a_value_error(changes: dict[str, Any], reason: str) -> None:
+def test_a_wrong_value_is_a_value_error(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(RecordError, match=reason):
         check_row(row(**changes))
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_no_text_is_a_record_error(tmp_path: Path) -> None:
             read_rows(tmp_path / name)
 
 
-def test_46_writing_no_group_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
+def test_writing_no_group_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="was not written: no group is complete"):
         write_rows(tmp_path / "x.jsonl", [])
     assert list(tmp_path.iterdir()) == []
@@ -165,7 +165,7 @@ def test_a_bad_image_leaves_out_its_own_group_only(results: list[dict[str, Any]]
     assert collected.problems == {0: problem}
 
 
-def test_47_an_image_that_came_twice_fails_its_group_only() -> None:
+def test_an_image_that_came_twice_fails_its_group_only() -> None:
     collected = group_rows(GROUPS, [result(0, 1), result(0, 2), result(0, 2), *WHOLE_B])
     assert ([row["group_id"] for row in collected.rows], collected.problems) == (["B"], {0: "image_2 came twice"})
 

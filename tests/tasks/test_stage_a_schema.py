@@ -96,7 +96,7 @@ def test_an_rru_violation_is_named(data: dict[str, Any], reason: str) -> None:
     [(rru(备注=["a"]), "rru", "备注"), (bbu(分组统计={"1": 1}), "bbu", "分组统计")],
     ids=["rru-notes", "bbu-groups"],
 )
-def test_41_the_other_domains_top_level_key_is_a_violation(data: dict[str, Any], domain: Any, key: str) -> None:
+def test_the_other_domains_top_level_key_is_a_violation(data: dict[str, Any], domain: Any, key: str) -> None:
     summary = parse_summary(render_summary(data, domain), domain)
     assert (summary.tolerant_valid, summary.valid, summary.format_problems) == (True, False, ())
     assert f"top-level key '{key}' is not allowed for {domain.upper()}" in summary.problem
@@ -110,11 +110,11 @@ def test_41_the_other_domains_top_level_key_is_a_violation(data: dict[str, Any],
     ],
     ids=["unit", "two"],
 )
-def test_42_a_distance_with_a_unit_and_a_second_one_are_violations(items: list[dict[str, Any]], reason: str) -> None:
+def test_a_distance_with_a_unit_and_a_second_one_are_violations(items: list[dict[str, Any]], reason: str) -> None:
     assert violations(bbu(*items), "rru") == [reason]
 
 
-def test_42_a_distance_of_digits_is_right() -> None:
+def test_a_distance_of_digits_is_right() -> None:
     assert violations(bbu({"类别": "站点距离", "站点距离": {"13": 1}}), "rru") == []
 
 

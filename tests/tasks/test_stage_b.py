@@ -80,7 +80,7 @@ def test_a_case_tells_what_it_belongs_to(tmp_path: Path) -> None:
     assert (one.summaries, one.rules) == (("无关图片",), RULES)
 
 
-def test_59_one_order_under_two_labels_is_two_cases(tmp_path: Path) -> None:
+def test_one_order_under_two_labels_is_two_cases(tmp_path: Path) -> None:
     cases = stage_b.load_cases(folder(tmp_path, ticket_row(), ticket_row("pass")))
     assert [one.ticket_key for one in cases if isinstance(one, stage_b.StageBCase)] == [f"{ID}::fail", f"{ID}::pass"]
     assert len({one.id for one in cases}) == 2
@@ -128,7 +128,7 @@ def test_a_request_is_a_chat_without_images() -> None:
 
 
 @pytest.mark.parametrize("spare", [0, -1], ids=["exactly", "one-too-many"])
-def test_58_a_prompt_of_the_budget_is_kept_and_one_token_more_is_dropped_and_listed(spare: int) -> None:
+def test_a_prompt_of_the_budget_is_kept_and_one_token_more_is_dropped_and_listed(spare: int) -> None:
     engine = Engine(FakeBackend.from_answers([PASSES]))
     (whole,) = engine.generate_text_batch([stage_b.request(case())], GenerationOptions())
     options = GenerationOptions(max_prompt_tokens=(whole.num_prompt_tokens or 0) + spare)
@@ -165,20 +165,20 @@ def test_one_right_answer() -> None:
     }
 
 
-def test_54_votes_pass_fail_invalid_are_fail() -> None:
+def test_votes_pass_fail_invalid_are_fail() -> None:
     ticket = stage_b.judge([PASSES, FAILS, "…"], case("pass"))
     assert (ticket.ballot.prediction, ticket.scores["agreement"], ticket.details["votes"]["invalid"]) == ("fail", 0.5, 1)
     assert ticket.scores["valid"] == pytest.approx(2 / 3)
     assert ticket.problem.startswith(f"{ID}::pass was judged fail (1 pass, 1 fail, 1 invalid): ")
 
 
-def test_55_a_ticket_of_invalid_answers_is_wrong_whatever_its_label() -> None:
+def test_a_ticket_of_invalid_answers_is_wrong_whatever_its_label() -> None:
     for label in ("pass", "fail"):
         ticket = stage_b.judge(["?", "!"], case(label))
         assert (ticket.is_right, ticket.ballot.prediction, ticket.scores["valid"], ticket.scores["hard_wrong"]) == (False, None, 0, 0)
 
 
-def test_51_thinking_and_53_third_states_are_counted_apart() -> None:
+def test_thinking_and_third_states_are_counted_apart() -> None:
     scores = stage_b.judge([f"<think>x</think>{PASSES}", f"{PASSES}待定"], case("pass", 1)).scores
     assert (scores["thinking"], scores["third_state"], scores["valid"], scores["strict"]) == (0.5, 0.5, 0.5, 0.0)
 
@@ -213,14 +213,14 @@ ROWS = [
 ]
 
 
-def test_56_the_rates_of_rows() -> None:
+def test_the_rates_of_rows() -> None:
     found = stage_b.aggregate(ROWS)
     assert found["fp_rate"] == pytest.approx(1 / 6)
     assert found["false_release_rate"] == found["false_block_rate"] == pytest.approx(1 / 3)
     assert "accuracy" not in found  # a mean of the tickets' own
 
 
-def test_57_no_rows_have_rates_of_zero() -> None:
+def test_no_rows_have_rates_of_zero() -> None:
     assert set(stage_b.aggregate([]).values()) == {0.0}
     assert stage_b.tables([]) == {"Verdicts by mission": [], "Verdicts by domain": []}
 

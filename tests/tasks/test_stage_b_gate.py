@@ -29,7 +29,7 @@ def test_the_share_of_errors_that_are_gone(before: int, after: int, rer: float) 
     assert relative_error_reduction(before, after) == rer
 
 
-def test_62_with_a_perfect_base_the_reduction_is_at_most_zero_and_bounded() -> None:
+def test_with_a_perfect_base_the_reduction_is_at_most_zero_and_bounded() -> None:
     base = judged("pp", "ff", "pp")
     worse, same = rule_gate(base, judged("pf", "fp", "pf")), rule_gate(base, base)
     assert (worse.rer, same.rer) == (-1.0, 0.0)

@@ -28,7 +28,7 @@ def guidance(text: str = "焦点", step: int = 1) -> dict[str, Guidance]:
     return {MISSION: Guidance(step, TIME, {"G0": text})}
 
 
-def test_61_rules_are_read_in_numeric_order() -> None:
+def test_rules_are_read_in_numeric_order() -> None:
     assert in_order(["G10", "S10", "G2", "G0", "S2", "G1"]) == ["G0", "S2", "S10", "G1", "G2", "G10"]
 
 

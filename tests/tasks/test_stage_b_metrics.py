@@ -16,7 +16,7 @@ Pairs = list[tuple[Label, "Label | None"]]
 TP, FN, FP, TN = ("pass", "pass"), ("pass", "fail"), ("fail", "pass"), ("fail", "fail")
 
 
-def test_56_the_documented_rates() -> None:
+def test_the_documented_rates() -> None:
     pairs: Any = [TP, TP, FN, FP, TN, TN]
     found = rates(confusion(pairs))
     assert found["accuracy"] == pytest.approx(4 / 6)
@@ -25,13 +25,13 @@ def test_56_the_documented_rates() -> None:
     assert found["unparsed_rate"] == 0
 
 
-def test_57_no_tickets_give_rates_of_zero() -> None:
+def test_no_tickets_give_rates_of_zero() -> None:
     cells = confusion([])
     assert set(rates(cells).values()) == {0.0}
     assert (cells.num_tickets, cells.fn_over_tp, cells.fp_over_tp) == (0, 0.0, 0.0)
 
 
-def test_55_tickets_without_a_verdict_are_counted_by_themselves() -> None:
+def test_tickets_without_a_verdict_are_counted_by_themselves() -> None:
     pairs: Any = [TP, TN, ("pass", None), ("fail", None), ("fail", None)]
     cells = confusion(pairs)
     assert (cells.tp, cells.fn, cells.fp, cells.tn) == (1, 0, 0, 1)

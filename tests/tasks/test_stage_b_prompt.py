@@ -67,7 +67,7 @@ def sorted_as_trained(cases: list[Any]) -> list[Any]:
     return sorted(cases, key=lambda case: missions.index(case.mission))
 
 
-def test_60_the_label_is_not_in_the_prompt() -> None:
+def test_the_label_is_not_in_the_prompt() -> None:
     assert set(inspect.signature(messages).parameters) == {"mission", "summaries", "rules"}
     for case in stage_b.load_cases(ROOT)[:12]:
         assert isinstance(case, stage_b.StageBCase)
@@ -76,7 +76,7 @@ def test_60_the_label_is_not_in_the_prompt() -> None:
             assert secret not in asked
 
 
-def test_61_learnable_rules_come_in_numeric_order() -> None:
+def test_learnable_rules_come_in_numeric_order() -> None:
     asked = user(RRU, "无关图片")
     assert [word for word in asked.split() if word[0] in "GS" and word[1].isdigit()] == ["S1:", "G1:", "G2:", "G10:"]
 

@@ -58,7 +58,7 @@ def test_the_older_form_lists_rules_to_add() -> None:
     assert [one.place for one in proposal.refused] == [2]
 
 
-def test_63_operations_and_rules_together_are_refused() -> None:
+def test_operations_and_rules_together_are_refused() -> None:
     with pytest.raises(ValueError, match="a proposal has either operations or rules, got both"):
         check_proposal({"operations": [], "rules": []}, RULES)
 
@@ -74,7 +74,7 @@ def test_what_is_no_proposal_is_refused_whole(value: Any, problem: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["remove", "merge"])
-def test_63_the_focus_cannot_be_removed(op: str) -> None:
+def test_the_focus_cannot_be_removed(op: str) -> None:
     targets = {"target_signature": RULES["G0"]} if op == "remove" else {"target_signatures": [RULES["G0"], RULES["G1"]], "text": GOOD}
     assert refusal({"op": op, **targets}) == "G0 is the mission's focus and cannot be removed"
 

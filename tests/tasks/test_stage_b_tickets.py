@@ -35,7 +35,7 @@ def test_a_row_becomes_a_ticket(tmp_path: Path) -> None:
     assert ticket.summaries == ('{"统计": []}', "无关图片")
 
 
-def test_59_one_order_under_two_labels_is_two_tickets(tmp_path: Path) -> None:
+def test_one_order_under_two_labels_is_two_tickets(tmp_path: Path) -> None:
     found = read(tmp_path, row(), row(label="pass"))
     assert [ticket.key for ticket in found.tickets] == [f"{ID}::fail", f"{ID}::pass"]
     assert found.bad_rows == ()

@@ -22,7 +22,7 @@ def test_the_documented_answer_has_nothing_to_forgive() -> None:
     assert (verdict.label, verdict.reason, verdict.valid, verdict.strict, verdict.problem) == ("fail", REASON, True, True, "")
 
 
-def test_49_a_full_width_colon_is_valid_and_not_strict() -> None:
+def test_a_full_width_colon_is_valid_and_not_strict() -> None:
     verdict = parse_verdict("Verdict：不通过\nReason：x")
     assert (verdict.label, verdict.reason, verdict.valid, verdict.strict) == ("fail", "x", True, False)
     assert "a line must begin with 'Verdict: '" in verdict.problem
@@ -52,12 +52,12 @@ SPELLED: dict[str, Label | None] = {
 
 
 @pytest.mark.parametrize("word, label", SPELLED.items(), ids=map(ascii, SPELLED))
-def test_50_a_verdict_in_other_words_is_read_or_not(word: str, label: Label | None) -> None:
+def test_a_verdict_in_other_words_is_read_or_not(word: str, label: Label | None) -> None:
     verdict = parse_verdict(f"Verdict: {word}\nReason: {REASON}")
     assert (verdict.label, verdict.strict) == (label, False)
 
 
-def test_50_traditional_characters_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traditional_characters_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zhconv", None)
     assert parse_verdict("Verdict: 不通過\nReason: 見圖").label == "fail"
 
@@ -84,7 +84,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text, kind, problem", REFUSED.values(), ids=REFUSED.keys())
-def test_51_an_answer_of_another_form_carries_no_verdict_and_says_why(text: str, kind: str, problem: str) -> None:
+def test_an_answer_of_another_form_carries_no_verdict_and_says_why(text: str, kind: str, problem: str) -> None:
     verdict = parse_verdict(text)
     assert (verdict.label, verdict.kinds) == (None, (kind,))
     assert problem in verdict.problem
@@ -92,7 +92,7 @@ def test_51_an_answer_of_another_form_carries_no_verdict_and_says_why(text: str,
 
 
 @pytest.mark.parametrize("reason", ["assistant 认为合格", "Image1: assistant; 总结: assistant", "assistant"])
-def test_52_the_word_assistant_in_a_reason_spoils_nothing(reason: str) -> None:
+def test_the_word_assistant_in_a_reason_spoils_nothing(reason: str) -> None:
     verdict = parse_verdict(f"Verdict: 通过\nReason: {reason}")
     assert (verdict.label, verdict.reason) == ("pass", reason)
 
@@ -104,7 +104,7 @@ def test_a_turn_of_the_chat_before_the_answer_is_forgiven(marker: str) -> None:
 
 
 @pytest.mark.parametrize("phrase", ["待定", "证据不足", "需复核", "證據不足", "需 复 核"])
-def test_53_a_third_state_in_the_reason_is_parsed_and_a_violation(phrase: str) -> None:
+def test_a_third_state_in_the_reason_is_parsed_and_a_violation(phrase: str) -> None:
     verdict = parse_verdict(f"Verdict: 不通过\nReason: Image1: 无; 总结: {phrase}")
     assert (verdict.label, verdict.valid, verdict.strict, verdict.kinds) == ("fail", True, False, ("third_state",))
 

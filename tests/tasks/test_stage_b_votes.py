@@ -17,12 +17,12 @@ from evalharness.tasks.stage_b_votes import Ballot, cast, decode_grid
 SETTING: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "max_new_tokens": 64}
 
 
-def test_54_a_tie_is_fail_and_an_invalid_answer_carries_no_vote() -> None:
+def test_a_tie_is_fail_and_an_invalid_answer_carries_no_vote() -> None:
     ballot = cast(["pass", "fail", None])
     assert (ballot.prediction, ballot.agreement, ballot.num_invalid, ballot.difficulty) == ("fail", 0.5, 1, 0.5)
 
 
-def test_55_all_invalid_is_no_prediction_and_always_wrong() -> None:
+def test_all_invalid_is_no_prediction_and_always_wrong() -> None:
     ballot = cast([None, None])
     assert (ballot.prediction, ballot.num_invalid, ballot.num_valid, ballot.difficulty) == (None, 2, 0, 0.5)
     assert {ballot.prediction == label for label in ("pass", "fail")} == {False}

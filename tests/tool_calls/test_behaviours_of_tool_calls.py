@@ -17,7 +17,7 @@ SEARCH = Tool(
 )
 
 
-def test_24_a_fenced_call_is_found_with_its_span():
+def test_a_fenced_call_is_found_with_its_span():
     answer = parse_tool_calls('x\n```json\n{"tool": "search", "arguments": {"q": "a"}}\n```')
     [call] = answer.calls
     assert (call.name, call.arguments, call.span, call.error) == ("search", {"q": "a"}, (2, 57), None)
@@ -25,48 +25,48 @@ def test_24_a_fenced_call_is_found_with_its_span():
 
 
 @pytest.mark.parametrize("body", ['["tool"]', "3", "null", '"tool"', "[]", "[[]]", "{}"])
-def test_24_fenced_json_that_is_no_call_gives_none(body):
+def test_fenced_json_that_is_no_call_gives_none(body):
     assert parse_tool_calls(f"```json\n{body}\n```").calls == ()
 
 
-def test_25_the_older_elements_are_read_with_their_span():
+def test_the_older_elements_are_read_with_their_span():
     [call] = parse_tool_calls(LEGACY).calls
     assert (call.name, call.arguments) == ("search", {"query": "Python tutorials", "max_results": "5"})
     assert call.span == (17, len(LEGACY))
     assert call.raw_text == LEGACY[17:]
 
 
-def test_25_a_schema_makes_numbers_of_texts():
+def test_a_schema_makes_numbers_of_texts():
     [call] = parse_tool_calls(LEGACY, [SEARCH]).executable
     assert call.arguments == {"query": "Python tutorials", "max_results": 5}
 
 
-def test_25_the_form_with_attributes_is_read():
+def test_the_form_with_attributes_is_read():
     [call] = parse_tool_calls('<invoke name="search"><parameter name="q">a</parameter></invoke>').executable
     assert (call.name, call.arguments) == ("search", {"q": "a"})
 
 
-def test_26_commas_and_equals_signs_in_texts_are_text():
+def test_commas_and_equals_signs_in_texts_are_text():
     [call] = parse_tool_calls('say(text="a, b=c")', [Tool("say")], format="function").executable
     assert call.arguments == {"text": "a, b=c"}
 
 
 @pytest.mark.parametrize("tools", [[], [Tool("say")]], ids=["no tools", "another tool"])
-def test_26_a_call_of_no_tool_in_prose_is_prose(tools):
+def test_a_call_of_no_tool_in_prose_is_prose(tools):
     assert parse_tool_calls("Use print(x) to see it.", tools).calls == ()
 
 
-def test_26_a_list_of_calls_is_read_as_python():
+def test_a_list_of_calls_is_read_as_python():
     [call] = parse_tool_calls("[search(query='a', n=-5, flag=None)]").executable
     assert call.arguments == {"query": "a", "n": -5, "flag": None}
 
 
-def test_27_complete_json_without_its_end_mark_is_a_call():
+def test_complete_json_without_its_end_mark_is_a_call():
     [call] = parse_tool_calls('<tool_call>\n{"name": "search", "arguments": {"q": "a"}}').executable
     assert call.arguments == {"q": "a"}
 
 
-def test_27_one_broken_call_harms_no_other():
+def test_one_broken_call_harms_no_other():
     text = '<tool_call>{"name": "a", "arguments": {}}</tool_call>\n<tool_call>{"name": "b", "arguments": {oops}}</tool_call>'
     answer = parse_tool_calls(text)
     assert [call.name for call in answer.executable] == ["a"]
@@ -74,7 +74,7 @@ def test_27_one_broken_call_harms_no_other():
     assert "no JSON" in answer.failed[0].error
 
 
-def test_27_braces_in_prose_are_no_call():
+def test_braces_in_prose_are_no_call():
     assert parse_tool_calls("a set {1,2}").calls == ()
 
 
@@ -85,26 +85,26 @@ def _qwen(value, closing="</parameter>\n</function>\n</tool_call>"):
 QWEN_TOOL = Tool("f", parameters={"type": "object", "properties": {"n": {"type": "integer"}, "q": {"type": "string"}}})
 
 
-def test_28_numbers_and_texts_are_told_apart_by_the_schema():
+def test_numbers_and_texts_are_told_apart_by_the_schema():
     [call] = parse_tool_calls(_qwen("123"), [QWEN_TOOL]).executable
     assert call.arguments == {"n": 5, "q": "123"}
 
 
-def test_28_a_text_that_is_no_integer_is_kept_and_told():
+def test_a_text_that_is_no_integer_is_kept_and_told():
     tool = Tool("f", parameters={"type": "object", "properties": {"n": {"type": "integer"}, "q": {"type": "integer"}}})
     [call] = parse_tool_calls(_qwen("abc"), [tool]).failed
     assert call.arguments == {"n": 5, "q": "abc"}
     assert call.error == "q: 'abc' is not of type 'integer'"
 
 
-def test_28_a_parameter_that_is_cut_off_is_never_executed():
+def test_a_parameter_that_is_cut_off_is_never_executed():
     answer = parse_tool_calls(_qwen("12", closing=""), [QWEN_TOOL], finish_reason="length")
     assert answer.executable == ()
     assert "'q' is cut off" in answer.failed[0].error
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "abort", "error", "repetition", None])
-def test_28_an_answer_that_did_not_end_by_itself_is_never_executed(finish_reason):
+def test_an_answer_that_did_not_end_by_itself_is_never_executed(finish_reason):
     answer = parse_tool_calls(_qwen("1"), [QWEN_TOOL], finish_reason=finish_reason)
     assert answer.executable == ()
     assert "did not end by itself" in answer.calls[0].error
