@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import evalharness
-from evalharness import errors
+from evalharness.api import errors
 
 PACKAGE = Path(evalharness.__file__).parent
 SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
@@ -82,7 +82,7 @@ def test_each_module_imports_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["evalharness", "evalharness.contracts", "evalharness.config", "evalharness.generation_options", "evalharness.pytest_plugin"]
+    "module", ["evalharness", "evalharness.api.requests", "evalharness.config", "evalharness.api.options", "evalharness.pytest_plugin"]
 )
 def test_importing_it_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from evalharness.checkpoint_adapter import ADAPTER_WEIGHTS, Adapter
-from evalharness.errors import CheckpointError
+from evalharness.api.errors import CheckpointError
+from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter
 
 __all__ = ["merged_weights"]
 

@@ -10,17 +10,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from evalharness.errors import CapabilityError, PromptTooLong
-from evalharness.generation_plugins import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
+from evalharness.api.errors import CapabilityError, PromptTooLong
+from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from evalharness.contracts import GenerationFailure
-    from evalharness.engine_options import ModelLoadConfig
-    from evalharness.scoring import ResponseLogits, ResponseScores
-    from evalharness.structured_output import StructuredOutput
-    from evalharness.thinking import ThinkingBudget
+    from evalharness.api.engine_options import ModelLoadConfig
+    from evalharness.api.requests import GenerationFailure
+    from evalharness.api.scoring import ResponseLogits, ResponseScores
+    from evalharness.api.structured_output import StructuredOutput
+    from evalharness.api.thinking import ThinkingBudget
 
 __all__ = [
     "Backend",

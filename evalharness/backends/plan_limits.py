@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from evalharness.api.errors import UnsupportedOption
 from evalharness.backends.base import SamplingPlan
-from evalharness.errors import UnsupportedOption
 
 __all__ = ["check_limits"]
 

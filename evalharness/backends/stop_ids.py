@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from evalharness.api.errors import ConfigError
 from evalharness.backends.base import SamplingPlan
-from evalharness.errors import ConfigError
 
 __all__ = ["check_stop_ids"]
 

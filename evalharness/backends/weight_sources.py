@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.checkpoint_adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
-from evalharness.checkpoint_adapter_settings import is_adapter
-from evalharness.checkpoint_architecture import LoadedFolder
-from evalharness.errors import CheckpointError, ContractTypeError, ContractValueError
-from evalharness.weight_names import pair_names
+from evalharness.api.errors import CheckpointError, ContractTypeError, ContractValueError
+from evalharness.backends.weight_names import pair_names
+from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
+from evalharness.checkpoints.architecture import LoadedFolder
+from evalharness.checkpoints.checkpoint_adapter_settings import is_adapter
 
 __all__ = ["GivenWeights", "check_checkpoint", "given_adapter", "holds_adapter", "pair_tensors"]
 

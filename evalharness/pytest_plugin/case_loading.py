@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from evalharness.cases import Case
-from evalharness.errors import ConfigError
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError
 
 __all__ = ["CasesNotLoaded", "load_cases"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.pytest_plugin.collection import EvalModule, gates_of, plugin_names
+from evalharness.pytest_plugin.eval_module import EvalModule, gates_of, plugin_names
 
 __all__ = ["eval_lines"]
 

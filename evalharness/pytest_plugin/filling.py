@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.pytest_plugin.collection import is_ours
+from evalharness.pytest_plugin.eval_module import is_ours
 from evalharness.pytest_plugin.fixtures import steps_of, wait_for_generations
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.recording import Details, Score

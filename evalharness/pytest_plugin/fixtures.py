@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from _pytest.outcomes import Failed
 
-from evalharness.cases import Case
-from evalharness.config_kinds import PerCheckpoint
-from evalharness.contracts import GenerationFailure, GenerationResult
-from evalharness.errors import BackendError, EvalHarnessError, RecordError
-from evalharness.pytest_plugin.deferred_engine import DeferredEngine
+from evalharness.api.cases import Case
+from evalharness.api.errors import BackendError, EvalHarnessError, RecordError
+from evalharness.api.requests import GenerationFailure, GenerationResult
+from evalharness.config.kinds import PerCheckpoint
+from evalharness.pytest_plugin.distributed.worker import leave_if_engine_died
+from evalharness.pytest_plugin.execution.deferred_engine import DeferredEngine
 from evalharness.pytest_plugin.outcomes import InvalidSample, ItemRecord, NotRecorded, shorten
 from evalharness.pytest_plugin.recording import Details, Score
 from evalharness.pytest_plugin.session import STATE, EvalSession
-from evalharness.pytest_plugin.worker_life import leave_if_engine_died
 
 if TYPE_CHECKING:
-    from evalharness.engine import Engine
-    from evalharness.pytest_plugin.engines import EngineSpec
+    from evalharness.engine.engine import Engine
+    from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 
 __all__ = ["case", "coordinates", "details", "engine", "generation", "generations", "score", "steps"]
 

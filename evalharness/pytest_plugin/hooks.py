@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import EvalHarnessError
+from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
-from evalharness.errors import EvalHarnessError
-from evalharness.pytest_plugin.card_slots import card_problem, plan_cards, return_mask, take_cards, taken_cards
-from evalharness.pytest_plugin.collection import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, takes
-from evalharness.pytest_plugin.engines import EngineSpec
+from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards, taken_cards
+from evalharness.pytest_plugin.distributed.worker import start_heartbeat, stop_when_told, tell_lookalikes, units_ahead
+from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, takes
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.pytest_plugin.execution.unit_plan import is_eval_test
 from evalharness.pytest_plugin.fixtures import WAITING
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.progress import Progress, announce
+from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting
-from evalharness.pytest_plugin.resuming import Resumption, asks_to_resume, resume_run
 from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
 from evalharness.pytest_plugin.running_tests import RunningTests
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
-from evalharness.pytest_plugin.unit_plan import is_eval_test
 from evalharness.pytest_plugin.unloaded_cases import report_unloaded
-from evalharness.pytest_plugin.worker_life import start_heartbeat, stop_when_told, tell_lookalikes, units_ahead
-from evalharness.redaction import remember_options
-from evalharness.run_lock import RunLock
+from evalharness.runs.lock import RunLock
 
 _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
 
@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if state.worker in CONTROLLER_NAMES:
         config.pluginmanager.register(reporting, "evalharness-reporting")
     if state.worker == "controller":
-        from evalharness.pytest_plugin import xdist_hooks
+        from evalharness.pytest_plugin.distributed import controller as xdist_hooks
 
         config.pluginmanager.register(xdist_hooks, "evalharness-xdist")
     if given is None and new_session is None and asked_on_command_line(config):

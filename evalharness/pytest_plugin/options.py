@@ -1,4 +1,4 @@
-"""The command line options and markers of the plugin; the options themselves come from `evalharness.config_table.ARGUMENTS`."""
+"""The command line options and markers of the plugin; the options themselves come from `evalharness.config.options.ARGUMENTS`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import ConfigError
+from evalharness.api.suggestions import did_you_mean
 from evalharness.config import RunConfig, resolve
-from evalharness.config_table import ARGUMENTS
-from evalharness.errors import ConfigError
-from evalharness.suggestions import did_you_mean
+from evalharness.config.options import ARGUMENTS
 
 __all__ = ["asked_on_command_line", "resolve_run_config", "runs_nothing"]
 

@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias
 import pytest
 from _pytest.outcomes import Failed
 
-from evalharness.cases import Case
-from evalharness.generation_options import GenerationOptions
-from evalharness.pytest_plugin.engines import EngineSpec
+from evalharness.api.cases import Case
+from evalharness.api.options import GenerationOptions
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 
 __all__ = ["InvalidSample", "ItemRecord", "Miss", "NotRecorded", "is_assertion", "note_report"]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from evalharness.cases import Case
-from evalharness.errors import ScoreError
-from evalharness.gates import BUILT_IN_METRICS
+from evalharness.analysis.gates import BUILT_IN_METRICS
+from evalharness.api.cases import Case
+from evalharness.api.errors import ScoreError
 from evalharness.pytest_plugin.outcomes import ItemRecord, shorten
 
 __all__ = ["Details", "Score", "reference_of"]

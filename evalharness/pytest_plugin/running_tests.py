@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from _pytest.outcomes import Failed
 
-from evalharness.errors import RecordError
+from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.filling import Filling
 from evalharness.pytest_plugin.fixtures import end_without_verdict, stop_for
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten

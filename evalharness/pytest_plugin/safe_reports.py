@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprExceptionInfo
 
+from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin.outcomes import shorten
-from evalharness.redaction import redactor
 
 __all__ = ["make_safe"]
 

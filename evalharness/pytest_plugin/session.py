@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.api.errors import ConfigError
 from evalharness.config import RunConfig
-from evalharness.config_checks import check_combinations
-from evalharness.errors import ConfigError
-from evalharness.journal import Journal, journal_name
-from evalharness.nodeids import test_name
+from evalharness.config.checks import check_combinations
 from evalharness.pytest_plugin.case_loading import CasesNotLoaded
-from evalharness.pytest_plugin.collection import EvalModule, is_named, parametrize_eval, read_eval
-from evalharness.pytest_plugin.engine_opening import EngineOpening
-from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat
+from evalharness.pytest_plugin.eval_module import EvalModule, is_named, parametrize_eval, read_eval
 from evalharness.pytest_plugin.eval_notes import eval_lines
-from evalharness.pytest_plugin.heartbeat import Heartbeat
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.execution.engines import EngineOpening
+from evalharness.pytest_plugin.execution.running_units import RunningUnits
+from evalharness.pytest_plugin.execution.unit_plan import UnitPlan
+from evalharness.pytest_plugin.execution.unit_runner import UnitProgress
+from evalharness.pytest_plugin.execution.units import EvalNode, parse_nodeid
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.recording import reference_of
-from evalharness.pytest_plugin.resuming import Resumption
-from evalharness.pytest_plugin.running_units import RunningUnits
-from evalharness.pytest_plugin.unit_plan import UnitPlan
-from evalharness.pytest_plugin.unit_runner import UnitProgress
-from evalharness.pytest_plugin.units import EvalNode, parse_nodeid
+from evalharness.pytest_plugin.replay.resume import Resumption
 from evalharness.pytest_plugin.unloaded_cases import stand_in
+from evalharness.runs.journal import Journal, journal_name
+from evalharness.runs.nodeids import test_name
 
 if TYPE_CHECKING:
-    from evalharness.contracts import GenerationResult
-    from evalharness.engine import Engine
-    from evalharness.pytest_plugin.asking import Outcome
-    from evalharness.run_lock import RunLock
-    from evalharness.run_records import CaseRecords
+    from evalharness.api.requests import GenerationResult
+    from evalharness.engine.engine import Engine
+    from evalharness.pytest_plugin.execution.case_request import Outcome
+    from evalharness.runs.lock import RunLock
+    from evalharness.runs.records import CaseRecords
 
 __all__ = ["NEW_SESSION", "STATE", "EvalSession", "utc_now"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.errors import RecordError
+from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING
 from evalharness.pytest_plugin.session import STATE, EvalSession
@@ -35,8 +35,8 @@ def _finish(session: pytest.Session, exitstatus: int) -> None:
     state, reporting = config.stash[STATE], config.stash[REPORTING]
     if reporting.progress is not None:
         reporting.progress.clear()
-    from evalharness.pytest_plugin.ci_files import add_to_junit_file
     from evalharness.pytest_plugin.finish import finish_run
+    from evalharness.pytest_plugin.finish.ci_files import add_to_junit_file
 
     try:
         run, rows = finish_run(
@@ -61,7 +61,7 @@ def _finish(session: pytest.Session, exitstatus: int) -> None:
 
 def _write_reports(config: pytest.Config, state: EvalSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
-    from evalharness.pytest_plugin.ci_files import write_github_summary
+    from evalharness.pytest_plugin.finish.ci_files import write_github_summary
     from evalharness.report.writing import report_rows, terminal_summary  # pandas, only now
 
     tables = report_rows(state.run_dir, rows)
@@ -73,7 +73,7 @@ def _write_reports(config: pytest.Config, state: EvalSession, run: dict[str, Any
 
 def _renewed_index(report_dir: Path) -> str:
     """Renew the index of all runs and return "", or the line that says why it could not be: that is no problem of this run."""
-    from evalharness.report.index_page import INDEX, write_index
+    from evalharness.report.html.index_page import INDEX, write_index
 
     try:
         write_index(report_dir)
@@ -94,7 +94,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     state = config.stash[STATE]
     if reporting.problem is None and reporting.run is None:
         return
-    from evalharness.report.safe_text import terminal_text
+    from evalharness.report.text import terminal_text
 
     if reporting.problem is not None:
         terminalreporter.write_sep("=", "evalharness", red=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.errors import EvalHarnessError
-from evalharness.pytest_plugin.collection import as_collection_error, is_named, takes
+from evalharness.api.errors import EvalHarnessError
+from evalharness.pytest_plugin.eval_module import as_collection_error, is_named, takes
 
 __all__ = ["report_unloaded", "stand_in"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from evalharness.report.collecting import text_of
 from evalharness.report.markdown import gate_blocks, summary_blocks
-from evalharness.report.safe_text import markdown_cell
 from evalharness.report.score_tables import score_sections
 from evalharness.report.tables import RunTables
+from evalharness.report.text import markdown_cell
 
 __all__ = ["ci_summary"]
 

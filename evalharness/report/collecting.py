@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evalharness.report.reading import read_run, read_samples
-from evalharness.report.safe_text import one_line, printable, terminal_text
+from evalharness.report.text import one_line, printable, terminal_text
 from evalharness.report.wording import plural
+from evalharness.runs.reading import read_run, read_samples
 
 __all__ = ["OUTCOMES", "Codes", "Collected", "ProblemGroup", "collect", "generations_of", "mapping", "text_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from evalharness.report.safe_text import display_width
+from evalharness.report.text import display_width
 
 __all__ = ["fit", "fit_apart", "pad", "table_lines", "wrapped"]
 

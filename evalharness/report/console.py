@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from evalharness.report.columns import pad
-from evalharness.report.safe_text import display_width, terminal_text
+from evalharness.report.text import display_width, terminal_text
 
 __all__ = ["OUTCOME_STYLES", "open_console", "print_fields", "print_heading", "print_lines", "print_text", "safe_lines"]
 

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-from evalharness.report.safe_text import csv_cell
+from evalharness.report.text import csv_cell
 
 __all__ = ["write_csv"]
 

@@ -9,8 +9,8 @@ from typing import Any, TextIO
 from tabulate import tabulate
 
 from evalharness.report.collecting import mapping, text_of
-from evalharness.report.safe_text import csv_cell, markdown_cell
 from evalharness.report.tables import RunTables, records
+from evalharness.report.text import csv_cell, markdown_cell
 from evalharness.report.wording import number_text, plural
 
 __all__ = ["NUM_TABLE_COLUMNS", "NUM_TABLE_LINES", "TABLE_COLUMNS", "table_sections", "tables_by_title", "write_tables_csv"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from evalharness.errors import RecordError
+from evalharness.api.errors import RecordError
 
 __all__ = ["replacing"]
 

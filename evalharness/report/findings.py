@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from evalharness.exit_codes import BROKEN
+from evalharness.api.exit_codes import BROKEN
 from evalharness.report.collecting import OUTCOMES, mapping, text_of
 from evalharness.report.rescored import rescored_remarks
-from evalharness.report.safe_text import one_line
 from evalharness.report.tables import RunTables, records
+from evalharness.report.text import one_line
 from evalharness.report.wording import plural, share_text
 
 __all__ = ["asked_gates", "findings", "verdict"]

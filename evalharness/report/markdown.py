@@ -12,10 +12,10 @@ from evalharness.report.collecting import OUTCOMES, ProblemGroup, text_of
 from evalharness.report.eval_tables import table_sections
 from evalharness.report.findings import findings, verdict
 from evalharness.report.rescored import rescored_sections
-from evalharness.report.safe_text import code_block, markdown_cell, terminal_text
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections
 from evalharness.report.settings import settings_sections
 from evalharness.report.tables import RunTables, records
+from evalharness.report.text import code_block, markdown_cell, terminal_text
 from evalharness.report.wording import number_text, plural
 from evalharness.report.workers import worker_sections
 

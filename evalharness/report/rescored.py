@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evalharness.report.collecting import mapping, text_of
-from evalharness.report.safe_text import markdown_cell, one_line
+from evalharness.report.text import markdown_cell, one_line
 from evalharness.report.wording import plural
 
 __all__ = ["rescored_remarks", "rescored_sections"]

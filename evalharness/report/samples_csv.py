@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TextIO
 
 from evalharness.report.collecting import Codes, generations_of, mapping, text_of
-from evalharness.report.safe_text import csv_cell
+from evalharness.report.text import csv_cell
 
 __all__ = ["SampleNames", "write_samples_csv"]
 

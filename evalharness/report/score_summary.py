@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evalharness.statistics.clusters import cluster_sums, cluster_variance, group_codes
-from evalharness.statistics.intervals import mean_intervals
+from evalharness.analysis.statistics.clusters import cluster_sums, cluster_variance, group_codes
+from evalharness.analysis.statistics.intervals import mean_intervals
 
 __all__ = ["SUMMARY", "summarise", "with_kinds"]
 

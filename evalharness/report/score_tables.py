@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
-from evalharness.report.safe_text import markdown_cell
 from evalharness.report.tables import RunTables
+from evalharness.report.text import markdown_cell
 from evalharness.report.wording import plural, score_text
 
 __all__ = ["breakdown_sections", "markdown_table", "score_sections"]

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evalharness.report.collecting import mapping, text_of
-from evalharness.report.safe_text import markdown_cell
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.tables import records
+from evalharness.report.text import markdown_cell
 from evalharness.report.wording import number_text, plural
 
 __all__ = ["run_facts", "settings_sections", "value_text"]

@@ -9,8 +9,8 @@ from typing import Any
 from evalharness.report.collecting import text_of
 from evalharness.report.columns import fit, fit_apart, pad, wrapped
 from evalharness.report.findings import findings, verdict
-from evalharness.report.safe_text import display_width, one_line, terminal_text
 from evalharness.report.tables import RunTables, records
+from evalharness.report.text import display_width, one_line, terminal_text
 from evalharness.report.wording import number_text, plural
 
 __all__ = ["DEFAULT_COLUMNS", "terminal_lines", "terminal_width"]

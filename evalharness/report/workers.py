@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from evalharness.report.collecting import text_of
-from evalharness.report.safe_text import markdown_cell
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.tables import records
+from evalharness.report.text import markdown_cell
 
 __all__ = ["worker_sections"]
 

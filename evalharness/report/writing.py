@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from evalharness.exit_codes import BROKEN
-from evalharness.report.csv_files import write_report_csv
+from evalharness.api.exit_codes import BROKEN
+from evalharness.report.csv import write_report_csv
 from evalharness.report.eval_tables import write_tables_csv
 from evalharness.report.files import replacing
 from evalharness.report.markdown import markdown_report
-from evalharness.report.reading import read_samples
-from evalharness.report.safe_text import one_line
 from evalharness.report.samples_csv import SampleNames, write_samples_csv
 from evalharness.report.tables import RunTables, load_tables, records
 from evalharness.report.terminal import terminal_lines, terminal_width
-from evalharness.run_file import write_run_file
+from evalharness.report.text import one_line
+from evalharness.runs.reading import read_samples
+from evalharness.runs.run_file import write_run_file
 
 __all__ = ["report_rows", "terminal_summary", "write_reports"]
 
@@ -104,7 +104,7 @@ def _timeline(tables: RunTables) -> dict[str, Path]:
     engines = records(tables.run, "engines")
     if len({(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}) < 2:
         return {}
-    from evalharness.report.timeline_files import write_run_timeline  # a fifth of a second, and matplotlib where it draws
+    from evalharness.report.timeline.files import write_run_timeline  # a fifth of a second, and matplotlib where it draws
 
     return {path.name: path for path in write_run_timeline(tables.run_dir)}
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.errors import ConfigError
+from evalharness.api.errors import ConfigError
 from evalharness.tasks.json_matching import MISSING, check_expected, find, is_absent, matches, read_path
-from evalharness.tasks.json_text import balanced_end, loads
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, read_rows, request_of
+from evalharness.tasks.shared import balanced_end, loads
 from evalharness.tasks.thoughts import without_thoughts
 
 __all__ = ["Answer", "JsonCase", "Judgement", "judge", "load_cases", "parse_answer", "request", "tables"]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evalharness.errors import RecordError
-from evalharness.tasks.json_text import loads
+from evalharness.api.errors import RecordError
+from evalharness.tasks.shared import loads
 
 __all__ = ["json_lines", "read_lines", "write_whole"]
 

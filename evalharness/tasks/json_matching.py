@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evalharness.errors import ConfigError
+from evalharness.api.errors import ConfigError
 
 __all__ = ["MISSING", "check_expected", "find", "is_absent", "matches", "read_path"]
 

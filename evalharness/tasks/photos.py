@@ -6,7 +6,7 @@ from io import BytesIO
 from math import sqrt
 from pathlib import Path
 
-from evalharness.images import MadeImage, image_size, load_image
+from evalharness.api.images import MadeImage, image_size, load_image
 
 __all__ = ["SIZE_STEP", "photo_within"]
 

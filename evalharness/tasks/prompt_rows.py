@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.cases import Case
-from evalharness.contracts import TextGenerationRequest, VlmGenerationRequest
-from evalharness.errors import ConfigError, ContractTypeError, ContractValueError, MissingData
-from evalharness.images import why_unusable
-from evalharness.suggestions import did_you_mean
-from evalharness.tasks.json_text import loads
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, MissingData
+from evalharness.api.images import why_unusable
+from evalharness.api.requests import TextGenerationRequest, VlmGenerationRequest
+from evalharness.api.suggestions import did_you_mean
+from evalharness.tasks.shared import loads
 
 __all__ = ["Judgement", "PromptCase", "PromptRow", "read_rows", "request_of", "rows_of_file", "user_turn"]
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evalharness.contracts import GenerationResult
-from evalharness.errors import ConfigError
-from evalharness.scoring import Chat
+from evalharness.api.errors import ConfigError
+from evalharness.api.requests import GenerationResult
+from evalharness.api.scoring import Chat
 from evalharness.tasks.prompt_rows import PromptCase, PromptRow, request_of
 
 __all__ = ["ScoredCase", "known_logprobs", "prompt_of", "scored_fields"]

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
-from evalharness.suggestions import did_you_mean
+from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.api.suggestions import did_you_mean
+from evalharness.api.tools import Tool, read_tools
 from evalharness.tasks.json_matching import MISSING, check_expected, matches
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, read_rows, request_of
 from evalharness.tool_calls import ToolAnswer, ToolCall
-from evalharness.tools import Tool, read_tools
 
 __all__ = ["Judgement", "ToolCase", "judge", "load_cases", "request", "tables"]
 

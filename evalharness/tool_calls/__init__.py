@@ -1,13 +1,13 @@
-"""Which calls of tools (`evalharness.tools`) stand in an answer. Pure: text in, records out.
+"""Which calls of tools (`evalharness.api.tools`) stand in an answer. Pure: text in, records out.
 
 tools = [Tool("search", parameters={"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})]
 answer = parse_tool_calls(generation.text, tools, finish_reason=generation.finish_reason)
 for call in answer.executable: ...
 """
 
-from evalharness.tool_calls.calls import ToolAnswer, ToolCall
-from evalharness.tool_calls.parsing import FORMATS, parse_tool_calls
+from evalharness.tool_calls.parse import FORMATS, parse_tool_calls
 from evalharness.tool_calls.prompting import prompt_part
 from evalharness.tool_calls.schema import coerce_arguments
+from evalharness.tool_calls.types import ToolAnswer, ToolCall
 
 __all__ = ["FORMATS", "ToolAnswer", "ToolCall", "coerce_arguments", "parse_tool_calls", "prompt_part"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from evalharness.tools import Tool
+from evalharness.api.tools import Tool
 
 __all__ = ["prompt_part"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from evalharness.cases import Case
+from evalharness.api.cases import Case
 from evalharness.pytest_plugin.recording import reference_of
 
 

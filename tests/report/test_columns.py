@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.report.columns import fit, fit_apart
-from evalharness.report.safe_text import display_width
+from evalharness.report.text import display_width
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.errors import RecordError
+from evalharness.api.errors import RecordError
 from evalharness.report.files import replacing
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness import TextGenerationRequest, VlmGenerationRequest
-from evalharness.errors import ConfigError
+from evalharness.api.errors import ConfigError
 from evalharness.tasks.json_answers import Answer, judge, load_cases, parse_answer, request, tables
 from evalharness.tasks.json_matching import MISSING, check_expected, find, matches, read_path
 from tests.growth import assert_linear

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.errors import RecordError
+from evalharness.api.errors import RecordError
 from evalharness.tasks.json_files import json_lines, read_lines, write_whole
-from evalharness.tasks.json_text import loads
+from evalharness.tasks.shared import loads
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text(st.characters()) | st.integers() | st.none(), max_size=3), max_size=3))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from evalharness.api.tools import Tool
 from evalharness.tool_calls import parse_tool_calls
-from evalharness.tools import Tool
 
 LEGACY = (
     "I will search it."

@@ -17,7 +17,7 @@ from typing import Any
 from evalharness.report.collecting import generations_of, mapping
 from evalharness.report.html.blocks import packed_block, text_block
 from evalharness.report.html.pictures import PictureFile, picture_files, small_copies
-from evalharness.report.reading import sample_lines
+from evalharness.runs.reading import sample_lines
 
 __all__ = ["PageRows", "page_ranges"]
 

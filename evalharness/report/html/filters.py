@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evalharness.report.safe_text import one_line
+from evalharness.report.text import one_line
 from evalharness.report.wording import number_text, plural
 
 __all__ = ["FILTERS", "percent", "when_finite"]

@@ -12,9 +12,9 @@ from evalharness.report.collecting import OUTCOMES, text_of
 from evalharness.report.eval_tables import tables_by_title
 from evalharness.report.findings import verdict
 from evalharness.report.html.filters import when_finite
-from evalharness.report.safe_text import printable
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES
 from evalharness.report.tables import RunTables, records
+from evalharness.report.text import printable
 from evalharness.report.wording import number_text
 
 __all__ = ["breakdowns", "cases_link", "gate_state", "given_tables", "outcome_counts", "score_cards", "verdict_of"]

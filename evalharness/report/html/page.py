@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evalharness.report.html.filters import FILTERS
-from evalharness.report.safe_text import visible_text
+from evalharness.report.text import visible_text
 
 __all__ = ["content_security_policy", "write_page"]
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from evalharness.errors import BackendError, ImageError
-from evalharness.images import load_image
+from evalharness.api.errors import BackendError, ImageError
+from evalharness.api.images import load_image
 
 __all__ = ["PictureFile", "picture_files", "small_copies", "small_copy"]
 

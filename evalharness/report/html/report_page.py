@@ -10,8 +10,8 @@ from typing import Any
 from evalharness.report.collecting import mapping, text_of
 from evalharness.report.files import replacing
 from evalharness.report.html.blocks import json_block
-from evalharness.report.html.case_index import case_columns
 from evalharness.report.html.case_rows import PageRows, page_ranges
+from evalharness.report.html.cases import case_columns
 from evalharness.report.html.overview import breakdowns, given_tables, outcome_counts, score_cards, verdict_of
 from evalharness.report.html.page import write_page
 from evalharness.report.html.pictures import PictureFile

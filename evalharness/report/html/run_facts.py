@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evalharness.command_line import HIDDEN
 from evalharness.report.collecting import mapping, text_of
 from evalharness.report.settings import run_facts, value_text
 from evalharness.report.tables import records
+from evalharness.runs.command_line import HIDDEN
 
 __all__ = ["option_lines", "rerun_commands", "run_facts"]
 

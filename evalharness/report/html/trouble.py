@@ -11,8 +11,8 @@ from evalharness.report.eval_tables import tables_by_title
 from evalharness.report.findings import findings
 from evalharness.report.html.filters import when_finite
 from evalharness.report.html.overview import Data, cases_link, gate_state
-from evalharness.report.safe_text import one_line
 from evalharness.report.tables import RunTables, records
+from evalharness.report.text import one_line
 from evalharness.report.wording import number_text, plural
 
 __all__ = ["failed_gates", "problem_lines", "remarks", "weak_lines", "weak_slices"]

@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
-from evalharness.errors import RecordError
-from evalharness.exit_codes import BROKEN
+from evalharness.api.errors import RecordError
+from evalharness.api.exit_codes import BROKEN
 from evalharness.report.html.report_page import write_report_pages
 from evalharness.report.html.run_facts import option_lines, rerun_commands
 from evalharness.report.html.trouble import weak_lines, weak_slices

@@ -1,0 +1,289 @@
+"""What one work unit asks: its cases, their steps and questions, and what came back of them into the journal.
+
+Requests in steps go in rounds: whatever all cases ask next goes to the engine together, as soon as it has room. Everything here
+but `is_done` and `close` is for the thread of `engine_feed.py`, which asks several units on one engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evalharness.api.cases import Case
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationFailure, GenerationResult
+from evalharness.pytest_plugin.eval_module import EvalModule
+from evalharness.pytest_plugin.execution.case_request import CaseRequest, Next, Outcome, Request, Step, asks_in_steps
+from evalharness.pytest_plugin.execution.deferred_engine import asks_anything
+from evalharness.pytest_plugin.execution.in_flight import InFlight
+from evalharness.pytest_plugin.execution.takeover import Takeover
+from evalharness.pytest_plugin.execution.unit_results import UnitResults
+from evalharness.runs.journal import Journal
+from evalharness.runs.recorded import outcome_of
+from evalharness.runs.records import Failed, Recorded
+
+if TYPE_CHECKING:
+    from evalharness.engine.engine import Engine
+
+__all__ = ["Asked", "UnitProgress", "UnitRunner"]
+
+
+class UnitProgress:
+    """Running totals of one process, for the progress line."""
+
+    def __init__(self) -> None:
+        self.num_generations = 0
+        self.num_step_generations = 0
+        self.num_completion_tokens = 0
+        self.num_signs = 0
+        """Grows with everything that shows that tests and engine go on: phases of tests, generations, decoding steps."""
+        self._num_told = 0
+
+    def take_new_tokens(self) -> int:
+        """Return how many tokens were generated since this was last asked: tests share generations, and each counts once."""
+        new = self.num_completion_tokens - self._num_told
+        self._num_told += new
+        return new
+
+
+@dataclass
+class _Open:
+    """A case that has not come to its end: what it asks, and what came back of the step that runs."""
+
+    case: Case
+    request: CaseRequest
+    arrived: dict[int, Outcome] = field(default_factory=dict)
+
+
+class Asked(NamedTuple):
+    """One request for the engine: `position` is the sample, or, in a step, the place of the request."""
+
+    open: _Open
+    step: Step | None
+    position: int
+    request: Request
+    options: GenerationOptions
+    known: Recorded | Failed | None = None
+    """What is recorded of it already."""
+
+
+class UnitRunner:
+    """Asks a unit's cases; `results` is what its tests see of that.
+
+    Every finished generation is in the journal before a test can see it. `takeover` gives what the run has of a case from
+    a worker that died, or from an earlier session: that is not generated again, and where it is all, the engine is not
+    touched. Under suspicion cases are asked in groups, each only once a test waits for one of its cases, and handed out when all
+    of it is there; so at any time either one group is generated or one test runs.
+    """
+
+    def __init__(
+        self,
+        engine_id: str,
+        engine: Engine,
+        module: EvalModule,
+        cases: Sequence[Case],
+        journal: Journal,
+        progress: UnitProgress,
+        takeover: Takeover,
+        in_flight: InFlight,
+    ) -> None:
+        self._engine_id = engine_id
+        self._engine = engine
+        self._module = module
+        self._cases = cases
+        self._journal = journal
+        self._progress = progress
+        self._recorded_before = takeover.recorded
+        self._suspicion = takeover.suspicion
+        self._in_flight = in_flight
+        self._groups: list[tuple[str, ...]] | None = None
+        self._group: tuple[str, ...] = ()
+        self._open: list[_Open] = []
+        self._waiting: list[Asked] = []
+        self._num_at_engine = 0
+        self._num_outcomes = 0
+        self._has_begun = False
+        self._has_ended = False
+        self.num_cases = len(cases)
+        self.is_alone = takeover.is_alone
+        """Whether nothing else is to be generated while this unit's cases and tests run."""
+        self.plugins = module.plugins
+        self.results = UnitResults(engine_id, module.name, len(module.variants), (case.id for case in cases), journal.path)
+
+    @property
+    def wants(self) -> bool:
+        """Whether there is something to ask, now that the unit has begun."""
+        return bool(self._waiting)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that the unit asks has been answered, or the rest given up."""
+        return self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine)
+
+    def close(self) -> None:
+        """Forget which cases are at the engine; once its thread has ended, or is given up."""
+        self._in_flight.close()
+
+    def begin(self) -> None:
+        """Ask every case's function what it asks first; nothing, if that is done already."""
+        if self._has_begun:
+            return
+        variants = self._module.variants
+        if asks_in_steps(self._module.request) and asks_anything(self._cases, self._recorded_before, len(variants)):
+            self._engine.check_options(variants)  # before the first step, not after the last one
+        self._open = [_Open(case, self._request_of(case)) for case in self._cases]
+        for case in self._open:
+            self._go_on(case, self._begin(case))
+        self._has_begun = True
+
+    def end(self, generation_s: float | None) -> None:
+        """Note that nothing more is asked; `generation_s`: the seconds that it took of the engine's time, None where that broke."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._waiting = []
+        for case in self._open:
+            case.request.close()
+        self.results.show()
+        if generation_s is not None:
+            values = {"engine": self._engine_id, "eval": self._module.name, "generation_s": generation_s, "ended_s": time.time()}
+            self._journal.write("unit", {**values, "num_outcomes": self._num_outcomes})
+            self._in_flight.close()
+
+    def _begin(self, case: _Open) -> Next:
+        """Return what a case asks first; nothing, if it has been found guilty of killing workers."""
+        guilty = {} if self._suspicion is None else self._suspicion.guilty
+        if case.case.id in guilty:
+            return GenerationFailure("error", guilty[case.case.id])
+        return self._worked_out(case, case.request.begin)
+
+    def _worked_out(self, case: _Open, ask: Callable[[], Next]) -> Next:
+        """Return what a case's own code asks; that code may be what kills the worker."""
+        self._in_flight.begin(case.case.id)
+        try:
+            return ask()
+        finally:
+            self._in_flight.end(case.case.id)
+
+    # Rounds
+
+    def take_round(self, is_over: Callable[[], bool]) -> tuple[list[Asked], Sequence[Any]]:
+        """Return what is to be asked together next, and the plugins that act on it; what is recorded is taken from there.
+
+        Nothing where all that waits was recorded. Under suspicion this waits for a test, or for `is_over`.
+        """
+        asked = self._next_round(is_over)
+        for one in asked:
+            if one.known is not None:
+                self._take(one, outcome_of(one.known))
+        unknown = [one for one in asked if one.known is None]
+        if self.plugins and (steps := [one for one in unknown if one.step is not None]):
+            # Plugins act on the eval's questions alone, so only with them does a round take two calls.
+            self._waiting = [*(one for one in unknown if one.step is None), *self._waiting]
+            unknown, acting = steps, ()
+        else:
+            acting = self.plugins
+        self._num_at_engine += len(unknown)
+        return unknown, acting
+
+    def put_back(self, asked: Sequence[Asked]) -> None:
+        """Take back a round that was not asked after all."""
+        self._num_at_engine -= len(asked)
+        self._waiting = [*asked, *self._waiting]
+
+    def asks(self, asked: Asked) -> None:
+        """Note that a request is made ready for the engine."""
+        self._in_flight.begin(asked.open.case.id)
+
+    def asks_no_more(self, asked: Asked) -> None:
+        """Note that the engine was stopped before it answered a request that was made ready."""
+        self._in_flight.end(asked.open.case.id)
+
+    def answer(self, asked: Asked, outcome: Outcome) -> None:
+        """Take what the engine gave for a request."""
+        self._in_flight.end(asked.open.case.id)
+        self._num_at_engine -= 1
+        self._take(asked, outcome)
+
+    def _next_round(self, is_over: Callable[[], bool]) -> list[Asked]:
+        """Return what is asked together next: all that waits, or, under suspicion, what is recorded, then what one group asks."""
+        asked, self._waiting = self._waiting, []
+        if self._suspicion is None:
+            return asked
+        known = [one for one in asked if one.known is not None]
+        if known:
+            self._waiting = [one for one in asked if one.known is None]
+            return known
+        case_ids = list(dict.fromkeys(one.open.case.id for one in asked))
+        if self._groups is None:
+            self._groups = self._suspicion.groups(case_ids)
+        if not any(case_id in self._group for case_id in case_ids):
+            self.results.show()
+            self._group = self.results.wait_for_any(self._groups, is_over)
+            if self._group:
+                self._groups.remove(self._group)
+        self._waiting = [one for one in asked if one.open.case.id not in self._group]
+        return [one for one in asked if one.open.case.id in self._group]
+
+    def _request_of(self, case: Case) -> CaseRequest:
+        # Steps of what is recorded in full were checked when they were asked.
+        asks = asks_anything([case], self._recorded_before, len(self._module.variants))
+        return self._module.request_of(case, self._engine.check_options) if asks else self._module.request_of(case)
+
+    def _known(self, case: _Open, step: int | None, position: int) -> Recorded | Failed | None:
+        found = self._recorded_before(case.case.id)
+        if found is None:
+            return None
+        return found.samples.get(position) if step is None else found.in_steps.get((step, position))
+
+    def _go_on(self, case: _Open, asks: Next) -> None:
+        if isinstance(asks, Step):
+            number = len(case.request.steps) - 1
+            each = zip(asks.requests, asks.options, strict=True)
+            self._waiting += [Asked(case, asks, place, *one, self._known(case, number, place)) for place, one in enumerate(each)]
+            return
+        for sample, options in enumerate(self._module.options_for(case.case)):
+            if isinstance(asks, GenerationFailure):
+                self._finish(case, sample, asks)
+            else:
+                self._waiting.append(Asked(case, None, sample, asks, options, self._known(case, None, sample)))
+
+    # Answers
+
+    def _take(self, asked: Asked, outcome: Outcome) -> None:
+        self._progress.num_signs += 1
+        case, step = asked.open, asked.step
+        copied = {"copied": True} if asked.known is not None else {}
+        if step is None:
+            self._finish(case, asked.position, outcome, copied)
+            return
+        place = {"step": len(case.request.steps) - 1, "request": asked.position, **copied}
+        self._journal_outcome("step", "step_failure", case.case.id, place, outcome)
+        self._progress.num_step_generations += 1
+        case.arrived[asked.position] = outcome
+        if len(case.arrived) == len(step.requests):
+            outcomes = [case.arrived[position] for position in range(len(step.requests))]
+            case.arrived.clear()
+            self.results.add_step(case.case.id, [one for one in outcomes if isinstance(one, GenerationResult)])
+            self._go_on(case, self._worked_out(case, lambda: case.request.go_on(outcomes)))
+
+    def _finish(self, case: _Open, sample: int, outcome: Outcome, copied: Mapping[str, bool] = MappingProxyType({})) -> None:
+        place: dict[str, Any] = {"sample": sample, **copied}
+        if case.request.in_steps:
+            place["steps"] = [len(step.requests) for step in case.request.steps]
+        self._journal_outcome("generation", "failure", case.case.id, place, outcome)
+        self._progress.num_generations += 1
+        self._num_outcomes += not copied
+        self.results.add(case.case.id, sample, outcome)
+
+    def _journal_outcome(self, kind: str, failure_kind: str, case_id: str, place: dict[str, Any], outcome: Outcome) -> None:
+        values = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
+        if isinstance(outcome, GenerationResult):
+            self._journal.write(kind, {**values, "generation": outcome.to_json()})
+            if "copied" not in place and outcome.finish_reason != "scored":
+                self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
+        else:
+            self._journal.write(failure_kind, {**values, "failure": outcome.kind, "problem": outcome.problem, "cause": outcome.cause})

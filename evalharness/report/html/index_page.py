@@ -1,0 +1,178 @@
+"""reports/index.html: every run of a reports folder, the newest first, with its gates, its scores in brief and links to its pages.
+
+Rewritten whenever a run ends. Runs that end together take turns at a lock, so that the last to write has seen them all; a lock
+that is not given within seconds, or a folder that cannot be written, leaves the index as it is and breaks no run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from evalharness.api.errors import RecordError
+from evalharness.report.files import replacing
+from evalharness.report.html.index_entries import Entry, run_entries
+from evalharness.report.html.page import write_page
+from evalharness.report.wording import number_text, plural
+
+__all__ = ["INDEX", "write_index"]
+
+INDEX = "index.html"
+MAX_RUNS = 500
+MAX_TRENDS, TREND_RUNS = 12, 20
+NUM_SCORES = 3
+_COVERAGE = ("invalid_rate", "error_rate")  # of interest where they are not 0: then the column of verdicts has them
+_LOCK, _LOCK_S, _POLL_S = ".index.lock", 5.0, 0.05
+_OURS = b"Made by evalharness"
+_PAGES = (
+    ("report.html", "report"), ("report.md", "report.md"), ("compare.html", "compare"), ("compare.md", "compare.md"),
+    ("timeline.html", "timeline"), ("status.html", "status"),
+)  # fmt: skip
+_STATES = {"finished": "", "unfinished": "running, or killed", "broken": "cannot be read"}
+"""What other states are called than by their own names."""
+
+
+def write_index(report_dir: Path) -> Path | None:
+    """Write the index of a reports folder and return its path; None where it is left as it is. Raises nothing for a broken run.
+
+    Left alone: an index.html that somebody else made, a folder that cannot be written, a lock that others hold for too long.
+    """
+    path = report_dir / INDEX
+    try:
+        with _turn(report_dir) as is_ours:
+            if not is_ours or (path.exists() and _OURS not in path.read_bytes()):
+                return None
+            entries = run_entries(report_dir)
+            with replacing(path) as file:
+                write_page(file, "index.html.j2", title=f"Runs in {report_dir.name or report_dir}", scripts=["index.js"],
+                           styles=["timeline.css", "index.css"], runs=[_run(report_dir, entry) for entry in entries[:MAX_RUNS]],
+                           num_older=max(0, len(entries) - MAX_RUNS), trends=_trends(entries), pages=_folder_pages(report_dir))  # fmt: skip
+    except (OSError, RecordError):
+        return None
+    return path
+
+
+@contextmanager
+def _turn(report_dir: Path) -> Iterator[bool]:
+    """Give whether it is this process's turn; on a file system without locks it always is."""
+    file = os.open(report_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        yield _locked(file)
+    finally:
+        os.close(file)
+
+
+def _locked(file: int) -> bool:
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        except OSError:
+            return True
+        else:
+            return True
+
+
+def _folder_pages(report_dir: Path) -> list[tuple[str, str]]:
+    """Return the pages that lie beside the index, such as the timeline of all runs."""
+    return [(name, text) for name, text in _PAGES if name.endswith(".html") and (report_dir / name).is_file()]
+
+
+def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
+    folder = quote(entry["name"], safe="", errors="surrogatepass")
+    links = [(f"{folder}/{name}", text) for name, text in _PAGES if (report_dir / entry["name"] / name).is_file()]
+    has = {text for _, text in links}
+    shown = [(target, text) for target, text in links if not (text.endswith(".md") and text.removesuffix(".md") in has)]
+    gates, counts = entry["gates"], entry.get("counts", {})
+    failed = gates.get("failed", 0)
+    checkpoints = entry.get("checkpoints", [])
+    return {
+        "name": entry["name"],
+        "target": shown[0][0] if shown else None,
+        "started": entry["started_at"][:16].replace("T", " "),
+        "duration": _duration(entry.get("duration_s")),
+        "state": entry["state"],
+        "state_text": _STATES.get(entry["state"], entry["state"]),
+        "problem": entry.get("problem", ""),
+        "checkpoints": checkpoints[:4],
+        "num_more": max(0, len(checkpoints) - 4),
+        "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry.get("evals", [])],
+        "verdict": "failed" if failed else "passed" if gates.get("passed") else "none",
+        "gates": _gate_words(gates),
+        "failed": entry.get("failed", []),
+        "errors": counts.get("error", 0),
+        "invalid": counts.get("invalid", 0),
+        "scores": _brief(_last_engine(entry)),
+        "links": shown,
+    }  # fmt: skip
+
+
+def _gate_words(gates: Mapping[str, int]) -> str:
+    if gates.get("failed"):
+        return f"{gates['failed']} of {plural(sum(gates.values()), 'gate')} failed"
+    return f"{plural(gates['passed'], 'gate')} passed" if gates.get("passed") else "no gate"
+
+
+def _last_engine(entry: Entry) -> list[list[Any]]:
+    """Return the scores of the run's last engine: of a training run the last step."""
+    scores: list[list[Any]] = entry["scores"]
+    return [score for score in scores if score[2] == scores[-1][2]]
+
+
+def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the first scores of each eval in a line: "stage_a: valid 1.000, category_f1 0.976"."""
+    by_eval: dict[str, dict[str, float]] = {}
+    for eval_name, _, _, metric, value, _ in scores:
+        if metric not in _COVERAGE:
+            by_eval.setdefault(eval_name, {}).setdefault(metric, value)
+    return [
+        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(found.items())[:NUM_SCORES])}"
+        for name, found in by_eval.items()
+    ]
+
+
+def _duration(seconds: object) -> str:
+    if not isinstance(seconds, (int, float)):
+        return ""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _trends(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Return small curves of the scores that the most runs have, oldest run first: each run's last engine."""
+    found: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    for entry in reversed([one for one in entries if one["state"] == "finished"][:TREND_RUNS]):
+        for eval_name, test, engine, metric, value, _ in _last_engine(entry):
+            if metric in _COVERAGE:
+                continue
+            points = found.setdefault((eval_name, test, metric), [])
+            name = f"{entry['name']} ({engine})"
+            if not points or points[-1][0] != name:  # two gates may be about one metric
+                points.append((name, value))
+    chosen = sorted((one for one in found.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))[:MAX_TRENDS]
+    return [_trend(*key, points) for key, points in chosen]
+
+
+def _trend(eval_name: str, test: str, metric: str, points: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    values = [value for _, value in points]
+    low, high = (0.0, 1.0) if all(0 <= value <= 1 for value in values) else (min(values), max(values))
+    span = high - low or 1.0
+    spots = [(place / (len(values) - 1), 1 - (value - low) / span) for place, value in enumerate(values)]
+    return {
+        "metric": metric,
+        "test": f"{eval_name} · {test}",
+        "line": " ".join(f"{4 + 152 * x:.1f},{4 + 32 * y:.1f}" for x, y in spots),
+        "last": (f"{4 + 152 * spots[-1][0]:.1f}", f"{4 + 32 * spots[-1][1]:.1f}"),
+        "value": number_text(values[-1]),
+        "before": number_text(values[-2]),
+        "words": ", ".join(f"{name} {number_text(value)}" for name, value in points),
+    }
