@@ -106,7 +106,7 @@ def raw_prompts(folder: Path, processor: Any) -> Callable[[], list[dict[str, Any
 
 def raw(folder: Path, num_calls: int) -> dict[str, Any]:
     """Return the seconds of one or two calls of `LLM.generate`: with texts, on a fresh engine, and without."""
-    from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
     from evalharness.backends.vllm.backend import VllmBackend
 
     options = VllmEngineOptions(max_model_len=MAX_MODEL_LEN)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.engine_options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 
 RAW_BATCH_SIZE = 16

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions
-from evalharness.api.options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
 from evalharness.api.requests import TokenGenerationRequest
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine

@@ -116,8 +116,7 @@ def main() -> None:
     started = time.perf_counter()
     from evalharness.analysis.comparison.compare import compare
     from evalharness.analysis.comparison.sides import read_side
-    from evalharness.analysis.comparison.timeline import timeline_of
-    from evalharness.analysis.comparison.tracks import read_tracks
+    from evalharness.analysis.comparison.timeline import read_tracks, timeline_of
     from evalharness.report.compare.files import write_comparison
     from evalharness.report.html.report_page import write_report_pages
     from evalharness.report.tables import load_tables

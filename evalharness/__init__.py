@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evalharness.api.cases import Case
-    from evalharness.api.engine_options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
     from evalharness.api.errors import EvalHarnessError
-    from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
+    from evalharness.api.options import (
+        ChatTemplateOptions,
+        DecodeOptions,
+        GenerationOptions,
+        ModelLoadConfig,
+        ServerOptions,
+        StopOptions,
+        VllmEngineOptions,
+        VlmPreprocessOptions,
+    )
     from evalharness.api.requests import (
         FinishReason,
         GenerationFailure,
@@ -55,7 +63,7 @@ __all__ = [
 
 _HOMES = {
     "Case": "evalharness.api.cases",
-    "ChatTemplateOptions": "evalharness.api.engine_options",
+    "ChatTemplateOptions": "evalharness.api.options",
     "DecodeOptions": "evalharness.api.options",
     "Engine": "evalharness.engine.engine",
     "EngineWarning": "evalharness.engine.engine",
@@ -64,18 +72,18 @@ _HOMES = {
     "GenerationFailure": "evalharness.api.requests",
     "GenerationOptions": "evalharness.api.options",
     "GenerationResult": "evalharness.api.requests",
-    "ModelLoadConfig": "evalharness.api.engine_options",
+    "ModelLoadConfig": "evalharness.api.options",
     "ResponseLogits": "evalharness.api.scoring",
     "ResponseScores": "evalharness.api.scoring",
     "ScoringRequest": "evalharness.api.scoring",
-    "ServerOptions": "evalharness.api.engine_options",
+    "ServerOptions": "evalharness.api.options",
     "StopOptions": "evalharness.api.options",
     "StructuredOutput": "evalharness.api.structured_output",
     "TextGenerationRequest": "evalharness.api.requests",
     "TokenGenerationRequest": "evalharness.api.requests",
-    "VllmEngineOptions": "evalharness.api.engine_options",
+    "VllmEngineOptions": "evalharness.api.options",
     "VlmGenerationRequest": "evalharness.api.requests",
-    "VlmPreprocessOptions": "evalharness.api.engine_options",
+    "VlmPreprocessOptions": "evalharness.api.options",
     "build_engine": "evalharness.engine.build",
     "build_engine_around": "evalharness.engine.build",
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -25,6 +26,7 @@ __all__ = [
     "check_temperature",
     "check_text",
     "check_token_ids",
+    "is_folder",
     "known_keys",
 ]
 
@@ -118,3 +120,14 @@ def known_keys(path: str, mapping: object, cls: type) -> Mapping[str, Any]:
     if unknown:
         raise ContractValueError(f"{path}.{unknown[0]} is unknown; known: {', '.join(known)}")
     return mapping
+
+
+# What lies in a folder, links that lead nowhere or round in circles included: `os.DirEntry.is_dir` raises for the latter
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether the entry is a folder or a link to one; False for what cannot be followed."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

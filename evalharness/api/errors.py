@@ -25,13 +25,20 @@ The built-in base (in brackets) lets callers who know only Python's own exceptio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evalharness.api.requests import GenerationFailure, GenerationResult
 
 __all__ = [
+    "BROKEN",
+    "DONE",
+    "INTERRUPTED",
+    "MEANINGS",
+    "NOT_PASSED",
+    "REFUSED",
     "BackendError",
     "BaselineError",
     "CapabilityError",
@@ -51,6 +58,8 @@ __all__ = [
     "ScoreError",
     "TemplateError",
     "UnsupportedOption",
+    "did_you_mean",
+    "nearest_folder",
 ]
 
 
@@ -136,3 +145,32 @@ class ScoreError(EvalHarnessError, ValueError):
 
 class RecordError(EvalHarnessError, ValueError):
     """A run directory, journal or record cannot be read or written."""
+
+
+# What the exit codes of `evalharness` and of runs say: a verdict is told from a wrong command line, and that from a broken machine
+
+DONE, NOT_PASSED, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 10, 130
+
+MEANINGS = {
+    DONE: "done, and what was judged passed",
+    NOT_PASSED: "done, and something did not pass: a gate, a comparison, an answer, a check",
+    REFUSED: "nothing was done: the command line or what it names is wrong; the message says what to do",
+    BROKEN: "machine, network or code broke: no verdict",
+    INTERRUPTED: "stopped by Ctrl-C",
+}
+
+
+# Help for a wrong name: what may have been meant, and which folder of a wrong path does exist
+
+
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return "; did you mean 'x'?" for the closest known word, or "" if none is close."""
+    import difflib  # only for messages, so not when the plugin is imported
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def nearest_folder(path: Path) -> Path:
+    """Return the deepest existing folder among the path's parents (the path itself if it is one)."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from evalharness.api.errors import ConfigError
-from evalharness.api.suggestions import did_you_mean
+from evalharness.api.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable

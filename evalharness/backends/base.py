@@ -6,17 +6,17 @@ A backend knows nothing about chat templates, texts, evals or pytest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from evalharness.api.errors import CapabilityError, PromptTooLong
+from evalharness.api.errors import CapabilityError, ConfigError, PromptTooLong, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from evalharness.api.engine_options import ModelLoadConfig
+    from evalharness.api.options import ModelLoadConfig
     from evalharness.api.requests import GenerationFailure
     from evalharness.api.scoring import ResponseLogits, ResponseScores
     from evalharness.api.structured_output import StructuredOutput
@@ -34,9 +34,10 @@ __all__ = [
     "TensorBackend",
     "WatchedBackend",
     "WeightReport",
+    "check_limits",
+    "check_stop_ids",
     "preflight",
 ]
-
 
 LiveChange: TypeAlias = Literal["checkpoint", "adapter", "tensors", "sleep"]
 """What a backend can do to its weights while it runs; `Capabilities.live` says which of them it can."""
@@ -348,3 +349,49 @@ def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabil
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
+
+
+# What engines that serve many users alike cannot honour of a plan, told in one form
+
+# vLLM raises what is lower without an error, and refuses what is higher; MAX itself refuses more, but not this.
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.01, 2.0
+
+
+def check_limits(plan: SamplingPlan, engine: str) -> None:
+    """Raise `UnsupportedOption` for what neither vLLM nor MAX can honour; `engine` is its name in the message."""
+    if 0 < plan.temperature < _MIN_TEMPERATURE or plan.temperature > _MAX_TEMPERATURE:
+        raise UnsupportedOption(
+            f"options.temperature={plan.temperature} cannot be honoured by {engine}, "
+            f"which takes 0 (greedy) or {_MIN_TEMPERATURE} to {_MAX_TEMPERATURE}"
+        )
+    if plan.no_repeat_ngram_size:
+        raise UnsupportedOption(
+            f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by {engine}; set it to 0 or use --backend hf"
+        )
+    if plan.structured is not None and plan.logprobs:
+        raise UnsupportedOption(
+            f"{engine} takes log-probabilities after the mask of options.structured, so they are not the model's own; leave one of the two "
+            "out, or use --backend hf"
+        )
+    if not plan.use_cache:
+        raise UnsupportedOption(f"options.use_cache=False cannot be honoured by {engine}; leave it True or use --backend hf")
+
+
+# Stop token ids against a model's vocabulary: what the model cannot say never ends a text
+
+
+def check_stop_ids(plan: SamplingPlan, *, vocab_size: int, eos_token_ids: Collection[int], tokenizer: Any) -> None:
+    """Raise `ConfigError` for a stop token id beyond the vocabulary (rows of the model's embedding), which would never stop.
+
+    Exempt are the checkpoint's own end-of-sequence ids, which nobody asked for, and ids of stop strings that are also
+    looked for in the text.
+    """
+    for token_id in plan.stop_token_ids:
+        if token_id < vocab_size or token_id in eos_token_ids:
+            continue
+        if plan.stop_strings and tokenizer.decode([token_id], skip_special_tokens=False) in plan.stop_strings:
+            continue
+        raise ConfigError(
+            f"stop token id {token_id} would never stop: the model's vocabulary ends at {vocab_size - 1}; "
+            "give ids of this checkpoint in options.stop and options.eos_token_id, or a stop string"
+        )

@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from evalharness.api.engine_options import ModelLoadConfig, Variant, VlmPreprocessOptions
-from evalharness.api.errors import CheckpointError, ConfigError, EvalHarnessError, MissingDependency, UnsupportedOption
-from evalharness.api.suggestions import did_you_mean
-from evalharness.checkpoints.checkpoint_quantization import package_hint
+from evalharness.api.errors import CheckpointError, ConfigError, EvalHarnessError, MissingDependency, UnsupportedOption, did_you_mean
+from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
-from evalharness.checkpoints.info import read_json
+from evalharness.checkpoints.info import package_hint, read_json
 
 __all__ = [
     "apply_pixel_budget",

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from evalharness.api.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import fits
 from evalharness.api.thinking import within_budget

@@ -16,11 +16,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.errors import CheckpointError
-from evalharness.api.folder_entries import is_folder
-from evalharness.api.suggestions import nearest_folder
-from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS
-from evalharness.checkpoints.checkpoint_adapter_settings import is_adapter
+from evalharness.api.checks import is_folder
+from evalharness.api.errors import CheckpointError, nearest_folder
+from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, is_adapter
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import TOKENIZER_FILES, check_folder, natural_key
 from evalharness.checkpoints.weights import PICKLED_SUFFIXES, find_weights, read_head

@@ -1,6 +1,6 @@
 """The `evalharness` command: what is done with a run once it is there, and by hand. Runs are started with pytest, or by `watch`.
 
-Click rather than typer, which is made of it and takes twice as long to import. `evalharness/api/exit_codes.py` says what the exit
+Click rather than typer, which is made of it and takes twice as long to import. `evalharness/api/errors.py` says what the exit
 codes mean.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import click
 
-from evalharness.api.errors import BackendError, EvalHarnessError
-from evalharness.api.exit_codes import BROKEN, DONE, INTERRUPTED, REFUSED
+from evalharness.api.errors import BROKEN, DONE, INTERRUPTED, REFUSED, BackendError, EvalHarnessError
 from evalharness.cli.framework import CommandGroup
 
 __all__ = ["main"]
@@ -22,16 +21,16 @@ __all__ = ["main"]
 _PLACE = "evalharness.cli.commands."
 _SECTIONS = {
     "Runs": {
-        "report": _PLACE + "report:report",
-        "rescore": _PLACE + "rescore:rescore",
-        "merge": _PLACE + "merge:merge",
-        "summary": _PLACE + "summary:summary",
+        "report": _PLACE + "finished_runs:report",
+        "rescore": _PLACE + "finished_runs:rescore",
+        "merge": _PLACE + "finished_runs:merge",
+        "summary": _PLACE + "finished_runs:summary",
         "export": _PLACE + "export:export",
     },
     "Comparing": {
         "compare": _PLACE + "compare:compare",
-        "bless": _PLACE + "bless:bless",
-        "timeline": _PLACE + "timeline:timeline",
+        "bless": _PLACE + "compare:bless",
+        "timeline": _PLACE + "compare:timeline",
     },
     "By hand": {
         "init": _PLACE + "init:init",

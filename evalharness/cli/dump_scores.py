@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from evalharness.analysis.gates import was_judged
+from evalharness.api.cases import OutputTarget, folder_name
 from evalharness.api.errors import RecordError
-from evalharness.api.outputs import OutputTarget, folder_name
 from evalharness.config import RunConfig
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.run_file import environment_facts, write_run_file

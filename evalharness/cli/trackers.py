@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from evalharness.cli.libraries import load
-from evalharness.cli.metrics import Track
+from evalharness.cli.exports import Track, load
 
-__all__ = ["log_to_mlflow"]
+__all__ = ["log_to_mlflow", "log_to_wandb", "write_tensorboard"]
 
 _ARTIFACTS = ("report.md", "report.csv", "run.json")
 _MAX_PARAM_CHARS = 500
@@ -41,3 +40,60 @@ def log_to_mlflow(tracks: Sequence[Track], run_dir: Path, *, uri: str, project: 
         client.set_terminated(run_id)
         ids.append(run_id)
     return ids
+
+
+# A run as TensorBoard's event files: one folder per training run, steps are those of the checkpoints. Needs no TensorFlow
+
+
+def write_tensorboard(tracks: Sequence[Track], folder: Path) -> list[Path]:
+    """Write scalars and pictures below `folder` and return the tracks' folders; further runs of a track go beside the first."""
+    writers = load("tensorboard.summary.writer.event_file_writer", "tensorboard")
+    events, summaries = (
+        load("tensorboard.compat.proto.event_pb2", "tensorboard"),
+        load("tensorboard.compat.proto.summary_pb2", "tensorboard"),
+    )
+    from PIL import Image
+
+    paths = []
+    for track in tracks:
+        path = folder / track.name
+        writer = writers.EventFileWriter(str(path), filename_suffix=f".{track.run_id}")
+        for point in track.points:
+            values = [summaries.Summary.Value(tag=name, simple_value=value) for name, value in point.metrics.items()]
+            for name, picture in point.pictures.items():
+                with Image.open(picture) as opened:
+                    width, height = opened.size
+                image = summaries.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=picture.read_bytes())
+                values.append(summaries.Summary.Value(tag=name, image=image))
+            writer.add_event(events.Event(step=point.step, wall_time=time.time(), summary=summaries.Summary(value=values)))
+        writer.close()
+        paths.append(path)
+    return paths
+
+
+# A run for Weights & Biases: one of its runs per training run, logged by the step of each checkpoint, offline unless told otherwise
+
+
+def log_to_wandb(tracks: Sequence[Track], folder: Path, *, project: str, online: bool) -> list[Path]:
+    """Log every track and return the folders of its runs; those of offline runs are what `wandb sync` takes."""
+    wandb = load("wandb", "wandb")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    settings = wandb.Settings(console="off", silent=True, disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True)
+    for track in tracks:
+        run = wandb.init(
+            project=project,
+            name=f"{track.run_id}-{track.name}",
+            group=track.name,
+            config=track.config,
+            dir=str(folder),
+            mode="online" if online else "offline",
+            settings=settings,
+        )
+        for point in track.points:
+            pictures = {name: wandb.Image(str(path)) for name, path in point.pictures.items()}
+            run.log({**point.metrics, **pictures}, step=point.step)
+        paths.append(Path(run.dir).parent)
+        run.finish()
+    wandb.teardown()  # ends the process that writes: only then all is on disk
+    return paths

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import ConfigError
-from evalharness.config.config_aliases import apply_aliases
-from evalharness.config.config_option import Option, Setting
+from evalharness.config.kinds import Option, Setting
 from evalharness.config.options import ARGUMENTS, OPTIONS
-from evalharness.config.sources import Source, all_sources
+from evalharness.config.sources import Source, all_sources, apply_aliases
 
 __all__ = ["RunConfig", "resolve"]
 

@@ -6,16 +6,41 @@ Over 300 lines: it is one table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from evalharness.api.suggestions import did_you_mean
+from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.backends import AUTO, SERVERS, known_backends, unknown_backend
-from evalharness.config.config_aliases import ADDRESS, ALIASES, DeviceList
-from evalharness.config.config_option import Option
-from evalharness.config.kinds import Arguments, Choice, Flag, Folder, NameList, Number, PathList, PerCheckpoint, Text
-from evalharness.config.shards import LEGAL, PATTERN
+from evalharness.config.kinds import Arguments, Choice, Flag, Folder, NameList, Number, Option, PathList, PerCheckpoint, Text
+from evalharness.config.sources import ADDRESS, ALIASES, DeviceList
 
-__all__ = ["ARGUMENTS", "OPTIONS"]
+__all__ = ["ARGUMENTS", "LEGAL", "OPTIONS", "PATTERN", "cases_of_shard", "read_shard"]
+
+
+# Parts of an eval's cases, for jobs that know nothing of each other: `--shard 2/8` is the same part wherever it runs
+
+PATTERN = r"[1-9]\d{0,4}/[1-9]\d{0,4}"
+LEGAL = "a part and how many there are, such as 1/8, from 1 to 8"
+
+_T = TypeVar("_T")
+
+
+def read_shard(text: str) -> tuple[int, int]:
+    """Return which part, from 1, and of how many; `ConfigError` where there is no such part."""
+    part, num_parts = map(int, text.split("/"))
+    if part > num_parts:
+        raise ConfigError(f"--shard {text} is no part: of {num_parts} parts the last is {num_parts}/{num_parts}")
+    return part, num_parts
+
+
+def cases_of_shard(cases: Sequence[_T], text: str | None) -> Sequence[_T]:
+    """Return every n-th of the cases, beginning with the i-th: parts are of equal size, and alike where cases are sorted by kind."""
+    if text is None:
+        return cases
+    part, num_parts = read_shard(text)
+    return cases[part - 1 :: num_parts]
+
 
 _RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _DTYPES = ("float32", "float16", "bfloat16")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evalharness.api.engine_options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import ConfigError
+from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends import AUTO, BACKENDS, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
 from evalharness.engine.engine import Engine

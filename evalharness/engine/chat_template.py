@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from evalharness.api.engine_options import ChatTemplateOptions
 from evalharness.api.errors import TemplateError
+from evalharness.api.options import ChatTemplateOptions
 from evalharness.api.tools import Tool, read_tools
 
 __all__ = ["check_template_owner", "knows_enable_thinking", "render_prompt", "template_sha256"]

@@ -17,14 +17,38 @@ from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.backends.base import Completion, Prompt
 from evalharness.engine.jobs import Job
-from evalharness.engine.prompt_source import PromptSource
 from evalharness.engine.prompts import PreparedRequest, PromptBuilder, Request
 from evalharness.engine.results import result_of
 
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
 
-__all__ = ["JobStream", "Outcome"]
+__all__ = ["JobStream", "Outcome", "PromptSource"]
+
+
+# The prompts of a call as a backend pulls them: there may be more after there were none
+
+
+class PromptSource:
+    """An iterator that ends when there is no prompt at present, and gives those that came meanwhile when it is asked again.
+
+    A backend that takes the first end for the last one misses nothing: the rest is asked in a call of its own.
+    """
+
+    def __init__(self, next_prompt: Callable[[], Prompt | None]) -> None:
+        self._next_prompt = next_prompt
+
+    def __iter__(self) -> PromptSource:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Prompt:
+        """Return the next prompt; `StopIteration` while there is none."""
+        prompt = self._next_prompt()
+        if prompt is None:
+            raise StopIteration
+        return prompt
+
 
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from evalharness.api.errors import ConfigError
 from evalharness.backends import AUTO
-from evalharness.backends.vllm.vllm_arguments import spans_hosts
+from evalharness.backends.vllm.settings import spans_hosts
 from evalharness.config import RunConfig
-from evalharness.config.backend_wishes import possible_backends
+from evalharness.config.checks import possible_backends
 
 __all__ = [
     "MASK",

@@ -13,10 +13,11 @@ from evalharness.pytest_plugin.hooks import (
     pytest_configure,
     pytest_generate_tests,
     pytest_report_collectionfinish,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
     pytest_unconfigure,
 )
 from evalharness.pytest_plugin.options import pytest_addoption, pytest_load_initial_conftests
-from evalharness.pytest_plugin.session_end import pytest_sessionfinish, pytest_terminal_summary
 
 __all__ = [
     "case",

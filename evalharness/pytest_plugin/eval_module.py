@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,25 +18,100 @@ import pytest
 
 from evalharness.analysis.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
 from evalharness.api.cases import Case
-from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData
+from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
 from evalharness.api.options import GenerationOptions
-from evalharness.api.suggestions import did_you_mean
 from evalharness.config import RunConfig
-from evalharness.config.shards import cases_of_shard
-from evalharness.pytest_plugin.case_loading import CasesNotLoaded, load_cases
+from evalharness.config.options import cases_of_shard
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, asks_in_steps, is_async
 
 __all__ = [
+    "CasesNotLoaded",
     "EvalModule",
     "data_folder",
     "gates_of",
     "is_ours",
+    "load_cases",
     "parametrize_eval",
     "plugin_names",
     "read_eval",
     "refuse_idle_gates",
+    "report_unloaded",
+    "stand_in",
     "takes",
 ]
+
+
+# From an eval's `cases` function to its cases: called, checked, and what it warned of noted
+
+
+class CasesNotLoaded(Exception):
+    """An eval's cases cannot be loaded; `error` is what was raised: a `ConfigError`, or whatever the eval's own function raises."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def load_cases(
+    load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
+) -> tuple[Sequence[Case], tuple[str, ...]]:
+    """Return the checked cases, and what the function warned of; `CasesNotLoaded` says what is wrong with them."""
+    try:
+        return _load_cases(load, data_dir, path, limit)
+    except Exception as error:
+        raise CasesNotLoaded(error) from error
+
+
+def _load_cases(
+    load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
+) -> tuple[Sequence[Case], tuple[str, ...]]:
+    where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
+    try:
+        inspect.signature(load).bind(data_dir)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}; `cases` is called with one argument, the data folder or None") from None
+    except ValueError:
+        pass  # some builtins have no signature
+    with _noting_warnings() as warned:
+        try:
+            loaded = load(data_dir)
+        except SystemExit as error:  # would end pytest at once, maybe with a green exit code
+            raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
+        if not isinstance(loaded, Iterable):
+            raise ConfigError(f"{where} gave {loaded!r}; it must give a list of evalharness.Case")
+        cases = list(loaded)
+    if not cases:
+        raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
+    for case in cases:
+        _check(case, where)
+    twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{where} gave case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
+    return cases[:limit], tuple(dict.fromkeys(warned))
+
+
+def _check(case: object, where: str) -> None:
+    if not isinstance(case, Case):
+        raise ConfigError(f"{where} gave {case!r}; every case must be an evalharness.Case")
+    if case.group is not None and not isinstance(case.group, str):
+        raise ConfigError(f"{where} gave case {case.id!r} with group {case.group!r}; a group is text or None")
+    if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
+        raise ConfigError(f"{where} gave case {case.id!r} with tags {case.tags!r}; tags are texts by name")
+    if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
+        raise ConfigError(f"{where} gave a case with id {case.id!r}; ids are printable text without '::'")
+
+
+@contextmanager
+def _noting_warnings() -> Iterator[list[str]]:
+    """Give a list of what users are warned of in the block, such as data left out; each is a warning all the same, afterwards."""
+    noted: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:  # the filters stay: what is an error is raised
+        yield noted
+    for one in caught:
+        if issubclass(one.category, UserWarning):
+            noted.append(str(one.message))
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
 
 _KEYWORDS = (
     "cases",
@@ -296,3 +375,57 @@ def is_ours(definitions: Sequence[Any] | None) -> bool:
 def as_collection_error(error: EvalHarnessError) -> Exception:
     """Return the error that pytest shows as one short message, without a traceback."""
     return pytest.Collector.CollectError(str(error))
+
+
+# An eval whose cases cannot be loaded: one test stands for it, and is an error of collection unless it is deselected
+
+
+@dataclass(frozen=True)
+class _Unloaded:
+    """Stands where a test has its case and its engine."""
+
+    error: Exception
+
+
+class _Cases(pytest.Collector):
+    """What collects nothing but the error, under the name of the module."""
+
+    error: Exception
+
+    def collect(self) -> Iterable[pytest.Item]:
+        raise as_collection_error(self.error) if isinstance(self.error, EvalHarnessError) else self.error
+
+
+def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
+    """Give a test one parameter that stands for its eval; raises the error where it cannot wait.
+
+    A test that is named with its case, or was selected because it failed before, would not be found, and nobody would hear why.
+    """
+    if metafunc.config.getoption("lf", False) or is_named(metafunc, with_case=True):
+        raise error
+    names = [name for name in ("engine", "case") if takes(metafunc, name)]
+    standing = pytest.param(*[_Unloaded(error)] * len(names), id="no-cases")
+    metafunc.parametrize(names, [standing], indirect=[name for name in names if name == "engine"])
+
+
+def report_unloaded(session: pytest.Session) -> None:
+    """Make an error of collection for each module that still has such a test, and take these tests out of the session."""
+    standing: dict[pytest.Item, Exception] = {}
+    for item in session.items:
+        if (error := _error_of(item)) is not None:
+            standing[item] = error
+    if not standing:
+        return
+    session.items[:] = [item for item in session.items if item not in standing]
+    for module, error in {item.getparent(pytest.Module): error for item, error in standing.items()}.items():
+        assert module is not None
+        cases: Any = _Cases.from_parent(module, name=module.name, nodeid=module.nodeid)
+        cases.error = error
+        report = cases.ihook.pytest_make_collect_report(collector=cases)
+        vars(report).pop("call", None)  # as pytest does itself: workers could not send it
+        cases.ihook.pytest_collectreport(report=report)
+
+
+def _error_of(item: pytest.Item) -> Exception | None:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return next((value.error for value in params.values() if isinstance(value, _Unloaded)), None)

@@ -17,8 +17,12 @@ __all__ = [
     "csv_cell",
     "display_width",
     "markdown_cell",
+    "number_text",
     "one_line",
+    "plural",
     "printable",
+    "score_text",
+    "share_text",
     "terminal_text",
     "visible_text",
 ]
@@ -157,3 +161,40 @@ def _char_width(char: str) -> int:
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+# Counts, numbers and scores in words, the same in Markdown and on a terminal
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 case", "2 cases", "1,000 cases"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def share_text(part: int, whole: int) -> str:
+    """Return "3 of 20"; "all 20" when it is all of several."""
+    return f"all {whole:,}" if part == whole and whole > 1 else f"{part:,} of {whole:,}"
+
+
+def number_text(value: object) -> str:
+    """Return a number for people: three decimals, more where three would show nothing, none from 1000 on.
+
+    None is "-"; what is no number is returned as text, not escaped.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    number = float(value) if abs(value) < 1e300 else float("inf") * (1 if value > 0 else -1)
+    if number != number or abs(number) >= 1e15:
+        return f"{number:.3g}"
+    if abs(number) >= 1000:
+        return f"{number:,.0f}"
+    rounded = round(number, 3)
+    return f"{rounded:.3f}" if rounded else f"{number:.2g}" if number else "0.000"
+
+
+def score_text(mean: float, low: float, high: float, n: int) -> str:
+    """Return a mean with its 95 % interval, where there is one, and n."""
+    interval = f" [{number_text(low)} … {number_text(high)}]" if low == low else ""
+    return f"{number_text(mean)}{interval} n={n}"

@@ -32,14 +32,25 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
 
-__all__ = ["Journal", "Line", "encode", "journal_name", "read_journals", "read_lines", "session_of"]
+__all__ = [
+    "EvalNode",
+    "Journal",
+    "Line",
+    "encode",
+    "journal_name",
+    "parse_nodeid",
+    "read_journals",
+    "read_lines",
+    "session_of",
+    "test_name",
+]
 
 encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 """Returns plain data as one line of ASCII JSON; `TypeError` or `ValueError` for what is none."""
@@ -137,3 +148,40 @@ def read_journals(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Yield what every complete line says, with its `worker`."""
     for line in read_lines(run_dir):
         yield {"worker": line.path.stem, **line.values}
+
+
+# What the node id of an eval test says. Plain functions on text, the same in every process
+
+
+class EvalNode(NamedTuple):
+    """What the node id of an eval test says. `test` has its class and its other parameters: "TestA::test_b[x]"."""
+
+    path: str
+    test: str
+    engine: str
+    case_id: str
+
+
+def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
+    """Return what the id of an eval test says, None for any other test. `case_id` is as pytest writes it, maybe escaped.
+
+    Ids are written as `[<other parameters>-<engine>-<case>]`; the longest engine id that fits wins.
+    """
+    path, _, rest = nodeid.partition("::")
+    name, bracket, parameters = rest.partition("[")
+    if not bracket or not parameters.endswith("]"):
+        return None
+    parameters = "-" + parameters[:-1]
+    best: EvalNode | None = None
+    for engine_id in engine_ids:
+        others, found, case_id = parameters.partition(f"-{engine_id}-")
+        if found and (best is None or len(engine_id) > len(best.engine)):
+            best = EvalNode(path, f"{name}[{others[1:]}]" if others else name, engine_id, case_id)
+    return best
+
+
+def test_name(nodeid: str, path: str, engine_id: str) -> str:
+    """Return the test in the id of an eval test, whose engine is known: its class, its name, its other parameters."""
+    name, bracket, parameters = nodeid[len(path) + 2 :].partition("[")
+    others = "" if parameters.startswith(f"{engine_id}-") else parameters.partition(f"-{engine_id}-")[0]
+    return f"{name}{bracket}{others}]" if others else name

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.config import RunConfig
-from evalharness.runs.reading import read_run
 from evalharness.runs.records import CaseRecords, Failed, Recorded, RunRecords, generation_facts, read_records
+from evalharness.runs.run_file import read_run
 
 __all__ = ["Outcome", "RecordedRun", "outcome_of"]
 

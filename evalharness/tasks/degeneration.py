@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.requests import GenerationResult
-from evalharness.tasks.thoughts import leftover_thinking
+from evalharness.tasks.shared import leftover_thinking
 
 if TYPE_CHECKING:
     import numpy as np

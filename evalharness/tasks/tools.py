@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError
-from evalharness.api.suggestions import did_you_mean
+from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.tools import Tool, read_tools
-from evalharness.tasks.json_matching import MISSING, check_expected, matches
+from evalharness.tasks.json_answers import MISSING, check_expected, matches
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, read_rows, request_of
 from evalharness.tool_calls import ToolAnswer, ToolCall
 

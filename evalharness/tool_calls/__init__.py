@@ -6,8 +6,6 @@ for call in answer.executable: ...
 """
 
 from evalharness.tool_calls.parse import FORMATS, parse_tool_calls
-from evalharness.tool_calls.prompting import prompt_part
-from evalharness.tool_calls.schema import coerce_arguments
-from evalharness.tool_calls.types import ToolAnswer, ToolCall
+from evalharness.tool_calls.types import ToolAnswer, ToolCall, coerce_arguments, prompt_part
 
 __all__ = ["FORMATS", "ToolAnswer", "ToolCall", "coerce_arguments", "parse_tool_calls", "prompt_part"]

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evalharness.api.errors import ConfigError
-from evalharness.api.suggestions import did_you_mean
+from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tool_calls import json_formats, python_formats, xml_formats
-from evalharness.tool_calls.schema import coerce_arguments, problems_of
-from evalharness.tool_calls.types import Found, ToolAnswer, ToolCall
+from evalharness.tool_calls.types import Found, ToolAnswer, ToolCall, coerce_arguments, problems_of
 
 __all__ = ["FORMATS", "parse_tool_calls"]
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalharness.api.errors import ConfigError
-from evalharness.api.suggestions import did_you_mean
-from evalharness.config.config_aliases import ENGINES, DeviceList
+from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.config.sources import ENGINES, DeviceList
 
 __all__ = ["TrainerDevices", "allocate_devices"]
 

@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalharness.api.checks import check_sequence, check_text
-from evalharness.api.engine_options import ModelLoadConfig
-from evalharness.api.options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.tools import Tool, read_tools
 from evalharness.backends.base import WatchedBackend
-from evalharness.config.config_aliases import ENGINES
+from evalharness.config.sources import ENGINES
 from evalharness.engine.build import build_engine
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.engine import Engine
-from evalharness.engine.scoring_prompts import bare_prompt
+from evalharness.engine.prompts import bare_prompt
 from evalharness.tool_calls import ToolAnswer, ToolCall, parse_tool_calls
 
 __all__ = ["InferenceModule", "InferenceResult", "create_inference_module"]

@@ -15,14 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from evalharness.api.engine_options import ModelLoadConfig, ServerOptions, VllmEngineOptions
-from evalharness.api.errors import ConfigError
-from evalharness.api.options import GenerationOptions
+from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions
 from evalharness.api.requests import GenerationResult, TokenGenerationRequest
-from evalharness.api.suggestions import did_you_mean
 from evalharness.backends.base import WeightReport
-from evalharness.checkpoints.checkpoint_adapter_settings import is_adapter
-from evalharness.config.config_aliases import ENGINES
+from evalharness.checkpoints.adapter import is_adapter
+from evalharness.config.sources import ENGINES
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 

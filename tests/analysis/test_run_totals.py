@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.run_totals import engine_entries, judge_gates
-from evalharness.runs.throughput import Throughput
+from evalharness.analysis.judge import engine_entries, judge_gates
+from evalharness.runs.records import Throughput
 
 TOKENS = {"num_prompt_tokens": 10, "num_completion_tokens": 5}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ChatTemplateOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import ContractValueError
+from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 
 
 def test_min_pixels_above_max_pixels_is_refused() -> None:

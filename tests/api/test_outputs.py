@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness.api.outputs import folder_name, one_test_per_case
+from evalharness.api.cases import folder_name, one_test_per_case
 
 
 @pytest.mark.parametrize(

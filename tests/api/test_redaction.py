@@ -270,6 +270,6 @@ class TestRedactor:
         def broken(run_dir: Path) -> bool:
             raise ZeroDivisionError("https://me:pw-123@host")
 
-        monkeypatch.setattr("evalharness.report.run_rebuild.rebuild_run", broken)
+        monkeypatch.setattr("evalharness.report.writing.rebuild_run", broken)
         assert main(["report", str(tmp_path)]) == 10
         assert "pw-123" not in capsys.readouterr().err

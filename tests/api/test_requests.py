@@ -11,9 +11,15 @@ from typing import Any, get_args
 
 import pytest
 
-from evalharness.api.engine_options import ChatTemplateOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import ContractTypeError, ContractValueError, ImageError, PromptTooLong, RequestError
-from evalharness.api.options import DecodeOptions, GenerationOptions
+from evalharness.api.options import (
+    ChatTemplateOptions,
+    DecodeOptions,
+    GenerationOptions,
+    ModelLoadConfig,
+    VllmEngineOptions,
+    VlmPreprocessOptions,
+)
 from evalharness.api.requests import FinishReason, GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 
 USER = {"role": "user", "content": "hi"}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.engine_options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
 from evalharness.backends.torchvision_cpu import register_missing_operators
 from evalharness.engine.engine import Engine

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.errors import CheckpointError, ConfigError, MissingDependency, UnsupportedOption
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends import checkpoint_reading
 from evalharness.backends.checkpoint_reading import (
     apply_pixel_budget,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.api.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, ImageError
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import Backend, Completion, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.analysis.comparison.timeline import timeline_of
-from evalharness.analysis.comparison.tracks import read_tracks
+from evalharness.analysis.comparison.timeline import read_tracks, timeline_of
 from evalharness.report.html.index_page import write_index
 from evalharness.report.timeline.page import write_timeline_page
 from tests.analysis.comparison.runs import run_dir

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from evalharness.api import errors
-from evalharness.api.exit_codes import BROKEN, INTERRUPTED, REFUSED
+from evalharness.api.errors import BROKEN, INTERRUPTED, REFUSED
 from evalharness.cli import group, main
 from tests.test_meta import HEAVY, run_python
 
@@ -86,7 +86,7 @@ def test_the_exit_code_tells_a_wrong_input_from_something_broken(
     def broken(run_dir: Path) -> bool:
         raise error
 
-    monkeypatch.setattr("evalharness.report.run_rebuild.rebuild_run", broken)
+    monkeypatch.setattr("evalharness.report.writing.rebuild_run", broken)
     assert main(["report", str(tmp_path)]) == code
     assert message in capsys.readouterr().err
 

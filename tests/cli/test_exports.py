@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.api.errors import MissingDependency
-from evalharness.api.exit_codes import REFUSED
+from evalharness.api.errors import REFUSED, MissingDependency
 from evalharness.cli import main
-from evalharness.cli.libraries import load
-from evalharness.cli.metrics import safe_name, tracks_of
-from evalharness.cli.samples import COLUMNS, columns_of, flat_rows
+from evalharness.cli.exports import COLUMNS, columns_of, flat_rows, load, safe_name, tracks_of
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, invalid, row, write_run
 
@@ -92,7 +89,7 @@ class TestTable:
         self, run: Path, tmp_path: Path, rows_per_group: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-        monkeypatch.setattr("evalharness.cli.samples._ROWS_PER_GROUP", rows_per_group)
+        monkeypatch.setattr("evalharness.cli.exports._ROWS_PER_GROUP", rows_per_group)
         assert main(["export", str(run), "--format", "parquet", "--out", str(tmp_path / "x.parquet")]) == 0
         assert ": 4 samples, " in capsys.readouterr().out
         table = parquet.read_table(tmp_path / "x.parquet")

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.api.errors import RecordError
-from evalharness.api.exit_codes import REFUSED
+from evalharness.api.errors import REFUSED, RecordError
 from evalharness.cli import main
-from evalharness.cli.runs import find_run, name_side
+from evalharness.cli.framework import find_run, name_side
 from tests.analysis.comparison.runs import cases, run_dir
 
 EVERY_COMMAND = [

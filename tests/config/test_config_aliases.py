@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig
 from evalharness.api.errors import ConfigError
+from evalharness.api.options import ModelLoadConfig
 from evalharness.backends import SERVERS, known_backends
 from evalharness.config.checks import check_combinations
-from evalharness.config.config_aliases import ENGINES
+from evalharness.config.sources import ENGINES
 from evalharness.engine.build import build_engine
 from tests.config.test_config import config_of
 

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import CapabilityError
+from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.backends.base import Backend
 from evalharness.engine.build import build_backend

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from evalharness import ChatTemplateOptions, GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, StructuredOutput
-from evalharness.api.engine_options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import ConfigError, UnsupportedOption
+from evalharness.api.options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends.base import Backend
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine

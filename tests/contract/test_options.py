@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import CheckpointError, ConfigError, UnsupportedOption
-from evalharness.api.options import GenerationOptions, StopOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.backends.base import Backend
 from evalharness.backends.checkpoint_reading import detect_variant

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ChatTemplateOptions
 from evalharness.api.errors import TemplateError
+from evalharness.api.options import ChatTemplateOptions
 from evalharness.backends.fake import FakeTokenizer
 from evalharness.engine.chat_template import check_template_owner, render_prompt, template_sha256
 

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.api.engine_options import ChatTemplateOptions, ModelLoadConfig
 from evalharness.api.errors import (
     BackendError,
     CapabilityError,
@@ -28,7 +27,7 @@ from evalharness.api.errors import (
     RequestsFailed,
     UnsupportedOption,
 )
-from evalharness.api.options import GenerationOptions, StopOptions
+from evalharness.api.options import ChatTemplateOptions, GenerationOptions, ModelLoadConfig, StopOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.base import Capabilities, Completion

@@ -147,7 +147,7 @@ def test_a_response_of_sentencepiece_gets_no_space_of_its_own() -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from evalharness.engine.scoring_prompts import response_ids
+    from evalharness.engine.prompts import response_ids
 
     words = ["\u2581yes", "yes", "\u2581", "\n", "\u2581no", "y", "e", "s", "n", "o"]
     tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[], ignore_merges=True))

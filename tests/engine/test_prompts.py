@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.api.engine_options import ChatTemplateOptions
 from evalharness.api.errors import ConfigError, ImageError, PromptTooLong, RequestError, TemplateError
 from evalharness.api.images import MadeImage
-from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
+from evalharness.api.options import ChatTemplateOptions, DecodeOptions, GenerationOptions, StopOptions
 from evalharness.api.requests import TextGenerationRequest, VlmGenerationRequest
 from evalharness.backends.fake import FakeBackend, FakeTokenizer
 from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_length, prompt_sha256

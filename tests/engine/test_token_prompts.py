@@ -13,9 +13,8 @@ from evalharness.api.errors import ConfigError, ContractTypeError, ContractValue
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, TokenGenerationRequest
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
-from evalharness.engine.engine import Engine
+from evalharness.engine.engine import Engine, options_of_samples
 from evalharness.engine.prompts import token_ids_sha256
-from evalharness.engine.sample_options import options_of_samples
 
 GREEDY = GenerationOptions(max_new_tokens=20)
 DRAWN = GenerationOptions(max_new_tokens=20, temperature=1.0, seed=7)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.generation_plugins.json_scanner import JsonScanner, StringState, TokenTexts
+from evalharness.generation_plugins.dense import JsonScanner, StringState, TokenTexts
 from tests.growth import assert_linear
 
 VALUES = st.recursive(

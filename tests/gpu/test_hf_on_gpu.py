@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig
 from evalharness.api.errors import CapabilityError
+from evalharness.api.options import ModelLoadConfig
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.engine.engine import Engine
 from tests.backends.hf.test_images import mixed as mixed_image_prompts

@@ -15,14 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions
 from evalharness.api.errors import CapabilityError, UnsupportedOption
-from evalharness.api.options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
 from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import DEFAULT_MARKS, ThinkingBudget
 from evalharness.backends.vllm.limits import knows_thinking, uses_v2_runner
-from evalharness.checkpoints.checkpoint_adapter_settings import read_settings
+from evalharness.checkpoints.adapter import read_settings
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 from evalharness.hardware.devices import installed_cards

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig
 from evalharness.api.errors import CheckpointError, ConfigError
+from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.probe import _check_quantization, _gguf_refusal
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
-from evalharness.config.backend_wishes import Wishes, possible_backends, wishes_of
-from evalharness.config.checks import check_combinations
+from evalharness.config.checks import Wishes, check_combinations, possible_backends, wishes_of
 from evalharness.engine.build import build_engine
-from evalharness.hardware.auto_backend import Chosen, choose_backends
+from evalharness.hardware.auto_backend import Chosen, Probed, choose_backends
 from evalharness.hardware.devices import Card, auto_num_workers, cards_per_engine, uses_cards
-from evalharness.hardware.probing import Probed
 from tests.adapters import write_adapter
 from tests.checkpoints.test_info import GOOD, write
 from tests.config.test_config import config_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from evalharness.api.cases import Case
-from evalharness.pytest_plugin.recording import reference_of
+from evalharness.pytest_plugin.outcomes import reference_of
 
 
 @dataclass

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from evalharness.cli import main
-from evalharness.report.run_rebuild import rebuild_run
+from evalharness.report.writing import rebuild_run
 from evalharness.runs.journal import read_journals
-from evalharness.runs.reading import read_run
+from evalharness.runs.run_file import read_run
 from tests.pytest_plugin.project import MARK, Project, Run
 
 KILLED = (

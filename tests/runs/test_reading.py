@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.reading import read_run, read_samples
+from evalharness.runs.run_file import read_run, read_samples
 from tests.report.runs import row, rows, write_run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.run_latest import find_latest, is_latest
+from evalharness.runs.run_file import find_latest, is_latest
 from tests.analysis.comparison.runs import cases, run_dir
 
 

@@ -10,8 +10,7 @@ import pytest
 from evalharness.api.errors import RecordError
 from evalharness.runs.journal import Journal
 from evalharness.runs.records import read_records
-from evalharness.runs.run_merge import merge_rows, missing_row, note_crashes
-from evalharness.runs.samples import write_samples
+from evalharness.runs.samples import merge_rows, missing_row, note_crashes, write_samples
 
 
 def row(nodeid: str, case_id: str = "c", **more: Any) -> dict[str, Any]:

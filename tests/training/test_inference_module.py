@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig
 from evalharness.api.errors import ConfigError, ContractTypeError, RequestError
+from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.training.inference_module import InferenceModule, create_inference_module

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ServerOptions
 from evalharness.api.errors import CheckpointError, ConfigError, RequestsFailed, UnsupportedOption
+from evalharness.api.options import ServerOptions
 from evalharness.backends.fake import FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.training.trainer_engine import SampleResult, TrainerEngine, create_engine

@@ -10,7 +10,7 @@ from evalharness.analysis.comparison.baselines import read_baseline
 from evalharness.analysis.comparison.sheets import Sheet, Side, sheets_by_engine, sheets_of
 from evalharness.analysis.gates import DIRECTIONS
 from evalharness.api.errors import ComparisonError
-from evalharness.runs.reading import read_run, read_samples
+from evalharness.runs.run_file import read_run, read_samples
 
 __all__ = ["engine_entry", "entries_of", "read_side", "read_sides", "side_of_rows"]
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evalharness.analysis.statistics.clusters import cluster_sums, group_codes
-from evalharness.analysis.statistics.intervals import DEFAULT_SEED, mean_intervals
+from evalharness.analysis.statistics.intervals import DEFAULT_SEED, cluster_sums, group_codes, mean_intervals
 from evalharness.analysis.statistics.paired import sign_flip_p
 
 __all__ = ["Mean", "means_by_place", "paired_p"]

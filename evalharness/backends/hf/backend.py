@@ -16,27 +16,31 @@ from typing import Any, TypeAlias
 
 import torch
 
-from evalharness.api.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.errors import BackendError, ConfigError, PromptTooLong, RequestError
 from evalharness.api.hooks import GenerationPlugin
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure, nothing_ran
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids
 from evalharness.backends.hf._transformers import transformers
-from evalharness.backends.hf.batching import groups_of_equal_plan, windows
-from evalharness.backends.hf.decoding import BatchRunner, Row
-from evalharness.backends.hf.hf_batch_sizes import BatchSizes
-from evalharness.backends.hf.hf_extras import EXTRA_OPTIONS, check_extras
-from evalharness.backends.hf.hf_memory import describe_error, is_broken_device, is_out_of_memory, release_memory
-from evalharness.backends.hf.hf_row_ends import StopRequested
+from evalharness.backends.hf.batching import (
+    BatchSizes,
+    describe_error,
+    groups_of_equal_plan,
+    is_broken_device,
+    is_out_of_memory,
+    release_memory,
+    windows,
+)
+from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested
 from evalharness.backends.hf.images import largest_image_tokens, row_with_images
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
+from evalharness.backends.hf.sampling import EXTRA_OPTIONS, check_extras
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
 from evalharness.backends.hf.structured import Grammars
 from evalharness.backends.hf.weights import HfLiveWeights
-from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.checkpoints.adapter import adapter_of
 from evalharness.checkpoints.architecture import LoadedFolder
 

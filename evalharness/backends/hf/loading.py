@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from evalharness.api.engine_options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError
+from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.backends.checkpoint_reading import (
     checkpoint_errors,
     checkpoint_source,
@@ -28,9 +28,9 @@ from evalharness.backends.checkpoint_reading import (
     resolve_dtype_name,
 )
 from evalharness.backends.hf._transformers import transformers
-from evalharness.backends.hf.hf_memory import is_out_of_memory
+from evalharness.backends.hf.batching import is_out_of_memory
 from evalharness.backends.hf.shared_model import SharedModel
-from evalharness.checkpoints.checkpoint_quantization import quantization_at
+from evalharness.checkpoints.info import quantization_at
 
 __all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_attention", "resolve_device", "shared_checkpoint"]
 

@@ -18,8 +18,8 @@ from evalharness.api.errors import BackendError, CapabilityError, PromptTooLong,
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.backends.base import BackendOutput, Completion, SamplingPlan
+from evalharness.backends.hf.batching import describe_error, is_out_of_memory
 from evalharness.backends.hf.decoding import Row, collate
-from evalharness.backends.hf.hf_memory import describe_error, is_out_of_memory
 from evalharness.backends.hf.sampling import entropies_of, warpers_for
 
 __all__ = ["ScoringRunner", "logits_of_responses", "padded_logits", "padded_logprobs", "row_to_score", "through_model"]

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.engine_options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, MissingDependency
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.checkpoint_reading import (
     declared_variant,
     end_of_sequence_ids,

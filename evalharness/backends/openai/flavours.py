@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from evalharness.api.errors import ConfigError
+from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.redaction import redactor
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.api.suggestions import did_you_mean
 
 __all__ = ["FLAVOURS", "AdapterWay", "Flavour", "base_url"]
 
@@ -114,7 +113,7 @@ _VLLM_RELOAD = ReloadWay(
         ("/reset_prefix_cache", {}),
     ),
     hint="is it started with VLLM_SERVER_DEV_MODE=1 in its environment and "
-    "--worker-extension-cls evalharness.backends.vllm.vllm_worker.WeightSwapping?",
+    "--worker-extension-cls evalharness.backends.vllm.weights.WeightSwapping?",
 )
 _SGLANG_RELOAD = ReloadWay((("/update_weights_from_disk", {"model_path": "{folder}", "flush_cache": True}),))
 

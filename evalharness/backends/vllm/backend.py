@@ -18,17 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import BackendError, CapabilityError, RequestError
 from evalharness.api.hooks import RowWatchers
+from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, preflight
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_stop_ids, preflight
 from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
-from evalharness.backends.stop_ids import check_stop_ids
 from evalharness.backends.vllm.engine import VllmEngine
-from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, why_no_images
-from evalharness.backends.vllm.sampling import EXTRA_OPTIONS, WatchedTokens, completion_of, sampling_params
+from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, check_length, pixel_bytes, why_no_images
+from evalharness.backends.vllm.sampling import (
+    EXTRA_OPTIONS,
+    WatchedTokens,
+    check_thinking,
+    completion_of,
+    completion_of_response,
+    nothing_to_score,
+    sampling_params,
+    scoring_params,
+    thinking_arguments,
+)
 from evalharness.backends.vllm.settings import (
     ENVIRONMENT,
     RENDER_THREADS,
@@ -37,13 +46,10 @@ from evalharness.backends.vllm.settings import (
     only_known_arguments,
     pixel_budget_arguments,
 )
-from evalharness.backends.vllm.vllm_rendering import PromptsAhead, check_length, pixel_bytes
-from evalharness.backends.vllm.vllm_scoring import completion_of_response, nothing_to_score, scoring_params
-from evalharness.backends.vllm.vllm_structured import check_thinking, thinking_arguments
 from evalharness.backends.vllm.weights import VllmLiveWeights
 from evalharness.checkpoints.adapter import adapter_of
-from evalharness.checkpoints.checkpoint_quantization import quantization_at
 from evalharness.checkpoints.gguf import refuse_gguf
+from evalharness.checkpoints.info import quantization_at
 
 if TYPE_CHECKING:
     from evalharness.api.hooks import GenerationPlugin

@@ -3,17 +3,85 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from evalharness.api.errors import UnsupportedOption
+from evalharness.api.errors import PromptTooLong, UnsupportedOption
 from evalharness.api.hooks import RowWatchers
 from evalharness.api.requests import GenerationFailure
-from evalharness.backends.base import Completion, Prompt, SamplingPlan
-from evalharness.backends.plan_limits import check_limits
-from evalharness.backends.vllm.vllm_structured import structured_params
+from evalharness.api.structured_output import StructuredOutput
+from evalharness.api.thinking import DEFAULT_MARKS
+from evalharness.backends.base import Completion, Prompt, SamplingPlan, check_limits
+from evalharness.backends.vllm.limits import knows_thinking, uses_v2_runner
 
-__all__ = ["EXTRA_OPTIONS", "WatchedTokens", "completion_of", "sampling_params", "validation_errors"]
+__all__ = [
+    "EXTRA_OPTIONS",
+    "WatchedTokens",
+    "check_response_length",
+    "check_structure",
+    "check_thinking",
+    "completion_of",
+    "completion_of_response",
+    "nothing_to_score",
+    "sampling_params",
+    "scoring_params",
+    "structured_params",
+    "thinking_arguments",
+    "validation_errors",
+]
+
+
+# What vLLM is told of structures and thoughts: its own grammars hold the one, its budget of thinking tokens the other
+
+_NAMES = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+
+
+def structured_params(structured: StructuredOutput) -> Any:
+    """Return `vllm.sampling_params.StructuredOutputsParams`; what vLLM raises passes."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    ((kind, value),) = structured.to_json().items()
+    return StructuredOutputsParams(**{_NAMES[kind]: value})
+
+
+def check_structure(params: Any, llm: Any) -> None:
+    """Raise what vLLM would raise of the structure as the request comes in, before any does; nothing where this release cannot be asked.
+
+    `llm`: the `vllm.LLM`. vLLM notes its choice of a grammar's engine in `params`, so these are to be thrown away.
+    """
+    validate = getattr(params, "_validate_structured_outputs", None)
+    if validate is not None:
+        config = llm.llm_engine.vllm_config
+        validate(config.model_config, config.structured_outputs_config, llm.get_tokenizer())
+
+
+def thinking_arguments(tokenizer: Any) -> dict[str, Any]:
+    """Return the engine argument that names the marks of thoughts, for tokenizers that have them as tokens; others' models do not think."""
+    if any(len(tokenizer.encode(mark, add_special_tokens=False)) != 1 for mark in DEFAULT_MARKS):
+        return {}
+    start, end = DEFAULT_MARKS
+    return {"reasoning_config": {"reasoning_start_str": start, "reasoning_end_str": end}}
+
+
+def check_thinking(plan: SamplingPlan, engine_config: Any) -> None:
+    """Raise `UnsupportedOption` for a budget that this engine cannot keep: its marks are chosen when it starts."""
+    if plan.thinking is None:
+        return
+    if uses_v2_runner(engine_config) and not knows_thinking():
+        raise UnsupportedOption(
+            "options.max_thinking_tokens cannot be honoured by the V2 model runner of this vLLM; start with VLLM_USE_V2_MODEL_RUNNER=0 in "
+            "the environment, take a newer vLLM, or use --backend hf"
+        )
+    known = getattr(engine_config, "reasoning_config", None)
+    start, end = (getattr(known, f"reasoning_{which}_token_ids", None) or () for which in ("start", "end"))
+    if (tuple(start), tuple(end)) != (plan.thinking.start_ids, plan.thinking.end_ids):
+        raise UnsupportedOption(
+            "options.max_thinking_tokens cannot be honoured by this vLLM engine, which was started with "
+            f"{'other marks of thoughts' if known is not None else 'no marks of thoughts'}; give them with "
+            """--engine-option reasoning_config='{"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}'"""
+        )
+
 
 MAX_LOGIT_BIAS = 100.0
 
@@ -178,3 +246,52 @@ def _stopped_by(finish_reason: str | None, stop_reason: int | str | None) -> Lit
     if finish_reason == "stop":
         return "string" if isinstance(stop_reason, str) else "id"
     return "plugin" if finish_reason == "repetition" else None
+
+
+# Given responses in vLLM: they are prompts, with their prompt before them, whose log-probabilities are asked for
+
+
+def scoring_params() -> Any:
+    """Return `vllm.SamplingParams` that ask for the log-probability of each prompt token, and none of the others."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY
+    )
+
+
+def check_response_length(num_tokens: int, num_response: int, max_model_len: int | None) -> None:
+    """Raise `PromptTooLong` where prompt and response, `num_tokens` together, leave no room for the one token that vLLM generates."""
+    if max_model_len is not None and num_tokens + 1 > max_model_len:
+        raise PromptTooLong(
+            f"prompt ({num_tokens - num_response} tokens) + response ({num_response} tokens) exceed the {max_model_len - 1} tokens that "
+            f"vLLM can score in a context of {max_model_len}; shorten one of them or raise max_model_len"
+        )
+
+
+def nothing_to_score(prompt: Prompt, num_tokens: int) -> Completion | None:
+    """Return the answer for a response without tokens, or with one that nothing stands before: no model is needed for it."""
+    response = prompt.response_ids or ()
+    if len(response) > 1 or (response and num_tokens > 1):
+        return None
+    return Completion(prompt.index, response, num_tokens - len(response), "given", logprobs=(None,) * len(response))
+
+
+def completion_of_response(
+    prompt: Prompt, output: Any, image_grids: tuple[tuple[int, int, int], ...]
+) -> Completion | tuple[int, GenerationFailure]:
+    """Return what a finished `RequestOutput` says of the prompt's response: the last of its prompt log-probabilities."""
+    response = prompt.response_ids or ()
+    entries: Sequence[Mapping[int, Any] | None] = output.prompt_logprobs or ()
+    ids = output.prompt_token_ids or ()
+    if len(entries) != len(ids) or tuple(ids[len(ids) - len(response) :]) != response:
+        problem = f"vLLM gave {len(entries)} log-probabilities for {len(ids)} prompt tokens, of which {len(response)} were to be scored"
+        return prompt.index, GenerationFailure("error", problem)
+    values: list[float | None] = []
+    for token_id, entry in zip(response, entries[len(ids) - len(response) :], strict=True):
+        value = None if entry is None else float(entry[token_id].logprob)
+        if value is not None and math.isnan(value):
+            return prompt.index, GenerationFailure("error", f"vLLM gave no usable score (NaN) at token {len(values)} of the response")
+        values.append(value)
+    return Completion(prompt.index, response, len(ids) - len(response), "given", tuple(values), image_grids)

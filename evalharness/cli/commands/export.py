@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 
-from evalharness.api.errors import ConfigError, RecordError
-from evalharness.api.exit_codes import DONE
-from evalharness.cli.framework import command
-from evalharness.cli.runs import find_run
+from evalharness.api.errors import DONE, ConfigError, RecordError
+from evalharness.cli.framework import command, find_run
 
 __all__ = ["export"]
 
@@ -54,16 +52,16 @@ def export(run: str, kind: str, out: str | None, project: str, online: bool) -> 
         raise ConfigError("--online is for --format wandb; leave it out")
     if kind in _TABLES:
         return _table(run_dir, kind, Path(out) if out is not None else run_dir / _TABLES[kind])
-    from evalharness.cli.metrics import tracks_of
+    from evalharness.cli.exports import tracks_of
 
     target = out if out is not None else str(run_dir / _TRACKERS[kind])
     tracks = tracks_of(run_dir)
     if kind == "tensorboard":
-        from evalharness.cli.tensorboard import write_tensorboard
+        from evalharness.cli.trackers import write_tensorboard
 
         written: list[object] = [*write_tensorboard(tracks, Path(target))]
     elif kind == "wandb":
-        from evalharness.cli.wandb import log_to_wandb
+        from evalharness.cli.trackers import log_to_wandb
 
         written = [*log_to_wandb(tracks, Path(target), project=project, online=online)]
     else:
@@ -77,7 +75,7 @@ def export(run: str, kind: str, out: str | None, project: str, online: bool) -> 
 
 
 def _table(run_dir: Path, kind: str, path: Path) -> int:
-    from evalharness.cli.samples import write_jsonl, write_parquet
+    from evalharness.cli.exports import write_jsonl, write_parquet
 
     write: Callable[[Path, Path], int] = write_parquet if kind == "parquet" else write_jsonl
     if path.resolve() == (run_dir / "samples.jsonl").resolve():

@@ -8,11 +8,8 @@ from typing import Any
 
 import click
 
-from evalharness.api.errors import ConfigError, RecordError
-from evalharness.api.exit_codes import DONE
-from evalharness.api.suggestions import did_you_mean
-from evalharness.cli.framework import command
-from evalharness.cli.runs import find_run
+from evalharness.api.errors import DONE, ConfigError, RecordError, did_you_mean
+from evalharness.cli.framework import command, find_run
 
 __all__ = ["show"]
 
@@ -45,7 +42,7 @@ def show(run: str, case: str, engine: str | None, test: str | None, as_json: boo
     before). CASE is a case id or a node id; a part is enough where it fits one case only, else the candidates are listed.
     """
     from evalharness.report.case_view import find_rows, print_row
-    from evalharness.report.console import open_console
+    from evalharness.report.terminal import open_console
 
     run_dir = find_run(run)
     rows = _chosen(find_rows(run_dir, case), engine, test)
@@ -75,7 +72,7 @@ def _chosen(rows: list[dict[str, Any]], engine: str | None, test: str | None) ->
 
 
 def _draw(rows: list[dict[str, Any]], run_dir: Path, overlay: Path, data: Path | None) -> None:
-    from evalharness.runs.reading import read_run
+    from evalharness.runs.run_file import read_run
     from evalharness.tasks.dense.spot_check import draw_row
 
     if len(rows) != 1:

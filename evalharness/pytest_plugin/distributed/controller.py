@@ -13,10 +13,9 @@ import pytest
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.hardware.devices import MASK
 from evalharness.pytest_plugin.distributed.crashes import Crashes
-from evalharness.pytest_plugin.distributed.deferred_scheduler import DeferredScheduler
-from evalharness.pytest_plugin.distributed.durations import Durations
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
+from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, Durations
 from evalharness.pytest_plugin.distributed.worker import LOOKALIKES
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units
 from evalharness.pytest_plugin.finish import start_run

@@ -29,8 +29,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from evalharness.pytest_plugin.execution.in_flight import take_in_flight
-from evalharness.pytest_plugin.execution.takeover import CrashNote, Suspicion, note_crash
+from evalharness.pytest_plugin.execution.takeover import CrashNote, Suspicion, note_crash, take_in_flight
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.reporting import REPORTING

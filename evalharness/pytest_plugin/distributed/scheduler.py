@@ -12,14 +12,19 @@ engine, and no more than its share of what is left.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
+
+from xdist.scheduler import LoadScheduling
 
 from evalharness.pytest_plugin.distributed.worker import STOP
 from evalharness.pytest_plugin.execution.units import UnitKey, first_tests, num_cases_ahead
 
-__all__ = ["AssignUnits", "CrashJudge", "Estimate", "UnitScheduler", "count_tests"]
+__all__ = ["AssignUnits", "CrashJudge", "DeferredScheduler", "Durations", "Estimate", "UnitScheduler", "count_tests"]
 
 AssignUnits = Callable[[Sequence[str]], dict[str, UnitKey]]
 Estimate = Callable[[UnitKey, Sequence[str]], float]
@@ -282,3 +287,163 @@ class UnitScheduler:
         if any(not isinstance(key, UnitKey) for key in self._waiting):
             return None
         return max(waiting_s, key=lambda engine: waiting_s[engine] / (others.count(engine) + 1))
+
+
+# Chooses the scheduler of a session once its tests are known: work units for evals, xdist's own way for all others
+
+
+class DeferredScheduler:
+    """Chooses between units and xdist's own load scheduling once the first worker has collected."""
+
+    def __init__(
+        self,
+        config: Any,
+        log: Any,
+        num_nodes: int,
+        assign: AssignUnits,
+        estimate: Estimate = count_tests,
+        judge: CrashJudge | None = None,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._num_nodes = num_nodes
+        self._assign = assign
+        self._estimate = estimate
+        self._judge = judge
+        self._early_nodes: list[Any] = []
+        self._chosen: Any = None
+
+    def add_node(self, node: Any) -> None:
+        """Add a worker, now or as soon as the choice is made."""
+        if self._chosen is None:
+            self._early_nodes.append(node)
+        else:
+            self._chosen.add_node(node)
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """Choose by what was collected, then pass it on."""
+        if self._chosen is None:
+            evals = self._assign(collection)
+            if evals:
+                self._chosen = UnitScheduler(self._num_nodes, self._assign, self._estimate, self._judge)
+            else:
+                self._chosen = LoadScheduling(self._config, self._log)
+            for early in self._early_nodes:
+                self._chosen.add_node(early)
+        self._chosen.add_node_collection(node, collection)
+
+    def has_collected(self, node: Any) -> bool:
+        """Return whether a worker has said what it collected."""
+        return isinstance(self._chosen, UnitScheduler) and self._chosen.has_collected(node)
+
+    def has_work(self, node: Any) -> bool:
+        """Return whether a worker has units to run."""
+        return isinstance(self._chosen, UnitScheduler) and self._chosen.has_work(node)
+
+    def stop(self, reason: str) -> None:
+        """End the workers that run units, each after the test that it is in."""
+        if isinstance(self._chosen, UnitScheduler):
+            self._chosen.stop(reason)
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The workers that are up."""
+        return self._early_nodes if self._chosen is None else self._chosen.nodes
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Whether every worker has collected."""
+        return self._chosen is not None and self._chosen.collection_is_completed
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether nothing is left to hand out."""
+        return self._chosen is not None and self._chosen.tests_finished
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any test has not run yet."""
+        return self._chosen is not None and self._chosen.has_pending
+
+    def remove_node(self, node: Any) -> str | None:
+        """Remove a worker; returns the test that it crashed in, if any."""
+        if self._chosen is not None:
+            return self._chosen.remove_node(node)
+        if node not in self._early_nodes:
+            raise KeyError(node)  # what xdist expects of a worker that died before it was ready
+        self._early_nodes.remove(node)
+        return None
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Pass on."""
+        self._chosen.mark_test_complete(node, item_index, duration)
+
+    def mark_test_pending(self, item: str) -> None:
+        """Pass on."""
+        self._chosen.mark_test_pending(item)
+
+    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
+        """Pass on."""
+        self._chosen.remove_pending_tests_from_node(node, indices)
+
+    def schedule(self) -> None:
+        """Pass on."""
+        self._chosen.schedule()
+
+
+# How long things took in earlier runs, from their run.json: what a scheduler goes by. Whatever cannot be read tells nothing
+
+_NUM_RUNS = 10
+
+
+class Durations:
+    """Mean seconds per case of (engine, eval) in the latest runs; an engine that is new is taken to be like its backend."""
+
+    def __init__(self) -> None:
+        self._of_engine: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self._of_backend: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+
+    @classmethod
+    def read(cls, report_dir: Path) -> Durations:
+        """Return what the latest runs of a folder tell."""
+        durations = cls()
+        for run in _latest(report_dir):
+            for entry in run.get("durations") or ():
+                try:
+                    durations._add(entry["engine"], entry["eval"], entry["generation_s"] / entry["num_outcomes"])
+                except (KeyError, TypeError, ZeroDivisionError):
+                    continue
+        return durations
+
+    def _add(self, engine: str, evaluation: str, case_s: float) -> None:
+        self._of_engine[engine, evaluation].append(case_s)
+        self._of_backend[engine.partition(":")[0], evaluation].append(case_s)
+
+    def case_s(self, engine: str, evaluation: str) -> float:
+        """Return the seconds that a case is expected to take; 1 where nothing is known of anything.
+
+        What is not known of an eval is taken from the backend's others, then from all.
+        """
+        backend = engine.partition(":")[0]
+        if found := self._of_engine.get((engine, evaluation)) or self._of_backend.get((backend, evaluation)):
+            return fmean(found)
+        others = [case_s for (name, _), known in self._of_backend.items() if name == backend for case_s in known]
+        every = others or [case_s for known in self._of_backend.values() for case_s in known]
+        return fmean(every) if every else 1.0
+
+
+def _latest(report_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of the newest run.json files."""
+    found = []
+    for path in report_dir.glob("*/run.json"):
+        try:
+            found.append((path.stat().st_mtime, path))
+        except OSError:  # it is being removed
+            continue
+    for _, path in sorted(found, reverse=True)[:_NUM_RUNS]:
+        try:
+            run = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(run, dict):
+            yield run

@@ -14,8 +14,7 @@ from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat, beat_ever
 from evalharness.pytest_plugin.execution.takeover import read_crashes
 
 if TYPE_CHECKING:
-    from evalharness.pytest_plugin.execution.unit_plan import UnitPlan
-    from evalharness.pytest_plugin.execution.units import UnitKey
+    from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan
     from evalharness.pytest_plugin.session import EvalSession
 
 __all__ = ["LOOKALIKES", "STOP", "leave_if_engine_died", "start_heartbeat", "stop_when_told", "tell_lookalikes", "units_ahead"]

@@ -18,8 +18,8 @@ from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.config import RunConfig
-from evalharness.config.backend_wishes import wishes_of
-from evalharness.config.config_option import Option
+from evalharness.config.checks import wishes_of
+from evalharness.config.kinds import Option
 from evalharness.config.options import OPTIONS
 from evalharness.hardware.devices import installed_cards, uses_cards, visible_cards
 

@@ -11,22 +11,15 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.judge import RegressionJudge, find_baseline
-from evalharness.analysis.run_totals import engine_entries, judge_gates
-from evalharness.api.errors import BaselineError, RecordError
-from evalharness.api.exit_codes import BROKEN
-from evalharness.pytest_plugin.finish.across import across_engines
-from evalharness.pytest_plugin.finish.aggregates import aggregate_rows
-from evalharness.pytest_plugin.finish.eval_functions import load_functions
-from evalharness.pytest_plugin.finish.eval_tables import table_entries
-from evalharness.pytest_plugin.finish.output_files import write_outputs
+from evalharness.analysis.judge import RegressionJudge, engine_entries, find_baseline, judge_gates
+from evalharness.api.errors import BROKEN, BaselineError, RecordError
+from evalharness.pytest_plugin.finish.eval_functions import across_engines, aggregate_rows, load_functions, table_entries, write_outputs
 from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.lock import RunLock
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, write_run_file
-from evalharness.runs.run_merge import eval_entries, known_nodeids, merge_rows, missing_row, note_crashes
-from evalharness.runs.samples import write_samples
+from evalharness.runs.samples import eval_entries, known_nodeids, merge_rows, missing_row, note_crashes, write_samples
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
 

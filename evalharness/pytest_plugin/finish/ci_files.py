@@ -97,7 +97,7 @@ def write_github_summary(tables: RunTables) -> None:
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
-    from evalharness.report.ci_summary import ci_summary
+    from evalharness.report.markdown import ci_summary
 
     try:
         with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:

@@ -16,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalharness.api.errors import ConfigError, RecordError
-from evalharness.api.suggestions import did_you_mean
+from evalharness.api.errors import ConfigError, RecordError, did_you_mean
 from evalharness.config import RunConfig
-from evalharness.config.config_option import Setting
+from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.eval_module import EvalModule, plugin_names
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs

@@ -21,7 +21,7 @@ from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.outcomes import ItemRecord, NotRecorded
 from evalharness.pytest_plugin.replay.prompt_changes import case_changes, prompt_change
 from evalharness.pytest_plugin.session import EvalSession
-from evalharness.runs.nodeids import parse_nodeid
+from evalharness.runs.journal import parse_nodeid
 from evalharness.runs.recorded import RecordedRun, outcome_of
 from evalharness.runs.records import CaseRecords, Recorded
 

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from evalharness.analysis.comparison.compare import CaseChange, Comparison
 from evalharness.analysis.comparison.sheets import Side
-from evalharness.report.collecting import generations_of, mapping, text_of
 from evalharness.report.html.cases import case_anchor
 from evalharness.report.html.pictures import PictureFile, picture_files
-from evalharness.runs.reading import read_samples
+from evalharness.report.tables import generations_of, mapping, text_of
+from evalharness.runs.run_file import read_samples
 
 __all__ = ["NUM_CASES", "ShownCase", "report_link", "shown_cases"]
 

@@ -19,7 +19,7 @@ from evalharness.analysis.comparison.compare import (
     Comparison,
     MetricChange,
 )
-from evalharness.analysis.statistics.correction import LEVEL
+from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
 from evalharness.report.compare.text import (
     case_title,
@@ -32,10 +32,9 @@ from evalharness.report.compare.text import (
     shown_slices,
     signed,
 )
-from evalharness.report.html.blocks import json_block, packed_block, text_block
-from evalharness.report.html.page import write_page
+from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 from evalharness.report.html.pictures import PictureFile, small_copies
-from evalharness.report.wording import number_text, plural
+from evalharness.report.text import number_text, plural
 
 __all__ = ["hidden_slices", "write_compare_page"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evalharness.analysis.comparison.compare import REGRESSED, CaseChange, Comparison, MetricChange
-from evalharness.report.columns import fit, table_lines, wrapped
 from evalharness.report.compare.text import (
     case_title,
     changed_scores,
@@ -19,8 +18,8 @@ from evalharness.report.compare.text import (
     shown_slices,
     signed,
 )
-from evalharness.report.text import display_width, terminal_text
-from evalharness.report.wording import number_text, plural
+from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.text import display_width, number_text, plural, terminal_text
 
 __all__ = ["comparison_lines"]
 

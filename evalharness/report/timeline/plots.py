@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.analysis.comparison.timeline import Curve, Timeline
 from evalharness.api.errors import RecordError
-from evalharness.report.html.overlays import find_font
+from evalharness.report.html.pictures import find_font
 from evalharness.report.text import one_line
-from evalharness.report.timeline.timeline_choice import category_curves, gate_metrics, main_curves
+from evalharness.report.timeline.page import category_curves, gate_metrics, main_curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,16 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.cases import Case
+from evalharness.api.cases import Case, OutputTarget, one_test_per_case
 from evalharness.api.errors import ConfigError
 from evalharness.api.images import why_unusable
-from evalharness.api.outputs import OutputTarget, one_test_per_case
 from evalharness.api.requests import GenerationResult, VlmGenerationRequest
-from evalharness.tasks.dense.dense_coordinates import Space, patch_size, space_of
-from evalharness.tasks.dense.dense_dump_writing import dump_rows, offline_report, write_dump, write_json
-from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, read_dump
+from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, offline_report, read_dump, write_dump, write_json
 from evalharness.tasks.dense.metrics import Judgement, judge_dump, judge_objects
-from evalharness.tasks.dense.objects import DenseObject
+from evalharness.tasks.dense.objects import DenseObject, Space, patch_size, space_of
 from evalharness.tasks.dense.parse import Dump, parse_dump, render_dump
 from evalharness.tasks.dense.spot_check import draw_rows, pick_rows
 from evalharness.tasks.dense.tables import aggregate, tables

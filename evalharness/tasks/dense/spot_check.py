@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.images import load_image
-from evalharness.tasks.dense.dense_coordinates import to_pixels
-from evalharness.tasks.dense.objects import category_of
+from evalharness.api.requests import GenerationResult
+from evalharness.tasks.dense.objects import category_of, space_of, to_pixels
+from evalharness.tasks.dense.parse import parse_dump
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from evalharness.report.html.overlays import Shape
+    from evalharness.report.html.pictures import Shape
 
-__all__ = ["draw_row", "draw_rows", "pick_rows"]
+__all__ = ["draw_answer", "draw_row", "draw_rows", "pick_rows"]
 
 INDEX_NAME = "index.md"
 GREY_EDGE = 640
@@ -54,7 +55,7 @@ def _categories(row: Row) -> set[str]:
 
 def draw_rows(rows: Sequence[Row], folder: Path, data_dir: Path) -> None:
     """Write `vis_00000.jpg`… and an index that names the cases and their categories into `folder`, which is made."""
-    from evalharness.report.html.overlays import index_entry, overlay
+    from evalharness.report.html.pictures import index_entry, overlay
 
     folder.mkdir(parents=True, exist_ok=True)
     entries = ["# Spot check\n"]
@@ -68,7 +69,7 @@ def draw_rows(rows: Sequence[Row], folder: Path, data_dir: Path) -> None:
 
 def draw_row(row: Row, data_dir: Path) -> Image.Image:
     """Return the picture of one row of a dense eval, truth and prediction side by side."""
-    from evalharness.report.html.overlays import overlay
+    from evalharness.report.html.pictures import overlay
 
     return overlay(*_drawn(row, data_dir))
 
@@ -107,7 +108,7 @@ def _notes(row: Row) -> list[str]:
 
 def _shapes(details: Mapping[str, Any], size: tuple[int, int]) -> tuple[list[Shape], list[Shape]]:
     """Return truth and predictions in pixels of a picture of `size`, each with what the category matching says about it."""
-    from evalharness.report.html.overlays import Shape
+    from evalharness.report.html.pictures import Shape
 
     recorded = (details["image"]["width"], details["image"]["height"])
     pairs = details["pairs"]["category"]
@@ -132,3 +133,23 @@ def _shapes(details: Mapping[str, Any], size: tuple[int, int]) -> tuple[list[Sha
 def _moved(points: Sequence[int], recorded: tuple[int, int], size: tuple[int, int]) -> tuple[int, ...]:
     """Return points of a photo of its `recorded` size in pixels of the photo as it is now."""
     return tuple(round(value / recorded[place % 2] * size[place % 2]) for place, value in enumerate(points))
+
+
+# A picture with the objects that one answer names drawn on it, whoever asked for them
+
+
+def draw_answer(generation: GenerationResult, picture: Path, coordinates: str) -> tuple[Image.Image, int, str]:
+    """Return the drawing, how many objects it shows, and what is wrong with the answer's form ("" for nothing).
+
+    `coordinates` is the space of the answer's numbers. Raises `ImageError`, or `ConfigError` where the space needs a patch grid that
+    the generation has not.
+    """
+    from evalharness.report.html.pictures import Shape, overlay
+
+    photo = load_image(picture)
+    grid = generation.images[0].get("grid") if generation.images else None
+    patches = (int(grid[2]), int(grid[1])) if grid else None
+    dump = parse_dump(generation.text, None, space_of(coordinates, photo.size, patches))
+    shapes = [Shape(one.type, tuple(to_pixels(one.points, photo.size)), one.category or one.desc) for one in dump.objects]
+    notes = ["no objects could be read in the answer"] if not dump.readable else [*dump.dropped[:3]]
+    return overlay(photo, None, shapes, notes), len(shapes), dump.problem

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalharness.tasks.category_f1 import macro_and_min
-from evalharness.tasks.dense.dense_matching import MODES, PRIMARY_THRESHOLD, THRESHOLDS
-from evalharness.tasks.dense.dense_totals import (
+from evalharness.tasks.dense.geometry import MODES, PRIMARY_THRESHOLD, THRESHOLDS
+from evalharness.tasks.dense.metrics import (
     ALL,
+    SHORT_NAMES,
     AttributeTotals,
     Counts,
     Details,
@@ -21,7 +21,7 @@ from evalharness.tasks.dense.dense_totals import (
     mean_count_error,
     totals,
 )
-from evalharness.tasks.dense.metrics import SHORT_NAMES
+from evalharness.tasks.shared import macro_and_min
 from evalharness.tasks.stage_a.schema import DISTANCE, NOTES_KEY, TEXT_KEY
 
 __all__ = ["aggregate", "tables"]

@@ -21,35 +21,38 @@ from typing import Any
 from evalharness.api.errors import ConfigError
 from evalharness.api.images import why_unusable
 from evalharness.api.requests import VlmGenerationRequest
-from evalharness.tasks.photos import photo_within
+from evalharness.tasks.shared import photo_within
 from evalharness.tasks.stage_a.data import Group, StageACase, draw_groups, find_groups, reference_path
-from evalharness.tasks.stage_a.files import outputs
+from evalharness.tasks.stage_a.files import (
+    PhotoKey,
+    outputs,
+    read_rows,
+    read_summaries,
+    reference_rows,
+    summaries_by_photo,
+    tell_missing_references,
+    with_named_photos,
+    write_rows,
+)
 from evalharness.tasks.stage_a.metrics import (
     Overlap,
+    aggregate,
     attribute_key_recall,
     attribute_path_recall,
     canonical_equal,
     category_f1,
     category_overlap,
     completeness,
+    details,
     fact_f1,
     fact_overlap,
     notes_score,
+    tables,
     text_recall,
     tversky,
 )
 from evalharness.tasks.stage_a.parse import IRRELEVANT, Summary, parse_summary, render_summary
 from evalharness.tasks.stage_a.schema import MISSIONS, SCHEMA, Domain
-from evalharness.tasks.stage_a.stage_a_records import read_rows, write_rows
-from evalharness.tasks.stage_a.stage_a_references import (
-    PhotoKey,
-    read_summaries,
-    reference_rows,
-    summaries_by_photo,
-    tell_missing_references,
-    with_named_photos,
-)
-from evalharness.tasks.stage_a.stage_a_totals import aggregate, details, tables
 
 __all__ = [
     "IRRELEVANT",

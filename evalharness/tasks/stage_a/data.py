@@ -15,8 +15,8 @@ from random import Random
 from typing import Literal, TypeAlias
 
 from evalharness.api.cases import Case
+from evalharness.api.checks import is_folder
 from evalharness.api.errors import ConfigError
-from evalharness.api.folder_entries import is_folder
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, Mission
 

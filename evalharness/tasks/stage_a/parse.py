@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evalharness.tasks.headers import find_header, header_line, header_matches, header_problems, is_header
-from evalharness.tasks.shared import decoder
+from evalharness.tasks.shared import decoder, find_header, header_line, header_matches, header_problems, is_header
 from evalharness.tasks.stage_a.schema import GROUPS_KEY, NOTES_KEY, STATS_KEY, check_domain, violations
 
 __all__ = ["IRRELEVANT", "Summary", "parse_summary", "render_summary"]

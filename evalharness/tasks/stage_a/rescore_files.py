@@ -11,13 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.errors import RecordError
-from evalharness.api.suggestions import did_you_mean
+from evalharness.api.errors import RecordError, did_you_mean
 from evalharness.tasks.stage_a import StageACase, case_of, details, parse_summary, scores
 from evalharness.tasks.stage_a.data import Group, reference_path
+from evalharness.tasks.stage_a.files import PhotoKey, read_rows, read_summaries
 from evalharness.tasks.stage_a.schema import MISSIONS
-from evalharness.tasks.stage_a.stage_a_records import read_rows
-from evalharness.tasks.stage_a.stage_a_references import PhotoKey, read_summaries
 
 __all__ = ["score_summaries", "unscored_photos"]
 

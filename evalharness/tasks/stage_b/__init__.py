@@ -29,11 +29,9 @@ from evalharness.tasks.stage_a import typeable
 from evalharness.tasks.stage_a.data import SUMMARIES_SUFFIX, Label, find_missions, reference_path
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain
 from evalharness.tasks.stage_b.files import write_outputs
-from evalharness.tasks.stage_b.metrics import Confusion, confusion, rates
+from evalharness.tasks.stage_b.metrics import Ballot, Confusion, cast, confusion, decode_grid, rates
 from evalharness.tasks.stage_b.prompt import messages
-from evalharness.tasks.stage_b.stage_b_guidance import Guidance, read_guidance
-from evalharness.tasks.stage_b.stage_b_votes import Ballot, cast, decode_grid
-from evalharness.tasks.stage_b.tickets import TicketFile, read_tickets, ticket_key
+from evalharness.tasks.stage_b.tickets import Guidance, TicketFile, read_guidance, read_tickets, ticket_key
 from evalharness.tasks.stage_b.verdict import Verdict, parse_verdict, render_verdict
 
 __all__ = [

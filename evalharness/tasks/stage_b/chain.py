@@ -28,8 +28,7 @@ from evalharness.tasks.stage_a.data import LAYOUT, Label, find_missions
 from evalharness.tasks.stage_a.metrics import canonical_equal, fact_overlap
 from evalharness.tasks.stage_a.parse import Summary, parse_summary
 from evalharness.tasks.stage_b.files import Target
-from evalharness.tasks.stage_b.stage_b_guidance import read_guidance
-from evalharness.tasks.stage_b.tickets import ticket_key
+from evalharness.tasks.stage_b.tickets import read_guidance, ticket_key
 
 __all__ = ["CAUSES", "ChainCase", "JudgedChain", "judge", "load_cases", "request", "tables", "write_outputs"]
 

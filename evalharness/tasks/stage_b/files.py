@@ -19,11 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from evalharness.api.cases import one_test_per_case
 from evalharness.api.errors import PromptTooLong
-from evalharness.api.outputs import one_test_per_case
-from evalharness.tasks.json_files import json_lines, write_whole
-from evalharness.tasks.stage_b.metrics import confusion, rates
-from evalharness.tasks.stage_b.stage_b_votes import Ballot
+from evalharness.tasks.shared import json_lines, write_whole
+from evalharness.tasks.stage_b.metrics import Ballot, confusion, rates
 
 __all__ = ["baseline_metrics", "is_over_budget", "ticket_stats", "write_outputs", "wrong_cases"]
 

@@ -15,10 +15,9 @@ from difflib import SequenceMatcher
 from typing import Any, Literal, TypeAlias
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
-from evalharness.tasks.stage_b.rule_search import Refusal, text_problem
-from evalharness.tasks.stage_b.stage_b_guidance import FOCUS, is_invariant
-from evalharness.tasks.stage_b.stage_b_json import extract_object
-from evalharness.tasks.stage_b.stage_b_wording import signature
+from evalharness.tasks.stage_b.prompt import signature
+from evalharness.tasks.stage_b.rule_search import Refusal, extract_object, text_problem
+from evalharness.tasks.stage_b.tickets import FOCUS, is_invariant
 
 __all__ = ["Decision", "Hypothesis", "Operation", "Reflection", "check_decision", "check_reflection", "read_reflection"]
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from evalharness.api.errors import ContractValueError, RecordError
-from evalharness.tasks.json_files import read_lines
+from evalharness.tasks.shared import read_lines
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_b.metrics import confusion, rates
 

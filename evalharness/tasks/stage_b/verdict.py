@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from evalharness.api.errors import ContractValueError
+from evalharness.tasks.shared import leftover_thinking
 from evalharness.tasks.stage_a.data import LABELS, Label
-from evalharness.tasks.stage_b.stage_b_wording import plain, simplify, third_states
-from evalharness.tasks.thoughts import leftover_thinking
+from evalharness.tasks.stage_b.prompt import plain, simplify, third_states
 
 __all__ = ["MAX_REASON_CHARS", "WORDS", "Problem", "Verdict", "parse_verdict", "render_verdict"]
 

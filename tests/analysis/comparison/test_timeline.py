@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evalharness.analysis.comparison.timeline import TOKENS, Curve, Timeline, timeline_of
-from evalharness.analysis.comparison.tracks import read_tracks
+from evalharness.analysis.comparison.timeline import TOKENS, Curve, Timeline, read_tracks, timeline_of
 from evalharness.analysis.statistics.intervals import mean_intervals
 from tests.analysis.comparison.runs import run_dir
 from tests.analysis.comparison.test_tracks import engine, measured

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.comparison.tracks import Track, read_tracks, run_folders
+from evalharness.analysis.comparison.timeline import Track, read_tracks, run_folders
 from evalharness.api.errors import ComparisonError
 from tests.analysis.comparison.runs import cases, run_dir
 from tests.report.runs import row

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.analysis.statistics.correction import holm
-from evalharness.analysis.statistics.paired import sign_flip_p, smallest_p
+from evalharness.analysis.statistics.paired import holm, sign_flip_p, smallest_p
 
 
 def test_holm_matches_a_worked_example() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.backends.hf.hf_memory import BatchCost, available_bytes, is_broken_device, is_out_of_memory, max_padding
+from evalharness.backends.hf.batching import BatchCost, available_bytes, is_broken_device, is_out_of_memory, max_padding
 from tests.backends.hf_models import load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, run
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]

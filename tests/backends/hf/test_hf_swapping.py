@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig
 from evalharness.api.errors import BackendError, CheckpointError
-from evalharness.backends.adapter_weights import merged_weights
+from evalharness.api.options import ModelLoadConfig
+from evalharness.backends.weight_sources import merged_weights
 from evalharness.checkpoints.adapter import read_adapter
 from evalharness.checkpoints.weights import base_shapes
 from tests.adapters import write_adapter

@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from evalharness.backends.hf.hf_extras import EXTRA_OPTIONS
-from evalharness.backends.hf.sampling import NoRepeatNgrams, RawScores, RepetitionPenalty, TokenPicker
+from evalharness.backends.hf.sampling import EXTRA_OPTIONS, NoRepeatNgrams, RawScores, RepetitionPenalty, TokenPicker
 from tests.backends.hf_models import plan
 
 pytestmark = pytest.mark.engine

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from evalharness import build_engine_around
-from evalharness.api.engine_options import ModelLoadConfig
 from evalharness.api.errors import CapabilityError, ConfigError
-from evalharness.api.options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig
 from evalharness.api.requests import TokenGenerationRequest
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.engine import Engine

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ContractTypeError, ContractValueError
-from evalharness.checkpoints.checkpoint_adapter_settings import read_settings
+from evalharness.api.options import ModelLoadConfig
+from evalharness.checkpoints.adapter import read_settings
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.engine import Engine
 from evalharness.engine.weights import WeightSync

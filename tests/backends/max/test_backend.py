@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, MissingDependency
-from evalharness.api.options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult
-from evalharness.backends.max.max_seeds import max_seed
+from evalharness.backends.max.backend import max_seed
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
 from tests.backends.max_models import IS_INSTALLED, WHY_NOT

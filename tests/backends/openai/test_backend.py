@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.api.engine_options import ModelLoadConfig, ServerOptions
 from evalharness.api.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
-from evalharness.api.options import GenerationOptions, StopOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, StopOptions
 from evalharness.api.requests import (
     GenerationFailure,
     GenerationResult,

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, ServerOptions
 from evalharness.api.errors import UnsupportedOption
-from evalharness.api.options import GenerationOptions, StopOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, StopOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.api.errors import CheckpointError, RequestsFailed
-from evalharness.api.options import GenerationOptions, StopOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, StopOptions, VlmPreprocessOptions
 from evalharness.api.requests import (
     GenerationFailure,
     GenerationResult,
@@ -23,7 +22,7 @@ from evalharness.api.requests import (
     VlmGenerationRequest,
 )
 from evalharness.api.structured_output import StructuredOutput, fits
-from evalharness.backends.vllm.vllm_worker import WORKER_EXTENSION
+from evalharness.backends.vllm.weights import WORKER_EXTENSION
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 from tests.backends.hf_models import one_thread
@@ -111,7 +110,7 @@ def test_ids_are_taken_as_they_are(served: Engine, transformers: Engine) -> None
 def test_given_responses_are_scored_as_in_this_process(server: str, served: Engine, transformers: Engine) -> None:
     prompts = [*TEXTS, LONG, [], PHOTOS[0]]
     responses = ["yes", "a screw, or two", "中文", "no", [5, 6, 7], "x"]
-    # One at a time: with --enable-lora, on a CPU, vLLM 0.32 dies of two (evalharness/backends/openai/openai_scoring.py).
+    # One at a time: with --enable-lora, on a CPU, vLLM 0.32 dies of two (evalharness/backends/openai/payload.py).
     one_by_one = ServerOptions(base_url=server, concurrency=1)
     with build_engine("openai", ModelLoadConfig(str(BASE)), server_options=one_by_one) as careful:
         theirs = careful.get_logprobs(prompts[:5], responses[:5])

@@ -12,7 +12,7 @@ import pytest
 
 from evalharness.api.errors import BackendError, RequestError
 from evalharness.backends.openai.flavours import FLAVOURS
-from evalharness.backends.openai.openai_scoring import completion_of_response, scoring_body
+from evalharness.backends.openai.payload import completion_of_response, scoring_body
 from tests.backends.hf_models import prompt as prompt_of_ids
 
 

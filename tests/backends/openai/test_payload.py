@@ -12,7 +12,7 @@ from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends import SERVERS
 from evalharness.backends.base import Prompt, SamplingPlan
 from evalharness.backends.fake import FakeTokenizer
-from evalharness.backends.max.max_seeds import max_seed
+from evalharness.backends.max.backend import max_seed
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import check_plan, completion_body
 from tests.backends.plans import PLAN

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, ServerOptions
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ConfigError
-from evalharness.api.options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions
 from evalharness.api.requests import GenerationFailure, TextGenerationRequest
 from evalharness.backends.openai.client import HttpClient
 from evalharness.engine.build import build_engine

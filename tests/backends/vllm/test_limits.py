@@ -12,8 +12,7 @@ import pytest
 from evalharness.api.errors import UnsupportedOption
 from evalharness.api.thinking import ThinkingBudget
 from evalharness.backends.vllm.limits import check_room, knows_thinking, limits_in, uses_v2_runner
-from evalharness.backends.vllm.sampling import sampling_params
-from evalharness.backends.vllm.vllm_structured import check_thinking
+from evalharness.backends.vllm.sampling import check_thinking, sampling_params
 from tests.backends.vllm_models import plan
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
@@ -80,9 +79,9 @@ def test_a_v2_runner_without_the_module_keeps_no_budget_of_thoughts(tmp_path: Pa
 def test_a_budget_of_thoughts_is_refused_where_the_runner_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = SimpleNamespace(reasoning_start_token_ids=[5], reasoning_end_token_ids=[6])
     thinking = plan(thinking=ThinkingBudget((5,), (6,), 4))
-    monkeypatch.setattr("evalharness.backends.vllm.vllm_structured.knows_thinking", lambda: True)
+    monkeypatch.setattr("evalharness.backends.vllm.sampling.knows_thinking", lambda: True)
     check_thinking(thinking, SimpleNamespace(reasoning_config=marks, use_v2_model_runner=True))
-    monkeypatch.setattr("evalharness.backends.vllm.vllm_structured.knows_thinking", lambda: False)
+    monkeypatch.setattr("evalharness.backends.vllm.sampling.knows_thinking", lambda: False)
     check_thinking(thinking, SimpleNamespace(reasoning_config=marks, use_v2_model_runner=False))
     with pytest.raises(UnsupportedOption, match="max_thinking_tokens cannot be honoured by the V2 model runner of this vLLM"):
         check_thinking(thinking, SimpleNamespace(reasoning_config=marks, use_v2_model_runner=True))

@@ -117,7 +117,7 @@ def engine_processes() -> list[str]:
 
 
 def test_corrupt_weights_are_named_and_leave_no_process(tiny_vlm_checkpoint: Path, tmp_path: Path) -> None:
-    from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
     from evalharness.backends.vllm.backend import VllmBackend
 
     before = engine_processes()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.errors import ConfigError, UnsupportedOption
+from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
+from evalharness.backends.vllm.engine import EngineLog, ErrorFileHandler
 from evalharness.backends.vllm.sampling import completion_of
 from evalharness.backends.vllm.settings import engine_arguments, pixel_budget_arguments, set_environment_defaults
-from evalharness.backends.vllm.vllm_log import EngineLog, ErrorFileHandler
 from tests.backends.vllm_models import plan
 
 

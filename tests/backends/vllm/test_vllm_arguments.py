@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from evalharness.api.errors import ConfigError
-from evalharness.backends.vllm.vllm_arguments import check_engine_options, known_engine_arguments, spans_hosts
+from evalharness.backends.vllm.settings import check_engine_options, known_engine_arguments, spans_hosts
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from evalharness.backends.base import Prompt
-from evalharness.backends.vllm.vllm_rendering import PromptsAhead, pixel_bytes
-from evalharness.engine.prompt_source import PromptSource
+from evalharness.backends.vllm.images import PromptsAhead, pixel_bytes
+from evalharness.engine.stream import PromptSource
 from tests.backends.vllm_models import plan
 
 

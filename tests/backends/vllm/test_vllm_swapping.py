@@ -12,9 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions
 from evalharness.api.errors import BackendError
-from evalharness.api.options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
 from evalharness.api.requests import TextGenerationRequest
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine

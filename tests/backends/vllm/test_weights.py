@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig
 from evalharness.api.errors import CapabilityError, CheckpointError, ContractValueError
+from evalharness.api.options import ModelLoadConfig
 from evalharness.api.requests import VlmGenerationRequest
-from evalharness.checkpoints.checkpoint_adapter_settings import read_settings
+from evalharness.checkpoints.adapter import read_settings
 from evalharness.engine.engine import Engine
 from evalharness.engine.weights import WeightSync
 from tests.backends.hf_models import load

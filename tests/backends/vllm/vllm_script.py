@@ -21,7 +21,7 @@ def say(**values: object) -> None:
 
 
 def main(path: str) -> None:
-    from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
     from evalharness.backends.vllm.backend import VllmBackend
     from tests.backends.vllm_models import chat, prompt_of
 

@@ -142,7 +142,7 @@ class TestSummary:
         assert "### Scores and their validity" in done.stdout
 
     def test_it_stays_below_what_github_takes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from evalharness.report import ci_summary
+        from evalharness.report import markdown as ci_summary
         from evalharness.report.tables import load_tables
 
         monkeypatch.setattr(ci_summary, "MAX_BYTES", 600)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.exit_codes import NOT_PASSED, REFUSED
+from evalharness.api.errors import NOT_PASSED, REFUSED
 from evalharness.cli import main
-from evalharness.cli.commands.diagnosis import diagnose
-from evalharness.hardware.probing import _MARK
+from evalharness.cli.commands.doctor import diagnose
+from evalharness.hardware.auto_backend import _MARK
 from tests.checkpoints.test_info import GOOD, write
 from tests.hardware.test_auto_backend import gguf
 

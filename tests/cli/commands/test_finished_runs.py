@@ -10,7 +10,7 @@ import pytest
 from evalharness.api.errors import ConfigError
 from evalharness.config import resolve
 from evalharness.config.checks import check_combinations
-from evalharness.config.shards import cases_of_shard
+from evalharness.config.options import cases_of_shard
 from tests.cli.commands.test_rescore import EVAL, command
 from tests.pytest_plugin.project import HEADER, MODES, Project, Run
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.api.exit_codes import BROKEN, NOT_PASSED, REFUSED
+from evalharness.api.errors import BROKEN, NOT_PASSED, REFUSED
 from evalharness.cli import main
 
 DENSE = '<DOMAIN=BBU>, <TASK=DETECTION>\n{"object_1": {"desc": "类别=标签", "bbox_2d": [100, 100, 600, 700]}}'
@@ -91,7 +91,7 @@ class TestAnswers:
     def test_what_libraries_print_does_not_mix_with_the_answers(self) -> None:
         code = """
 import os, sys
-import evalharness.pytest_plugin.execution.engine_loading as loading
+import evalharness.pytest_plugin.execution.engines as loading
 real = loading.open_engine
 def noisy(*arguments):
     print("a library")

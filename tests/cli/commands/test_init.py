@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.api.exit_codes import REFUSED
+from evalharness.api.errors import REFUSED
 from evalharness.cli import main
-from evalharness.cli.commands.starting import STARTERS
+from evalharness.cli.commands.init import STARTERS
 from tests.pytest_plugin.project import environment
 
 MODULES = {"text": "test_capitals.py", "json": "test_answers.py"}

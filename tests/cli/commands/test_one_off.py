@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import ConfigError
-from evalharness.cli.commands.one_off import read_one_offs
+from evalharness.cli.commands.generate import read_one_offs
 from evalharness.tasks.prompt_rows import PromptCase, read_rows, request_of
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from evalharness.api.exit_codes import REFUSED
+from evalharness.api.errors import REFUSED
 from evalharness.cli import main
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, invalid, row, write_run

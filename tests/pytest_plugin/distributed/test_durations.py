@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.pytest_plugin.distributed.durations import Durations
+from evalharness.pytest_plugin.distributed.scheduler import Durations
 
 
 def write(folder: Path, name: str, content: Any, *, age_s: float = 0) -> None:

@@ -10,7 +10,7 @@ import pytest
 from xdist.plugin import pytest_xdist_auto_num_workers as xdist_count
 
 from evalharness.hardware.devices import num_cores
-from evalharness.pytest_plugin.distributed.foresight import holds_evals
+from evalharness.pytest_plugin.distributed.gpus import holds_evals
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, Project, Run
 

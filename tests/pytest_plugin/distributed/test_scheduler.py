@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.pytest_plugin.distributed.deferred_scheduler import DeferredScheduler
-from evalharness.pytest_plugin.distributed.scheduler import UnitScheduler
+from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, UnitScheduler
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, num_cases_ahead
 
 ENGINES = ["hf:x", "hf:y"]

@@ -10,7 +10,7 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import BackendError
 from evalharness.backends.fake import FakeBackend
 from evalharness.engine.engine import Engine
-from evalharness.pytest_plugin.execution.deferred_engine import DeferredEngine, asks_anything, opened_engine
+from evalharness.pytest_plugin.execution.engines import DeferredEngine, asks_anything, opened_engine
 from evalharness.runs.records import CaseRecords, Failed
 
 

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.engine_options import ModelLoadConfig, VllmEngineOptions
 from evalharness.api.errors import CheckpointError
-from evalharness.api.options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
 from evalharness.api.requests import TextGenerationRequest
 from evalharness.backends.fake import FakeBackend
 from evalharness.config import RunConfig, resolve
 from evalharness.engine import build as engine_building
 from evalharness.engine.build import build_engine
-from evalharness.pytest_plugin.execution.engine_loading import open_engine
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.execution.engines import open_engine
 from tests.checkpoints.test_info import GOOD, write
 from tests.pytest_plugin.project import MARK, Project
 

@@ -26,8 +26,7 @@ from evalharness.pytest_plugin.execution import feed as engine_feed
 from evalharness.pytest_plugin.execution import unit_runner
 from evalharness.pytest_plugin.execution.case_request import Outcome
 from evalharness.pytest_plugin.execution.feed import EngineFeed
-from evalharness.pytest_plugin.execution.in_flight import InFlight
-from evalharness.pytest_plugin.execution.takeover import Takeover
+from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover
 from evalharness.pytest_plugin.execution.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal

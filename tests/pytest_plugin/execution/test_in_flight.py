@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import RecordError
-from evalharness.pytest_plugin.execution.in_flight import InFlight, in_flight_path, take_in_flight
+from evalharness.pytest_plugin.execution.takeover import InFlight, in_flight_path, take_in_flight
 from evalharness.pytest_plugin.execution.units import UnitKey
 
 HOSTILE = ["a", "b\n\x00", "ü\ud800", '"]', ""]
@@ -49,7 +49,7 @@ def test_a_unit_that_ended_leaves_no_file(tmp_path: Path) -> None:
 
 def test_what_was_asked_survives_sigkill(tmp_path: Path) -> None:
     code = (
-        "import os, signal; from pathlib import Path; from evalharness.pytest_plugin.execution.in_flight import InFlight\n"
+        "import os, signal; from pathlib import Path; from evalharness.pytest_plugin.execution.takeover import InFlight\n"
         "from evalharness.pytest_plugin.execution.units import UnitKey\n"
         "cases = InFlight(Path('gw0.1.asked'), UnitKey('fake:echo', 'test_[a].py', 2), ['a', 'b']); cases.begin('b')\n"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.report.html import index_entries, index_page
-from evalharness.report.html.index_entries import CACHE, run_entries
-from evalharness.report.html.index_page import write_index
+from evalharness.report.html import index_page
+from evalharness.report.html import index_page as index_entries
+from evalharness.report.html.index_page import CACHE, run_entries, write_index
 from evalharness.runs.lock import RunLock
 from tests.analysis.comparison.runs import ENGINE
 from tests.report.hostile import HOSTILE_TEXTS

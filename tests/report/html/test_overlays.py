@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageFont
 
-from evalharness.report.html import overlays
-from evalharness.report.html.overlays import Shape, index_entry, overlay
+from evalharness.report.html import pictures as overlays
+from evalharness.report.html.pictures import Shape, index_entry, overlay
 
 GREY = Image.new("RGB", (320, 240), (128, 128, 128))
 LEFT = overlays.MARGIN + overlays.PANEL_EDGE  # where the prediction's panel begins

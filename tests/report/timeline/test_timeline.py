@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.analysis.comparison.timeline import Timeline, timeline_of
-from evalharness.analysis.comparison.tracks import read_tracks
+from evalharness.analysis.comparison.timeline import Timeline, read_tracks, timeline_of
 from evalharness.cli import main
-from evalharness.report.html.overlays import find_font
+from evalharness.report.html.pictures import find_font
 from evalharness.report.timeline.files import timeline_lines, write_run_timeline, write_timelines
 from evalharness.report.timeline.page import falls, write_timeline_page
 from evalharness.report.timeline.plots import Labels, draw_timeline, write_plots

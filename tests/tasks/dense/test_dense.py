@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from evalharness import GenerationResult
+from evalharness.api.cases import OutputTarget
 from evalharness.api.errors import ConfigError
-from evalharness.api.outputs import OutputTarget
 from evalharness.tasks import dense
 from evalharness.tasks.dense.spot_check import draw_row, pick_rows
 from tests.tasks.dense_examples import LABEL, SCREW, WIRE, box, dumped, one_box

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import ConfigError
-from evalharness.tasks.dense.dense_coordinates import NORM1000, Space, patch_size, space_of, to_pixels
+from evalharness.tasks.dense.objects import NORM1000, Space, patch_size, space_of, to_pixels
 from evalharness.tasks.dense.parse import parse_dump
 from tests.tasks.dense_examples import dumped, one_box
 

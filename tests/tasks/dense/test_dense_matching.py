@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from evalharness.tasks.dense.dense_matching import MODES, THRESHOLDS, match, match_greedily
-from evalharness.tasks.dense.geometry import Pair, iou, overlaps
+from evalharness.tasks.dense.geometry import MODES, THRESHOLDS, Pair, iou, match, match_greedily, overlaps
 from evalharness.tasks.dense.objects import DenseObject
 from tests.tasks.dense_examples import LABEL, SCREW, box, crowded
 

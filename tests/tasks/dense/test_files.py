@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from evalharness.api.errors import RecordError
 from evalharness.tasks import dense
-from evalharness.tasks.dense.dense_dump_writing import dump_rows, offline_report, write_dump
-from evalharness.tasks.dense.files import read_dump
+from evalharness.tasks.dense.files import dump_rows, offline_report, read_dump, write_dump
 from evalharness.tasks.dense.objects import TYPES
 from tests.tasks.dense_examples import LABEL, box, dumped, one_box
 

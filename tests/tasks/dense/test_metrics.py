@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.tasks.dense.dense_dump_writing import offline_report
+from evalharness.tasks.dense.files import offline_report
 from evalharness.tasks.dense.metrics import Judgement, attribute_hits, judge_dump, judge_objects
 from evalharness.tasks.dense.objects import DenseObject, attributes_of
 from evalharness.tasks.dense.parse import parse_dump

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.cases import OutputTarget
 from evalharness.api.errors import RecordError
-from evalharness.api.outputs import OutputTarget
 from evalharness.tasks import stage_a
 from evalharness.tasks.stage_a.files import LEFT_OUT_FILE
 from tests.growth import assert_linear

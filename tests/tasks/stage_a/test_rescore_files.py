@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.cases import OutputTarget
 from evalharness.api.errors import ContractTypeError, RecordError
-from evalharness.api.outputs import OutputTarget
 from evalharness.tasks import stage_a
 from evalharness.tasks.stage_a.rescore_files import score_summaries, unscored_photos
 

@@ -10,7 +10,7 @@ import pytest
 
 from evalharness.api.errors import ContractTypeError, RecordError
 from evalharness.tasks.stage_a.data import Group
-from evalharness.tasks.stage_a.stage_a_records import check_row, group_rows, read_rows, write_rows
+from evalharness.tasks.stage_a.files import check_row, group_rows, read_rows, write_rows
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evalharness.tasks import stage_a
-from evalharness.tasks.category_f1 import MIN_SUPPORT
+from evalharness.tasks.shared import MIN_SUPPORT
 from tests.tasks.stage_a_examples import CLAMP, FIBRE, WIRE, bbu, line, rru
 
 LABEL: dict[str, Any] = {"类别": "标签", "可读性": {"不可读": 1}}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import ContractValueError
+from evalharness.tasks.stage_b.prompt import signature
 from evalharness.tasks.stage_b.rule_search import Proposal, check_proposal, read_proposal
-from evalharness.tasks.stage_b.stage_b_wording import signature
 
 RULES = {
     "S1": "缺少关键证据则判定不通过",

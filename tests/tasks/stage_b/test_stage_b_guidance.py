@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import ConfigError, RecordError
-from evalharness.tasks.stage_b.stage_b_guidance import Guidance, check_guidance, in_order, read_guidance, write_guidance
+from evalharness.tasks.stage_b.tickets import Guidance, check_guidance, in_order, read_guidance, write_guidance
 
 MISSION = "RRU安装检查"
 TIME = "2030-01-01T00:00:00+00:00"

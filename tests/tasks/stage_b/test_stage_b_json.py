@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import RecordError
-from evalharness.tasks.stage_b.stage_b_json import extract_object, failure_row, record_failure
+from evalharness.tasks.stage_b.rule_search import extract_object, failure_row, record_failure
 from tests.growth import assert_linear
 
 FOUND = {

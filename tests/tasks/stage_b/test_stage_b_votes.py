@@ -12,7 +12,7 @@ from evalharness.api.errors import ConfigError, ContractTypeError
 from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.tasks.stage_a.data import Label
 from evalharness.tasks.stage_b import ONE_VOTE, THREE_VOTES
-from evalharness.tasks.stage_b.stage_b_votes import Ballot, cast, decode_grid
+from evalharness.tasks.stage_b.metrics import Ballot, cast, decode_grid
 
 SETTING: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "max_new_tokens": 64}
 
