@@ -25,31 +25,33 @@ def missing_package(what: str, error: ImportError, extra: str) -> str:
 
 def install_command(extra: str) -> str:
     """Return the shell command that adds an extra to this installation: from its folder, repository or archive, else by name."""
+    tree = Path(__file__).resolve().parents[1]
     try:
-        distribution = metadata.distribution(_NAME)
-    except metadata.PackageNotFoundError:  # a source tree on PYTHONPATH
-        return f"{_installer('')} -e {shlex.quote(f'{Path(__file__).parents[1]}[{extra}]')}"
-    installer = _installer(distribution.read_text("INSTALLER") or "")
-    return f"{installer} {_requirement(json.loads(distribution.read_text('direct_url.json') or '{}'), extra)}"
+        distribution: metadata.Distribution | None = metadata.distribution(_NAME)
+    except metadata.PackageNotFoundError:
+        distribution = None
+    installer = _installer(distribution)
+    if (tree / "pyproject.toml").is_file():  # a source tree, installed with -e or on PYTHONPATH
+        return f"{installer} -e {shlex.quote(f'{tree}[{extra}]')}"
+    origin = distribution.read_text("direct_url.json") if distribution is not None else None
+    return f"{installer} {_requirement(json.loads(origin or '{}'), extra)}"
 
 
 def _requirement(origin: dict[str, object], extra: str) -> str:
     """Return what pip is told to install, from the `direct_url.json` (PEP 610) that it wrote; {} for a package from an index."""
-    url, details, source = str(origin.get("url", "")), origin.get("dir_info"), origin.get("vcs_info")
-    if isinstance(details, dict):
-        folder = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
-        return f"-e {folder}" if details.get("editable") else folder
+    url, source = str(origin.get("url", "")), origin.get("vcs_info")
+    if "dir_info" in origin:
+        return shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
     if isinstance(source, dict):
         revision = source.get("requested_revision") or source.get("commit_id")
         url = f"{source.get('vcs')}+{url}" + (f"@{revision}" if revision else "")
     return shlex.quote(f"{_NAME}[{extra}]" + (f" @ {url}" if url else ""))
 
 
-def _installer(name: str) -> str:
+def _installer(distribution: metadata.Distribution | None) -> str:
     """Return `pip install` of this environment: by its path where another `pip`, or none, comes first in PATH."""
-    bin_dir = os.path.dirname(sys.executable)
-    if name.strip() == "uv":
+    if distribution is not None and (distribution.read_text("INSTALLER") or "").strip() == "uv":
         return f"uv pip install --python {shlex.quote(sys.executable)}"
-    found = shutil.which("pip")
-    is_ours = found is not None and os.path.dirname(os.path.abspath(found)) == bin_dir
+    pip = shutil.which("pip")
+    is_ours = pip is not None and os.path.dirname(os.path.abspath(pip)) == os.path.dirname(sys.executable)
     return "pip install" if is_ours else f"{shlex.quote(sys.executable)} -m pip install"

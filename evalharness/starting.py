@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalharness.errors import ConfigError
+from evalharness.installing import install_command
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -50,6 +51,7 @@ def _files(starter: str, folder: Path, model: Path | None) -> Iterator[tuple[str
         "@MODEL@": json.dumps(
             "answers.jsonl" if model is None else os.path.relpath(model.absolute(), folder.absolute()), ensure_ascii=False
         ),
+        "@INSTALL@": install_command("vllm"),
         "@WITH@": "runs at once, on the scripted answers in answers.jsonl"
         if model is None
         else "runs on the checkpoint that pyproject.toml names",

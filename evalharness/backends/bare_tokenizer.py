@@ -42,6 +42,7 @@ class BareTokenizer:
         self._named = {name: text for name in _NAMED_TOKENS if (text := _content(config.get(name))) is not None}
         self._add_missing_tokens(config)
         self.chat_template = _chat_template(folder, config)
+        self._templates: dict[str, Any] = {}
         model = read_json(folder / "config.json") or {}
         self.image_token_id: int | None = model.get("image_token_id")
         self.image_token = self._text_of(self.image_token_id)
@@ -127,7 +128,9 @@ class BareTokenizer:
             source = source.get(name, source.get("default"))
         if not source:
             raise ValueError("the checkpoint has no chat_template")
-        return self._environment.from_string(source)
+        if source not in self._templates:
+            self._templates[source] = self._environment.from_string(source)
+        return self._templates[source]
 
     @cached_property
     def _environment(self) -> Any:
