@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import vllm_installed
 
 if TYPE_CHECKING:
     from evalharness.backends.hf import HfBackend
@@ -73,6 +74,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     problem = _problem(item)
     if problem is not None:
         pytest.fail(problem, pytrace=False)
+    if item.get_closest_marker("vllm") is not None and not vllm_installed.IS_INSTALLED:
+        pytest.skip(vllm_installed.WHY_NOT)  # .ci/run does not let it be skipped
 
 
 def _problem(item: pytest.Item) -> str | None:
@@ -101,8 +104,6 @@ def tiny_vlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
     """A running engine with default options on the tiny Qwen3-VL; takes text prompts too."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")  # there is none for Python 3.10; .ci/run does not let it be skipped
     from evalharness.backends.vllm import VllmBackend
     from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 

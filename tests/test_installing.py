@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,9 +25,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, origin: Mapping[str, Any] | None,
     """Act as if the package lay in site-packages, put there from `origin`; None: from an index."""
     files = {"direct_url.json": None if origin is None else json.dumps(origin), "INSTALLER": installer}
     monkeypatch.setattr(installing, "__file__", "/nowhere/site-packages/evalharness/installing.py")
-    monkeypatch.setattr(installing.metadata, "distribution", lambda name: SimpleNamespace(read_text=files.get))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: SimpleNamespace(read_text=files.get))
     monkeypatch.setattr(sys, "executable", "/venv/bin/python")
-    monkeypatch.setattr(installing.shutil, "which", lambda name: "/venv/bin/pip")
+    monkeypatch.setattr(shutil, "which", lambda name: "/venv/bin/pip")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_a_source_tree_is_installed_editable_from_its_folder() -> None:
 def test_without_this_environments_pip_in_path_the_command_names_its_python(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, None)
     for path in ("/usr/bin/pip", None):
-        monkeypatch.setattr(installing.shutil, "which", lambda name, path=path: path)
+        monkeypatch.setattr(shutil, "which", lambda name, path=path: path)
         assert install_command("hf") == "/venv/bin/python -m pip install 'evalharness[hf]'"
 
 

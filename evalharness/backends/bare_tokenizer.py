@@ -142,7 +142,7 @@ class BareTokenizer:
         class Generation(Extension):
             """`{% generation %}` marks what a model is trained on; it renders as if it was not there."""
 
-            tags = frozenset({"generation"})
+            tags = {"generation"}  # noqa: RUF012
 
             def parse(self, parser: Any) -> Any:
                 line = next(parser.stream).lineno

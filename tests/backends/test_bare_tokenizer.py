@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import shutil
@@ -10,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from evalharness.backends import checkpoint_reading
 from evalharness.backends.bare_tokenizer import BareTokenizer
 from evalharness.backends.checkpoint_reading import load_tokenizer_and_processor
 from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
@@ -112,8 +112,8 @@ def test_templates_by_name_and_tokens_of_the_config_are_read(tmp_path: Path) -> 
 
 @pytest.fixture
 def bare_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = checkpoint_reading.importlib.util.find_spec
-    monkeypatch.setattr(checkpoint_reading.importlib.util, "find_spec", lambda name: None if name == "transformers" else real(name))
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else real(name))
 
 
 @pytest.mark.usefixtures("bare_install")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +13,10 @@ from evalharness.backends.vllm_sampling import sampling_params
 from evalharness.backends.vllm_structured import check_thinking
 from evalharness.errors import UnsupportedOption
 from evalharness.thinking import ThinkingBudget
+from tests import vllm_installed
 from tests.backends.vllm_models import plan
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+pytestmark = pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT)
 
 MANY = list(range(1025))
 

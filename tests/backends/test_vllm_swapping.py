@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,13 +16,14 @@ from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
 from evalharness.generation_options import GenerationOptions
 from evalharness.tasks import stage_a
 from fixtures.training.samples import stage_b_messages
+from tests import vllm_installed
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CHECKPOINTS = FIXTURES / "checkpoints"
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT),
 ]
 
 

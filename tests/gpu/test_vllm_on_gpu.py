@@ -6,7 +6,6 @@ Requests go one at a time: bfloat16 rounds by the shape of the batch, and only s
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from evalharness.structured_output import StructuredOutput
 from evalharness.tasks import stage_a
 from evalharness.thinking import DEFAULT_MARKS, ThinkingBudget
 from fixtures.training.samples import stage_b_messages
+from tests import vllm_installed
 from tests.backends.hf_models import make_text_checkpoint
 from tests.backends.live_models import state_dict
 from tests.backends.test_vllm_processes import Script
@@ -41,7 +41,7 @@ Answers = list[tuple[str, Sequence[float]]]
 # No question to torch: that would start CUDA in this process, and a process that is forked from it cannot use a GPU.
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT),
     pytest.mark.skipif(not installed_cards(), reason="needs an NVIDIA GPU"),
 ]
 

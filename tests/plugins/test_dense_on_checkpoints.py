@@ -99,7 +99,6 @@ def test_vllm_ends_rows_at_the_same_tokens_as_hf(endless: Engine, vllm_endless: 
 
 @pytest.fixture(scope="module")
 def vllm_endless() -> Iterator[Engine]:
-    pytest.importorskip("vllm", reason="there is none for Python 3.10")
     with build_engine("vllm", ModelLoadConfig(str(FIXTURES / "checkpoints" / "endless"), torch_dtype="float32")) as engine:
         yield engine
 
