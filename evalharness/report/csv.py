@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TextIO
 
 import pandas as pd
 
+from evalharness.report.findings import gate_state
 from evalharness.report.tables import COUNTS, Codes, RunTables, generations_of, mapping, records, text_of
 from evalharness.report.text import csv_cell
 
@@ -18,7 +19,7 @@ __all__ = ["REPORT_COLUMNS", "SampleNames", "write_csv", "write_report_csv", "wr
 
 REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "low", "high", "interval", "n"]
 """`kind`: score (mean of a score), count (of cases), aggregate, gate (`metric` is its expression, `value` what was
-measured), gate_passed (0 or 1, empty where it was not asked), throughput.
+measured), gate_passed (0 or 1, empty where it was skipped), throughput.
 
 `group_key` and `group_value` are a tag, or empty for all cases. `stderr` is the standard error of a mean, cases of one group
 taken together, `low` and `high` its 95 % interval, `interval` the kind of it (wilson, bootstrap, none), `n` what it is over.
@@ -63,7 +64,7 @@ def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for gate in records(tables.run, "gates"):
         names = [gate.get(name) for name in ("eval", "test", "engine")]
         yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), *_NO_INTERVAL, gate.get("n")]
-        passed = "" if gate.get("asked") is False else int(gate.get("passed") is True)
+        passed = {"passed": 1, "failed": 0, "skipped": ""}[gate_state(gate)]
         yield [*names, "", "", "gate_passed", gate.get("expression"), passed, *_NO_INTERVAL, gate.get("n")]
 
 

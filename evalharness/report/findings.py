@@ -5,15 +5,15 @@ The sentences are plain text that may hold hostile names: whoever shows them esc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 from evalharness.api.errors import BROKEN
 from evalharness.report.settings import rescored_remarks
 from evalharness.report.tables import OUTCOMES, RunTables, mapping, records, text_of
 from evalharness.report.text import one_line, plural, share_text
 
-__all__ = ["asked_gates", "findings", "verdict"]
+__all__ = ["findings", "gate_state", "judged_gates", "verdict"]
 
 MAX_FINDINGS = 30
 FEW_CASES = 10
@@ -27,15 +27,15 @@ NOTABLE_LENGTH_CAP = 0.05
 def verdict(tables: RunTables) -> tuple[str, str]:
     """Return one word for the run (PASSED, FAILED, BROKEN, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
     counts = tables.rows[list(OUTCOMES)].sum()
-    gates = asked_gates(tables.run)
+    gates = judged_gates(tables.run)
     num_failed = sum(gate.get("passed") is not True for gate in gates)
     which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
     num_idle = len(records(tables.run, "gates")) - len(gates)
     none = "gates were not judged" if _unfinished(tables) else "no gates were set"
     reasons = [f"{which} {'failed' if num_failed else 'passed'}"] if gates else [] if num_idle else [none]
     if num_idle:
-        reasons.append(f"{plural(num_idle, 'gate')} not asked, as no baseline was given")
-    for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be asked or answered")):
+        reasons.append(f"{plural(num_idle, 'gate')} skipped, as no baseline was given")
+    for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be run")):
         if counts[outcome]:
             reasons.append(f"{plural(int(counts[outcome]), 'sample')} {what}")
     exit_code = tables.run.get("exit_code")
@@ -60,9 +60,14 @@ def _what_broke(run: dict[str, Any]) -> str:
     return "but something broke beside the samples" + (f": {plural(num, 'problem')} of the run" if num else "")
 
 
-def asked_gates(run: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the gates that were to be judged: not those on a baseline where none was given."""
-    return [gate for gate in records(run, "gates") if gate.get("asked") is not False]
+def judged_gates(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the gates that were not skipped."""
+    return [gate for gate in records(run, "gates") if gate_state(gate) != "skipped"]
+
+
+def gate_state(gate: Mapping[str, Any]) -> Literal["passed", "failed", "skipped"]:
+    """Return what became of a gate, the same in every report; skipped: it needs a baseline, and none was given."""
+    return "skipped" if gate.get("asked") is False else "passed" if gate.get("passed") is True else "failed"
 
 
 def _unfinished(tables: RunTables) -> bool:
@@ -71,7 +76,7 @@ def _unfinished(tables: RunTables) -> bool:
 
 
 def findings(tables: RunTables) -> list[str]:
-    """Return what a reader must know before believing a number; empty if nothing is wrong."""
+    """Return the caveats of a run; empty where there are none."""
     of_rows: tuple[Callable[[RunTables], Iterator[str]], ...] = (
         _coverage, _data, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
     )  # fmt: skip
@@ -107,9 +112,9 @@ def _problems(tables: RunTables) -> Iterator[str]:
     yield from (one_line(text_of(problem), 300) for problem in (problems if isinstance(problems, list) else ()))
     if tables.run.get("rebuilt") is True:
         missing = "aggregates, tables and output files are missing"
-        yield f"the run did not come to its end: this report was made from its journal, no gate passes, and {missing}"
+        yield f"the run did not finish: this report was made from its journal, no gate passes, and {missing}"
     elif _unfinished(tables):
-        yield "the run did not finish: gates, counts and whatever else run.json gets at the end are missing"
+        yield "the run did not finish: gates, counts and everything else that run.json gets at the end are missing"
 
 
 def _coverage(tables: RunTables) -> Iterator[str]:
@@ -177,9 +182,9 @@ def _unanswered(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
         error, invalid = (f"{share_text(counts[name], counts['cases'])} cases of {where}" for name in ("error", "invalid"))
         if counts["error"]:
-            yield f"{error} ended in an error (machine, network or code): they are in no mean"
+            yield f"{error} ended in an infrastructure error and count towards no mean"
         if counts["invalid"]:
-            yield f"{invalid} are invalid (could not be asked or answered): they are in no mean"
+            yield f"{invalid} are invalid (could not be run) and count towards no mean"
     for group in tables.collected.problems.values():
         if group.outcome == "skip":
             reason = one_line(group.problem or "no reason was recorded", 200)
@@ -217,4 +222,4 @@ def _few_cases(tables: RunTables) -> Iterator[str]:
     cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
     for eval_name, count in cases.items():
         if count < FEW_CASES:
-            yield f"{eval_name} has {plural(int(count), 'case')} only: its scores can differ by chance alone"
+            yield f"{eval_name} has only {plural(int(count), 'case')}: its scores can differ by chance alone"

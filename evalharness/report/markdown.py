@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from evalharness.report.findings import findings, verdict
+from evalharness.report.findings import findings, gate_state, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.settings import rescored_sections, settings_sections
 from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables, records, text_of
@@ -75,7 +75,7 @@ def markdown_report(tables: RunTables) -> Iterator[str]:
 
 
 def summary_blocks(tables: RunTables) -> Iterator[str]:
-    """Yield verdict, counts, and what to know before believing a number."""
+    """Yield verdict, counts, and caveats."""
     word, sentence = verdict(tables)
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
     codes = tables.collected
@@ -87,7 +87,7 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     )
     remarks = findings(tables)
     if remarks:
-        yield "Before believing a number:"
+        yield "Caveats:"
         yield "\n".join(f"- {markdown_cell(_capital(remark), 500)}." for remark in remarks)
     yield _FILES_NOTE
 
@@ -107,7 +107,7 @@ def gate_blocks(tables: RunTables) -> Iterator[str]:
 
 
 def _gate_line(gate: dict[str, Any]) -> list[str]:
-    passed = "not asked" if gate.get("asked") is False else "yes" if gate.get("passed") is True else "**NO**"
+    passed = {"passed": "yes", "failed": "**NO**", "skipped": "skipped"}[gate_state(gate)]
     names = [markdown_cell(text_of(gate.get(name))) for name in ("eval", "test", "engine")]
     names.append(markdown_cell(text_of(gate.get("reason")), 1000))
     numbers = [markdown_cell(number_text(gate.get("value")))]
@@ -119,7 +119,7 @@ def _aggregates(tables: RunTables) -> Iterator[str]:
     entries = records(tables.run, "aggregates")
     if entries:
         yield "## Aggregates"
-        yield "Metrics that are no mean of cases, as the eval computed them."
+        yield "Metrics of all cases together, as the eval computed them."
         names = ["eval", *(["test"] if any("test" in entry for entry in entries) else []), "engine", "metric"]
         lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in entries]
         lines = [[markdown_cell(cell) for cell in line] for line in lines]

@@ -47,7 +47,7 @@ _ALWAYS_SHOWN = ("cases", "malformed", "length_cap", "empty", "invalid", "error"
 _SCORE_NOTE = (
     "Scores are means over the cases that have one (n) with a 95 % interval: Wilson's where every case scores 0 or 1, a bootstrap"
     " (seed 0) otherwise, none where no case differs from another. Cases of one group are taken together. Invalid, skipped and"
-    " broken cases are in no mean."
+    " broken cases count towards no mean."
     " Malformed: the score `valid` is 0; whether that means unreadable, or not exactly in the form asked for, is the eval's to say."
     " Hit length cap, empty, unclosed thoughts: cases with at least one such answer."
 )

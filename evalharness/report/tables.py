@@ -239,7 +239,7 @@ def _add_scores(collected: Collected, number: int, outcome: str, scores: object)
         elif math.isfinite(score):
             collected.scores.append((number, code, score))
         else:
-            collected.unusable[f"score '{one_line(name, 60)}' is no finite number"] += 1
+            collected.unusable[f"score '{one_line(name, 60)}' is not a finite number"] += 1
 
 
 def _add_problem(

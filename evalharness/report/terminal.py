@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from evalharness.report.findings import findings, verdict
+from evalharness.report.findings import findings, gate_state, verdict
 from evalharness.report.tables import RunTables, records, text_of
 from evalharness.report.text import display_width, number_text, one_line, plural, terminal_text
 
@@ -122,6 +122,11 @@ _VALIDITY = {
 }
 _ALWAYS_SHOWN = ("malformed", "length_cap", "invalid", "error")
 _SHORTEST_NAME = 8
+_GATE_MARKS = (
+    ("failed", "GATE FAILED", NUM_LINES),
+    ("skipped", "gate skipped", NUM_PASSED_GATES),
+    ("passed", "gate passed", NUM_PASSED_GATES),
+)
 
 
 def terminal_width() -> int:
@@ -151,20 +156,16 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
 
 
 def _gates(tables: RunTables) -> Iterator[str]:
-    """Yield failed gates with their reason, those not asked, then passed ones with their value; many are counted instead."""
+    """Yield failed gates with their reason, skipped ones, then passed ones with their value; many are counted instead."""
     gates = records(tables.run, "gates")
-    for mark, most in (("GATE FAILED", NUM_LINES), ("gate not asked", NUM_PASSED_GATES), ("gate passed", NUM_PASSED_GATES)):
-        chosen = [gate for gate in gates if _gate_mark(gate) == mark]
+    for state, mark, most in _GATE_MARKS:
+        chosen = [gate for gate in gates if gate_state(gate) == state]
         for gate in chosen[:most]:
             where = f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))} on {text_of(gate.get('engine'))}"
             reason = one_line(text_of(gate.get("reason")), 400) or _what_it_is(gate)
             yield terminal_text(f"{mark}: {text_of(gate.get('expression'))} ({where}): {reason}", 600)
         if len(chosen) > most:
             yield f"{plural(len(chosen) - most, 'more gate')} {mark.partition(' ')[2]}"
-
-
-def _gate_mark(gate: dict[str, Any]) -> str:
-    return "gate not asked" if gate.get("asked") is False else "gate passed" if gate.get("passed") is True else "GATE FAILED"
 
 
 def _what_it_is(gate: dict[str, Any]) -> str:

@@ -74,8 +74,8 @@ class TestVerdict:
         quiet = run(blessed, MANY_WRONG, "quiet")
         gate = quiet.gate("no_regression")
         assert (quiet.exit_code, gate["passed"], gate["asked"]) == (0, None, False)
-        assert "gate not asked: no_regression (a::test_s on fake:quiet): no baseline was given; give one with" in quiet.output
-        assert "FINISHED: 1 gate not asked, as no baseline was given" in quiet.output
+        assert "gate skipped: no_regression (a::test_s on fake:quiet): no baseline was given; give one with" in quiet.output
+        assert "FINISHED: 1 gate skipped, as no baseline was given" in quiet.output
         assert "| no_regression | not asked |" in (quiet.run_dir / "report.md").read_text("utf-8").replace("  ", " ")
 
 

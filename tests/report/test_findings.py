@@ -47,7 +47,7 @@ def test_one_and_the_same_answer_to_all_cases_is_named(tmp_path: Path) -> None:
 
 def test_several_tests_of_one_case_are_no_identical_answers(tmp_path: Path) -> None:
     found = findings_of(tmp_path, [row("only", test=name) for name in ("test_a", "test_b", "test_c")])
-    assert found == ["stage_a has 1 case only: its scores can differ by chance alone"]
+    assert found == ["stage_a has only 1 case: its scores can differ by chance alone"]
 
 
 def test_two_checkpoints_with_the_same_answers_are_suspect(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_checkpoints_that_differ_in_one_answer_are_not_suspect(tmp_path: Path) -
 def test_what_could_not_be_asked_or_broke_is_named(tmp_path: Path) -> None:
     samples = [*rows(17), invalid("a"), invalid("b", outcome="error"), invalid("c", "not run: Ctrl-C", outcome="skip")]
     assert findings_of(tmp_path, samples) == [
-        f"1 of 20 cases of {WHERE} ended in an error (machine, network or code): they are in no mean",
-        f"1 of 20 cases of {WHERE} are invalid (could not be asked or answered): they are in no mean",
+        f"1 of 20 cases of {WHERE} ended in an infrastructure error and count towards no mean",
+        f"1 of 20 cases of {WHERE} are invalid (could not be run) and count towards no mean",
         "1 case of stage_a on hf:tiny skipped: not run: Ctrl-C",
     ]
 
@@ -100,7 +100,7 @@ def test_fallback_and_ignored_options_are_named(tmp_path: Path) -> None:
 
 
 def test_few_cases_are_named(tmp_path: Path) -> None:
-    assert findings_of(tmp_path, rows(2)) == ["stage_a has 2 cases only: its scores can differ by chance alone"]
+    assert findings_of(tmp_path, rows(2)) == ["stage_a has only 2 cases: its scores can differ by chance alone"]
 
 
 def test_cases_that_are_not_in_the_run_are_named(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_problems_of_the_run_are_repeated(tmp_path: Path) -> None:
 
 def test_what_rows_say_is_worked_out_once_and_new_problems_are_shown_all_the_same(tmp_path: Path) -> None:
     tables = load_tables(write_run(tmp_path, rows(2)))
-    few = "stage_a has 2 cases only: its scores can differ by chance alone"
+    few = "stage_a has only 2 cases: its scores can differ by chance alone"
     assert findings(tables) == [few]
     tables.run["problems"] = ["report.html could not be made"]
     object.__setattr__(tables, "rows", None)  # whoever read the rows again would break
@@ -128,7 +128,7 @@ def test_what_rows_say_is_worked_out_once_and_new_problems_are_shown_all_the_sam
 
 def test_a_run_that_did_not_finish_is_named(tmp_path: Path) -> None:
     tables = load_tables(write_run(tmp_path, rows(12), finished_at=None))
-    assert findings(tables) == ["the run did not finish: gates, counts and whatever else run.json gets at the end are missing"]
+    assert findings(tables) == ["the run did not finish: gates, counts and everything else that run.json gets at the end are missing"]
     assert verdict(tables)[0] == "INTERRUPTED"
 
 
@@ -189,7 +189,7 @@ def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
         (rows(2), {"gates": [gate(), gate(False)], "exit_code": 1}, ("FAILED", "1 of 2 gates failed")),
         ([row(outcome="fail")], {"exit_code": 1}, ("FAILED", "no gates were set; 1 sample failed")),
         ([row(outcome="error")], {"gates": [gate()]}, ("FAILED", "the gate passed; 1 sample ended in an error")),
-        ([row(), invalid("b")], {"gates": [gate()]}, ("PASSED", "the gate passed; 1 sample could not be asked or answered")),
+        ([row(), invalid("b")], {"gates": [gate()]}, ("PASSED", "the gate passed; 1 sample could not be run")),
         (rows(2), {"exit_code": 3}, ("FAILED", "no gates were set; pytest ended with exit code 3")),
         (
             rows(2),

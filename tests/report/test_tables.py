@@ -88,7 +88,7 @@ def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
 def test_a_score_that_is_no_finite_number_is_left_out_and_noted(tmp_path: Path, score: object) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"f1": score}), row("b", scores={"f1": 0.5})])
     assert (score_of(tables, "f1")["mean"], score_of(tables, "f1")["n"]) == (0.5, 1)
-    assert tables.collected.notes == ["score 'f1' is no finite number: left out of every mean (1 time)"]
+    assert tables.collected.notes == ["score 'f1' is not a finite number: left out of every mean (1 time)"]
 
 
 def test_validity_is_counted_by_row(tmp_path: Path) -> None:

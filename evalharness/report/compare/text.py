@@ -71,7 +71,7 @@ def coverage_text(comparison: Comparison) -> Iterator[str]:
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:
-    """Yield what a reader must know before believing a number."""
+    """Yield the caveats of a comparison."""
     for difference in comparison.differences:
         yield difference.text
     for side, name in ((comparison.base, "base"), (comparison.candidate, "candidate")):
@@ -146,10 +146,8 @@ def case_title(comparison: Comparison) -> str:
     flipped = [change for change in comparison.cases if change.has_flipped]
     lost = sum(change.base.outcome == "pass" for change in flipped)
     words = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
-    return (
-        f"{plural(len(comparison.cases), 'case')} with other scores{': ' + words if words else ''}; "
-        f"{lost:,} passed before and {'does' if lost == 1 else 'do'} not now, {len(flipped) - lost:,} the other way round"
-    )
+    newly = f"{lost:,} newly failing, {len(flipped) - lost:,} newly passing"
+    return f"{plural(len(comparison.cases), 'case')} changed{': ' + words if words else ''} ({newly})"
 
 
 # compare.md: comparisons for people, as a GitHub-flavoured Markdown document in which every name and text is escaped
@@ -179,7 +177,7 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     yield f"**{markdown_cell(conclusion(comparison), 1000)}.**"
     notes = list(remarks(comparison))
     if notes:
-        yield "Before believing a number:"
+        yield "Caveats:"
         yield "\n".join(f"- {markdown_cell(remark, 500)}." for remark in notes)
     for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
         yield f"### {markdown_cell(f'{part.eval} · {part.test}', 160)}"
@@ -207,7 +205,7 @@ def _aggregates(comparison: Comparison, eval_name: str, test: str) -> Iterator[s
         if key[:2] == (eval_name, test) and before is not None:
             lines.append([markdown_cell(key[2], 60), number_text(before), number_text(after), signed(after - before)])
     if lines:
-        yield "Aggregates, over all judged cases of each side; they are no means of cases, so nothing is tested:"
+        yield "Aggregates, over all judged cases of each side; they are not means of cases, so none is tested:"
         yield markdown_table(["aggregate", "base", "candidate", "difference"], lines, 1)
 
 
@@ -250,7 +248,7 @@ def _case(change: CaseChange) -> list[str]:
 
 def _note(seed: int) -> str:
     return (
-        "A difference is candidate minus base, over the cases that both sides judged (pass, miss, fail); invalid cases and errors are no"
+        "A difference is candidate minus base, over the cases that both sides judged (pass, miss, fail); invalid cases and errors have no"
         f" scores. p is that of an exact paired test, cases of a group taken together, corrected by Holm: at most {LEVEL:.0%} of such"
         " tables hold a false alarm. *Could have shown* is the smallest true difference that these cases would have shown with a chance"
         f" of 80 %. *Not enough data*: a difference of {WORTH_SHOWING:g} could have gone unseen. Bootstrap seed {seed}. docs/comparing.md"

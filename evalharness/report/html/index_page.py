@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from evalharness.api.errors import RecordError
+from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
 from evalharness.report.tables import mapping, text_of
 from evalharness.report.text import number_text, plural
@@ -98,7 +99,7 @@ def _entry(folder: Path) -> Entry:
         return {**entry, "state": "broken", "problem": str(error)[:500]}
     engines = [one for one in _list(run, "engines") if one]
     gates = _list(run, "gates")
-    words = Counter("not asked" if gate.get("passed") is None else "passed" if gate.get("passed") is True else "failed" for gate in gates)
+    words = Counter(map(gate_state, gates))
     return {
         **entry,
         "state": run_state(run),
@@ -108,7 +109,7 @@ def _entry(folder: Path) -> Entry:
         "evals": [[_name(one.get("name")), _count(one.get("num_cases"))] for one in _list(run, "evals")[:MAX_NAMES]],
         "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
         "gates": dict(words),
-        "failed": [_failed(gate) for gate in gates if gate.get("passed") is False][:MAX_FAILED],
+        "failed": [_failed(gate) for gate in gates if gate_state(gate) == "failed"][:MAX_FAILED],
         "scores": _scores(gates),
         "problem": text_of(run.get("interrupted"))[:500],
     }  # fmt: skip

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from evalharness.report.findings import findings, verdict
+from evalharness.report.findings import findings, gate_state, verdict
 from evalharness.report.html.page import when_finite
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title
 from evalharness.report.tables import OUTCOMES, RunTables, records, text_of
@@ -67,11 +67,6 @@ def cases_link(**filters: str) -> str:
     return "#cases?" + "&".join(f"{quote(printable(name))}={quote(printable(value))}" for name, value in filters.items() if value)
 
 
-def gate_state(gate: Mapping[str, Any]) -> str:
-    """Return passed, failed or "not asked"."""
-    return "not asked" if gate.get("asked") is False else "passed" if gate.get("passed") is True else "failed"
-
-
 def score_cards(tables: RunTables) -> list[Data]:
     """Return one card per eval and test: its scores by engine, each with interval and gates, and its validity by engine."""
     return [_card(tables, *test) for test in _tests(tables.counts)]
@@ -85,8 +80,8 @@ def _card(tables: RunTables, eval_name: str, test: str) -> Data:
     counts = {key[2]: row for key, row in _records(tables.counts) if key[:2] == (eval_name, test)}
     gates = [gate for gate in records(tables.run, "gates") if gate.get("eval") == eval_name and gate.get("test") == test]
     means = {(key[2], key[3]): row for key, row in _records(tables.scores) if key[:2] == (eval_name, test)}
-    # A gate that was not asked has no value, so it comes last.
-    gated = list(dict.fromkeys(text_of(gate.get("metric")) for gate in sorted(gates, key=lambda gate: gate.get("asked") is False)))
+    # A skipped gate has no value, so it comes last.
+    gated = list(dict.fromkeys(text_of(gate.get("metric")) for gate in sorted(gates, key=lambda gate: gate_state(gate) == "skipped")))
     known = tables.metrics(eval_name, test)
     others = sorted((name for name in known if name not in gated), key=lambda name: name.startswith("num_"))
     scores = [_score(name, list(counts), means, gates) for name in (*gated, *others)]
@@ -247,7 +242,7 @@ def failed_gates(tables: RunTables) -> list[Data]:
 
 
 def remarks(tables: RunTables) -> list[str]:
-    """Return what to know before believing a number, as sentences."""
+    """Return caveats, as sentences."""
     return [remark[:1].upper() + remark[1:] if remark.startswith(("all ", "the ")) else remark for remark in findings(tables)]
 
 

@@ -121,14 +121,14 @@ def _opened(content: bytes, edge: int) -> Image.Image:
 # Pictures for people: a photo twice, with the true objects and with the predicted ones, and a legend. Knows no task
 
 PANEL_EDGE = 640
-"""Pixels of the longer edge of each panel; small photos are enlarged, so that thin lines can be told apart."""
+"""Pixels of the longer edge of each panel; small images are enlarged, so that thin lines stay distinct."""
 LEGEND_WIDTH = 420
 HEADING_HEIGHT, MARGIN, ROW_HEIGHT, FONT_SIZE = 34, 10, 24, 16
 LINE_WIDTH, HALO_WIDTH, MARK_RADIUS = 3, 7, 4
 DASH, GAP = 12, 8
 MAX_NAME_CHARS, MAX_NOTE_CHARS, MAX_ROWS = 18, 60, 60
 
-# Okabe and Ito's colours, told apart with every kind of colour vision; without black, and yellow last.
+# Okabe and Ito's colours, distinct for every kind of colour vision; without black, and yellow last.
 COLOURS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (213, 94, 0), (86, 180, 233), (204, 121, 167), (240, 228, 66))
 FONT_FOLDERS = (
     "/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts", "/System/Library/Fonts", "/Library/Fonts",

@@ -152,8 +152,8 @@ def best_note(timeline: Timeline, curve: Curve) -> str:
         return ""
     alike = [point_name(timeline, place) for place in curve.best.alike]
     if len(alike) == curve.best.num_compared:
-        return "not told apart from any other"
-    return f"not told apart from {', '.join(alike)}" if alike else "told apart from all others"
+        return "no significant difference"
+    return f"not told apart from {', '.join(alike)}" if alike else "significantly better than all others"
 
 
 def falls(timeline: Timeline) -> list[tuple[Curve, Mean]]:

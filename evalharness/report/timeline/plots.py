@@ -120,7 +120,7 @@ def draw_timeline(timeline: Timeline, labels: Labels) -> Figure:
             left = column * CHART_INCHES[0] + 0.5
             box = (left / width, (top + 0.55) / height, (CHART_INCHES[0] - 0.75) / width, (CHART_INCHES[1] - 0.9) / height)
             _draw(figure.add_axes(box), timeline, curve, labels)
-    note = "Band: 95 % interval. Ring: best checkpoint; hollow dots: not told apart from it."
+    note = "Band: 95 % interval. Ring: best checkpoint; hollow dots: not significantly worse."
     figure.text(0.2 / width, 0.1 / height, note + (f" {_NO_FONT}" if labels.has_escaped else ""), fontsize=8, color=_GREY)
     return figure
 

@@ -137,7 +137,7 @@ class TestSummary:
         gates = [gate(False), {**idle, "passed": None, "asked": False, "reason": "not asked: give --baseline NAME"}]
         done = command("summary", run_dir(tmp_path / "run", cases([1.0] * 20), gates=gates, exit_code=1))
         assert done.returncode == 0
-        assert done.stdout.startswith("## Run run\n\n**FAILED**: the gate failed; 1 gate not asked, as no baseline was given.\n")
+        assert done.stdout.startswith("## Run run\n\n**FAILED**: the gate failed; 1 gate skipped, as no baseline was given.\n")
         assert "### Gates" in done.stdout
         assert "### Scores and their validity" in done.stdout
 

@@ -109,7 +109,7 @@ class TestTerminal:
         assert "stage_a::test_summary: 59 of 60 cases paired; not paired: 1 invalid in the candidate" in shown
         assert "f1           REGRESSED" in shown
         assert "REGRESSED kind first: f1 1.000 → 0.000 (n=20)" in shown
-        assert "20 cases with other scores: 20 worse; 1 passed before and does not now, 0 the other way round" in shown
+        assert "20 cases changed: 20 worse (1 newly failing, 0 newly passing)" in shown
         assert "candidate  gone" in shown
         assert shown.splitlines()[-1].startswith("REGRESSED: f1; REGRESSED in 1 slice")
 
@@ -140,7 +140,7 @@ class TestMarkdown:
 
     def test_aggregates_are_shown_without_a_verdict(self, aggregated: Comparison) -> None:
         shown = markdown(aggregated)
-        assert "they are no means of cases, so nothing is tested" in shown
+        assert "they are not means of cases, so none is tested" in shown
         assert "micro" in shown
         assert "-0.250" in shown
 

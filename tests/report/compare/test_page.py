@@ -98,7 +98,7 @@ class TestAtAGlance:
         base = run_dir(tmp_path / "base", cases([1.0] * 8))
         other = run_dir(tmp_path / "other", cases([1.0] * 8), {"fingerprint": "f2", "template_sha256": "t2"})
         shown = markup(written(compare(read_side(str(base)), read_side(str(other)))))
-        assert shown.index("Before believing a number") < shown.index("chat template differs") < shown.index("cases paired")
+        assert shown.index("Caveats") < shown.index("chat template differs") < shown.index("cases paired")
 
 
 class TestCases:

@@ -82,7 +82,7 @@ class TestFalls:
         shown = "\n".join(timeline_lines(made(forgetful), ["a note"], 120))
         assert f"category {FORGOTTEN}, f1 of category of stage_a: 1.000 at checkpoint-20, 0.000 at checkpoint-30" in shown
         assert "! a note" in shown
-        assert re.search(r"f1 +checkpoint-20 +1\.000 .* 0\.750  told apart from all others", shown)
+        assert re.search(r"f1 +checkpoint-20 +1\.000 .* 0\.750  significantly better than all others", shown)
 
 
 @pytest.fixture(scope="module")
