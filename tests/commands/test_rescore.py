@@ -437,6 +437,7 @@ def test_s(case, generation, score):
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES[::2])
 def test_a_killed_run_gets_the_scores_of_all_that_it_had_generated(project: Project, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KILL", "1")

@@ -276,6 +276,7 @@ class TestCasesThatCannotBeLoaded:
         assert "no-cases" not in run.output
         assert run.opened_no_run or run.counts.keys() == {"skip"}
 
+    @pytest.mark.slow
     def test_workers_tell_as_well(self, lacking: Project) -> None:
         run = lacking.run("--data", "photos", mode="n2")
         assert run.exit_code not in (0, 3)
@@ -329,6 +330,7 @@ class TestWrongOptions:
         assert run.exit_code not in (0, 3)
         assert "--top-p 0.5 has no effect with greedy decoding" in run.output
 
+    @pytest.mark.slow
     def test_a_wrong_option_with_workers_is_a_usage_error(self, project: Project) -> None:
         run = project.write(test_a=MARK + TEST).run(mode="n2", backend="fak")
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR

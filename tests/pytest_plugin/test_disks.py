@@ -107,6 +107,7 @@ def test_s(case, generation, pytestconfig):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_journal_that_cannot_grow_ends_the_run_and_is_gone_on_with(project: Project, mode: str) -> None:
     """Needs no rights: the process may write no file that is longer."""
@@ -129,6 +130,7 @@ def test_s(case, generation):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES[:2])
 def test_a_test_that_ends_its_process_without_workers_leaves_a_run_that_goes_on(
     project: Project, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -177,6 +179,7 @@ def test_s(deadly, case, generation): pass
 """
 
 
+@pytest.mark.slow
 def test_a_fixture_that_kills_is_an_error_after_two_deaths(project: Project) -> None:
     run = project.write(test_a=MARK + KILLING).run("--run-id", "r", mode="n2")
     assert {row["case_id"]: row["outcome"] for row in run.rows} == {"c0": "pass", "c1": "error", "c2": "pass", "c3": "pass"}

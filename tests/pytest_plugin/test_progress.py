@@ -94,6 +94,7 @@ def test_a_pipe_gets_pytests_dots_and_no_control_character(project: Project) -> 
     assert "tokens/s" not in run.output
 
 
+@pytest.mark.slow
 def test_a_long_run_in_a_pipe_says_how_far_it_is_now_and_then(project: Project) -> None:
     clock = CLOCK.replace("TEST_S", "10.0").replace("CLOCK", "0.0.__abs__")
     project.write(conftest=clock, test_a=MARK.replace("range(4)", "range(8)") + TEST)

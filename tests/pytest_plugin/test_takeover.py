@@ -93,6 +93,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_with(Project(tmp_path_factory.mktemp("killed")), deadly)
 
 
+@pytest.mark.slow
 class TestKilledWhileGenerating:
     def test_every_case_passes_as_if_nothing_had_happened(self, run: Run) -> None:
         assert run.counts == {"pass": NUM_CASES}
@@ -114,6 +115,7 @@ class TestKilledWhileGenerating:
         assert all(line["kind"] == "generation" for line in copied)
 
 
+@pytest.mark.slow
 class TestCulprits:
     def test_a_case_that_kills_every_worker_is_the_only_error(self, project: Project) -> None:
         run = run_with(project, "def deadly(case):\n    if case == 'c15': os._exit(139)")
@@ -180,6 +182,7 @@ class TestCulprits:
         assert run.counts == {"pass": NUM_CASES}
 
 
+@pytest.mark.slow
 class TestSteps:
     TESTS = (
         HEADER
