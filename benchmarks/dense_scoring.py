@@ -14,11 +14,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from evalharness.tasks.dense_metrics import judge_dump
-from evalharness.tasks.dense_objects import DenseObject, GeometryType
-from evalharness.tasks.dense_parse import parse_dump, render_dump
-from evalharness.tasks.dense_tables import aggregate, tables
-from evalharness.tasks.stage_a_schema import SCHEMA
+from evalharness.tasks.dense.metrics import judge_dump
+from evalharness.tasks.dense.objects import DenseObject, GeometryType
+from evalharness.tasks.dense.parse import parse_dump, render_dump
+from evalharness.tasks.dense.tables import aggregate, tables
+from evalharness.tasks.stage_a.schema import SCHEMA
 
 KINDS: tuple[GeometryType, ...] = ("bbox_2d", "bbox_2d", "bbox_2d", "bbox_2d", "poly", "line")
 CATEGORIES = tuple(SCHEMA["bbu"])

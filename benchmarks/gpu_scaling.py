@@ -106,8 +106,8 @@ def raw_prompts(folder: Path, processor: Any) -> Callable[[], list[dict[str, Any
 
 def raw(folder: Path, num_calls: int) -> dict[str, Any]:
     """Return the seconds of one or two calls of `LLM.generate`: with texts, on a fresh engine, and without."""
-    from evalharness.backends.vllm import VllmBackend
-    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.backends.vllm.backend import VllmBackend
 
     options = VllmEngineOptions(max_model_len=MAX_MODEL_LEN)
     backend = VllmBackend(ModelLoadConfig(str(folder / "checkpoint-0")), VlmPreprocessOptions(), options)

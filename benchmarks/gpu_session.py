@@ -216,7 +216,7 @@ def exit_code(steps: Iterable[Step], done: Mapping[str, Mapping[str, object]]) -
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what fits into this call and print what it gave."""
-    from evalharness.devices import installed_cards, visible_cards
+    from evalharness.hardware.devices import installed_cards, visible_cards
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stages", nargs="+", choices=("one", "two"), help="What to do")

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
-from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
 
 RAW_BATCH_SIZE = 16
 Ids = dict[int, tuple[int, ...]]
@@ -29,7 +29,7 @@ def make_checkpoint(path: Path) -> Path:
     """Return `path`, now a Llama of 135 million random weights with a byte-level tokenizer."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from evalharness.backends.hf_transformers import transformers
+    from evalharness.backends.hf._transformers import transformers
 
     config = transformers.LlamaConfig(
         vocab_size=49152,
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--device", help="Device to run on (default: the GPU where there is one)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        from evalharness.backends.hf import HfBackend
+        from evalharness.backends.hf.backend import HfBackend
 
         path = arguments.model or make_checkpoint(Path(folder))
         backend = HfBackend(ModelLoadConfig(str(path), torch_dtype=arguments.dtype, device=arguments.device), VlmPreprocessOptions())

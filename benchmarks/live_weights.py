@@ -18,11 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evalharness.contracts import TokenGenerationRequest
-from evalharness.engine import Engine
-from evalharness.engine_building import build_engine
-from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
-from evalharness.generation_options import GenerationOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
+from evalharness.api.requests import TokenGenerationRequest
+from evalharness.engine.build import build_engine
+from evalharness.engine.engine import Engine
 
 NUM_PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 100, 24
 GIB = 2**30
@@ -103,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("--backend", choices=("vllm", "hf"), default="vllm")
     arguments = parser.parse_args(argv)
-    from evalharness.devices import installed_cards
+    from evalharness.hardware.devices import installed_cards
 
     sleeps = arguments.backend == "hf" or bool(installed_cards())  # torch is not asked: it would start CUDA before vLLM forks
     started = time.perf_counter()

@@ -114,14 +114,13 @@ def main() -> None:
     asked = parser.parse_args()
 
     started = time.perf_counter()
-    from evalharness.comparison.changes import compare
-    from evalharness.comparison.sides import read_side
-    from evalharness.comparison.timeline import timeline_of
-    from evalharness.comparison.tracks import read_tracks
-    from evalharness.report.compare_files import write_comparison
+    from evalharness.analysis.comparison.compare import compare
+    from evalharness.analysis.comparison.sides import read_side
+    from evalharness.analysis.comparison.timeline import read_tracks, timeline_of
+    from evalharness.report.compare.files import write_comparison
     from evalharness.report.html.report_page import write_report_pages
     from evalharness.report.tables import load_tables
-    from evalharness.report.timeline_files import write_timelines
+    from evalharness.report.timeline.files import write_timelines
     from evalharness.report.writing import terminal_summary, write_reports
 
     import_s = time.perf_counter() - started

@@ -26,12 +26,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.api.requests import GenerationResult, TextGenerationRequest
 from evalharness.backends.base import Prompt, SamplingPlan
-from evalharness.backends.vllm import VllmBackend
-from evalharness.contracts import GenerationResult, TextGenerationRequest
-from evalharness.engine import Engine
-from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.generation_options import GenerationOptions
+from evalharness.backends.vllm.backend import VllmBackend
+from evalharness.engine.engine import Engine
 
 PROMPT_TOKENS = (100, 230)  # of the user's message; the template adds a few
 

@@ -9,8 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evalharness.cases import Case
-    from evalharness.contracts import (
+    from evalharness.api.cases import Case
+    from evalharness.api.errors import EvalHarnessError
+    from evalharness.api.options import (
+        ChatTemplateOptions,
+        DecodeOptions,
+        GenerationOptions,
+        ModelLoadConfig,
+        ServerOptions,
+        StopOptions,
+        VllmEngineOptions,
+        VlmPreprocessOptions,
+    )
+    from evalharness.api.requests import (
         FinishReason,
         GenerationFailure,
         GenerationResult,
@@ -18,13 +29,10 @@ if TYPE_CHECKING:
         TokenGenerationRequest,
         VlmGenerationRequest,
     )
-    from evalharness.engine import Engine, EngineWarning
-    from evalharness.engine_building import build_engine, build_engine_around
-    from evalharness.engine_options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
-    from evalharness.errors import EvalHarnessError
-    from evalharness.generation_options import DecodeOptions, GenerationOptions, StopOptions
-    from evalharness.scoring import ResponseLogits, ResponseScores, ScoringRequest
-    from evalharness.structured_output import StructuredOutput
+    from evalharness.api.scoring import ResponseLogits, ResponseScores, ScoringRequest
+    from evalharness.api.structured_output import StructuredOutput
+    from evalharness.engine.build import build_engine, build_engine_around
+    from evalharness.engine.engine import Engine, EngineWarning
 
 __all__ = [
     "Case",
@@ -54,30 +62,30 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Case": "evalharness.cases",
-    "ChatTemplateOptions": "evalharness.engine_options",
-    "DecodeOptions": "evalharness.generation_options",
-    "Engine": "evalharness.engine",
-    "EngineWarning": "evalharness.engine",
-    "EvalHarnessError": "evalharness.errors",
-    "FinishReason": "evalharness.contracts",
-    "GenerationFailure": "evalharness.contracts",
-    "GenerationOptions": "evalharness.generation_options",
-    "GenerationResult": "evalharness.contracts",
-    "ModelLoadConfig": "evalharness.engine_options",
-    "ResponseLogits": "evalharness.scoring",
-    "ResponseScores": "evalharness.scoring",
-    "ScoringRequest": "evalharness.scoring",
-    "ServerOptions": "evalharness.engine_options",
-    "StopOptions": "evalharness.generation_options",
-    "StructuredOutput": "evalharness.structured_output",
-    "TextGenerationRequest": "evalharness.contracts",
-    "TokenGenerationRequest": "evalharness.contracts",
-    "VllmEngineOptions": "evalharness.engine_options",
-    "VlmGenerationRequest": "evalharness.contracts",
-    "VlmPreprocessOptions": "evalharness.engine_options",
-    "build_engine": "evalharness.engine_building",
-    "build_engine_around": "evalharness.engine_building",
+    "Case": "evalharness.api.cases",
+    "ChatTemplateOptions": "evalharness.api.options",
+    "DecodeOptions": "evalharness.api.options",
+    "Engine": "evalharness.engine.engine",
+    "EngineWarning": "evalharness.engine.engine",
+    "EvalHarnessError": "evalharness.api.errors",
+    "FinishReason": "evalharness.api.requests",
+    "GenerationFailure": "evalharness.api.requests",
+    "GenerationOptions": "evalharness.api.options",
+    "GenerationResult": "evalharness.api.requests",
+    "ModelLoadConfig": "evalharness.api.options",
+    "ResponseLogits": "evalharness.api.scoring",
+    "ResponseScores": "evalharness.api.scoring",
+    "ScoringRequest": "evalharness.api.scoring",
+    "ServerOptions": "evalharness.api.options",
+    "StopOptions": "evalharness.api.options",
+    "StructuredOutput": "evalharness.api.structured_output",
+    "TextGenerationRequest": "evalharness.api.requests",
+    "TokenGenerationRequest": "evalharness.api.requests",
+    "VllmEngineOptions": "evalharness.api.options",
+    "VlmGenerationRequest": "evalharness.api.requests",
+    "VlmPreprocessOptions": "evalharness.api.options",
+    "build_engine": "evalharness.engine.build",
+    "build_engine_around": "evalharness.engine.build",
 }
 
 

@@ -6,7 +6,7 @@ A photo in, two lines out, coordinates on a grid of 0 to 1000, objects from top 
     {"object_1": {"desc": "类别=标签,文本=DEMO-01", "bbox_2d": [40, 60, 180, 120]}, "object_2": {"desc": …, "line_points": 2, "line": …}}
 
 Photos and true objects are those of `<root>/gt_vs_pred.jsonl`; another root is given with --data. The form is that of
-`evalharness/tasks/dense_parse.py`; IoU, matching and metrics are those of `dense_geometry.py`, `dense_matching.py` and
+`evalharness/tasks/dense/parse.py`; IoU, matching and metrics are those of `dense_geometry.py`, `dense_matching.py` and
 `dense_metrics.py`. `--spot 12` draws twelve photos with truth and prediction. Models that answer in another space are declared:
 `--coordinates unit`, or `pixels`, `processed:14` (pixels as resized to patches of 14), `'base-*=pixels'` for some checkpoints.
 

@@ -6,7 +6,7 @@ A photo of a work order in, two lines out (or `无关图片` alone, if it shows 
     {"统计": [{"类别": "站点距离", "站点距离": {"7": 1}}, {"类别": "紧固件", "安装状态": {"合格": 2}}], "分组统计": {"1": 2}}
 
 Photos lie in `<root>/<mission>/{审核通过|审核不通过}/<group>/`, references in `<root>/<mission>_stage_a.jsonl`; another
-root is given with --data. The rules of form and schema are in `evalharness/tasks/stage_a_schema.py`, the metrics in
+root is given with --data. The rules of form and schema are in `evalharness/tasks/stage_a/schema.py`, the metrics in
 `stage_a_metrics.py` and `stage_a_totals.py`. Summaries go to `outputs/<engine>/<mission>_stage_a.jsonl`, for Stage-B.
 A full-size checkpoint wants larger photos bounded: `cases=partial(stage_a.load_cases, max_pixels=stage_a.PIXEL_BUDGETS)`.
 

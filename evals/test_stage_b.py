@@ -6,7 +6,7 @@ The mission's rules and the summaries in, two lines out:
     Reason: Image1: 站点7有RRU但未见紧固件; Image2: 无关图片; 总结: 固定件证据缺失
 
 Summaries lie in `<root>/<mission>_stage_a.jsonl`, rules in `<root>/guidance.json`; another root is given with --data. The
-grammar is in `evalharness/tasks/stage_b_verdict.py`, the rates are in `stage_b_metrics.py`. One greedy answer decides here;
+grammar is in `evalharness/tasks/stage_b/verdict.py`, the rates are in `stage_b_metrics.py`. One greedy answer decides here;
 with `options=stage_b.THREE_VOTES`, or a `stage_b.decode_grid` of your own, several vote, and a tie is fail.
 
 Gates: `valid`, a verdict can be read; `strict`, nothing to forgive in form and wording; `accuracy`; of what was released,

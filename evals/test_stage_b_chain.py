@@ -2,7 +2,7 @@
 
 First Stage-A is asked about every photo, then Stage-B about what it wrote, and, to tell two kinds of mistakes apart, about
 the reference summaries too: `could_not_see` is wrong because Stage-A lost the evidence, `judged_wrongly` is wrong although
-the evidence was there. How that is decided is in `evalharness/tasks/stage_b_chain.py`.
+the evidence was there. How that is decided is in `evalharness/tasks/stage_b/chain.py`.
 
 Photos, references and rules lie as for Stage-A and Stage-B; another root is given with --data.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness.tasks import stage_b, stage_b_chain
+from evalharness.tasks import stage_b
+from evalharness.tasks.stage_b import chain as stage_b_chain
 
 pytestmark = pytest.mark.eval(
     cases=stage_b_chain.load_cases,

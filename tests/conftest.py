@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, settings
 from tests.fast_tier import FastTier
 
 if TYPE_CHECKING:
-    from evalharness.backends.hf import HfBackend
-    from evalharness.backends.max import MaxBackend
-    from evalharness.backends.vllm import VllmBackend
-    from evalharness.engine import Engine
+    from evalharness.backends.hf.backend import HfBackend
+    from evalharness.backends.max.backend import MaxBackend
+    from evalharness.backends.vllm.backend import VllmBackend
+    from evalharness.engine.engine import Engine
     from tests.backends.vllm_models import Reference
 
 # Property tests are judged by their results alone, and no test fails by chance: no deadline on a busy machine, and the same examples in
@@ -113,8 +113,8 @@ def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
     """A running engine with default options on the tiny Qwen3-VL; takes text prompts too."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")  # there is none for Python 3.10; .ci/run does not let it be skipped
-    from evalharness.backends.vllm import VllmBackend
-    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    from evalharness.backends.vllm.backend import VllmBackend
 
     backend = VllmBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions(), VllmEngineOptions())
     yield backend
@@ -126,8 +126,8 @@ def vllm_endless() -> Iterator[Engine]:
     """A running engine on the trained checkpoint `endless`, which nobody swaps."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
-    from evalharness.engine_building import build_engine
-    from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
+    from evalharness.api.options import ModelLoadConfig, VllmEngineOptions
+    from evalharness.engine.build import build_engine
 
     path = Path(__file__).parents[1] / "fixtures" / "checkpoints" / "endless"
     options = VllmEngineOptions(max_model_len=2048)
@@ -183,8 +183,8 @@ def trainers_parts(hf_text_checkpoint: Path) -> tuple[Any, Any]:
 @pytest.fixture(scope="session")
 def hf_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[HfBackend]:
     """Transformers with default options on the tiny Qwen3-VL."""
-    from evalharness.backends.hf import HfBackend
-    from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
+    from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+    from evalharness.backends.hf.backend import HfBackend
     from tests.backends.hf_models import one_thread
 
     with one_thread():
@@ -206,8 +206,8 @@ def max_text_checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest
 @pytest.fixture(scope="session")
 def max_text_backend(max_text_checkpoint: Path) -> Iterator[MaxBackend]:
     """MAX with default options on that checkpoint; its first start on a machine compiles for minutes."""
-    from evalharness.backends.max import MaxBackend
-    from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
+    from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+    from evalharness.backends.max.backend import MaxBackend
 
     backend = MaxBackend(ModelLoadConfig(str(max_text_checkpoint)), VlmPreprocessOptions())
     yield backend

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from benchmarks.simulated.engine_model import CAPACITY, ROW_S, STEP_S
+from evalharness.api.hooks import GenerationPlugin
 from evalharness.backends.base import BackendOutput, Prompt
 from evalharness.backends.fake import FakeBackend
-from evalharness.generation_plugins import GenerationPlugin
-from evalharness.pytest_plugin import units
+from evalharness.pytest_plugin.execution import units
 
 
 def generate(

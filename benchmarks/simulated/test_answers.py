@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.simulated.engine_model import NUM_TOKENS, num_tokens
 from evalharness import Case, GenerationOptions, GenerationResult, TextGenerationRequest
-from evalharness.pytest_plugin.recording import Score
+from evalharness.pytest_plugin.outcomes import Score
 
 NUM_CASES = int(os.environ.get("SIMULATED_CASES", "384"))
 SPREAD = float(os.environ.get("SIMULATED_SPREAD", "0"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from evalharness.errors import ConfigError
-from evalharness.suggestions import did_you_mean
+from evalharness.api.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,10 +16,10 @@ __all__ = ["AUTO", "BACKENDS", "SERVERS", "known_backends", "load_backend_class"
 
 BACKENDS = {
     "fake": "evalharness.backends.fake:FakeBackend",
-    "hf": "evalharness.backends.hf:HfBackend",
-    "max": "evalharness.backends.max:MaxBackend",
-    "openai": "evalharness.backends.openai:OpenAIBackend",
-    "vllm": "evalharness.backends.vllm:VllmBackend",
+    "hf": "evalharness.backends.hf.backend:HfBackend",
+    "max": "evalharness.backends.max.backend:MaxBackend",
+    "openai": "evalharness.backends.openai.backend:OpenAIBackend",
+    "vllm": "evalharness.backends.vllm.backend:VllmBackend",
 }
 
 AUTO = "auto"

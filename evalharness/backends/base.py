@@ -6,24 +6,41 @@ A backend knows nothing about chat templates, texts, evals or pytest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from evalharness.errors import PromptTooLong
+from evalharness.api.errors import CapabilityError, ConfigError, PromptTooLong, UnsupportedOption
+from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from evalharness.contracts import GenerationFailure
-    from evalharness.engine_options import ModelLoadConfig
-    from evalharness.generation_plugins import GenerationPlugin
-    from evalharness.live_weights import LiveChange
-    from evalharness.scoring import ResponseLogits, ResponseScores
-    from evalharness.structured_output import StructuredOutput
-    from evalharness.thinking import ThinkingBudget
+    from evalharness.api.options import ModelLoadConfig
+    from evalharness.api.requests import GenerationFailure
+    from evalharness.api.scoring import ResponseLogits, ResponseScores
+    from evalharness.api.structured_output import StructuredOutput
+    from evalharness.api.thinking import ThinkingBudget
 
-__all__ = ["Backend", "Capabilities", "ChatCall", "Completion", "Prompt", "SamplingPlan", "TensorBackend"]
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "ChatCall",
+    "Completion",
+    "LiveBackend",
+    "LiveChange",
+    "Prompt",
+    "SamplingPlan",
+    "TensorBackend",
+    "WatchedBackend",
+    "WeightReport",
+    "check_limits",
+    "check_stop_ids",
+    "preflight",
+]
+
+LiveChange: TypeAlias = Literal["checkpoint", "adapter", "tensors", "sleep"]
+"""What a backend can do to its weights while it runs; `Capabilities.live` says which of them it can."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +69,7 @@ class Capabilities:
     extra_options: frozenset[str] = frozenset()
     """Names that `GenerationOptions.extra_generation_kwargs` may carry."""
     live: frozenset[LiveChange] = frozenset()
-    """What can be done to the weights while the backend runs, by the methods of `live_weights.LiveBackend`."""
+    """What can be done to the weights while the backend runs, by the methods of `LiveBackend`."""
     why_not_live: Mapping[LiveChange, str] = field(default_factory=dict, compare=False)
     """Why something is not in `live`, and what to do, where there is more to say than that the backend cannot."""
     vocab_size: int | None = None
@@ -237,3 +254,144 @@ class TensorBackend(Protocol):
     def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:
         """Return torch tensors; raises as `response_logprobs`."""
         ...
+
+
+@dataclass(frozen=True)
+class WeightReport:
+    """What a change of weights did.
+
+    `source`: a path, or "tensors". `num_loaded` tensors were taken. `not_matched`: names that were given and mean no weight of the
+    model. `missing`: weights of the model that were not given, which stay as they were. `tied`: names that were given beside
+    another name of the same weight. The last three are empty unless `strict` was False, but for `tied`. `adapter`: facts about the
+    adapter that is in force now, None where there is none. `weight_version` and `duration_s` (seconds) are the engine's.
+    """
+
+    source: str
+    num_loaded: int
+    not_matched: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    tied: tuple[str, ...] = ()
+    adapter: Mapping[str, Any] | None = None
+    weight_version: str = ""
+    duration_s: float = field(default=0.0, compare=False)
+
+
+@runtime_checkable
+class LiveBackend(Protocol):
+    """What a backend has beside `Backend` where `Capabilities.live` is not empty; of each method only what that set names is called.
+
+    Every method leaves the weights as they were when it refuses (`CheckpointError`, `CapabilityError`, `ContractValueError`). After any
+    other error the backend generates no more until a whole checkpoint has been loaded, or ever.
+    """
+
+    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
+        """Load the checkpoint in that folder, read anew whatever was loaded before; without adapter unless one is given."""
+        ...
+
+    def load_adapter(self, path: str) -> WeightReport:
+        """Put an adapter on the base that is loaded, in place of the one before."""
+        ...
+
+    def unload_adapter(self) -> WeightReport:
+        """Leave the base as it was without adapter."""
+        ...
+
+    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
+        """Take weights, or an adapter, from memory; see `LiveWeights.sync_from_state_dict`."""
+        ...
+
+    def sleep(self) -> None:
+        """Give back the memory of the device; weights wait elsewhere. Generating is refused from here on."""
+        ...
+
+    def wake(self, tags: Sequence[str] | None) -> None:
+        """Bring back what sleeps, to the bit: all, or "weights" or "kv_cache" only."""
+        ...
+
+
+@runtime_checkable
+class WatchedBackend(Protocol):
+    """A backend whose weights others can reach, and change without a word to the engine: a trainer's optimizer."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the model is somebody else's."""
+        ...
+
+    def weight_stamp(self) -> Hashable | None:
+        """Return what differs after each change of the weights that can be seen."""
+        ...
+
+
+def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
+    """Raise `CapabilityError` unless every plugin can act on this backend and on every type of request."""
+    for plugin in plugins:
+        refuse_misspelt_hooks(plugin)
+        if plugin.backends is not None and backend not in plugin.backends:
+            raise CapabilityError(f"plugin {plugin.name!r} does not work on backend {backend!r}; it works on: {_listed(plugin.backends)}")
+        for request_type in request_types:
+            if plugin.request_types is not None and request_type not in plugin.request_types:
+                taken = _listed(plugin.request_types)
+                raise CapabilityError(f"plugin {plugin.name!r} does not take {request_type} requests; it takes: {taken}")
+        if plugin.uses_hf_hooks and not can.supports_hf_hooks:
+            raise CapabilityError(f"plugin {plugin.name!r} uses transformers hooks, which backend {backend!r} cannot run; use backend 'hf'")
+        if plugin.watches_tokens and not can.supports_token_watchers:
+            raise CapabilityError(
+                f"plugin {plugin.name!r} ends rows by their tokens, which backend {backend!r} cannot do; use backend 'hf'"
+            )
+        if plugin.bans_tokens and not can.supports_token_bans:
+            raise CapabilityError(
+                f"plugin {plugin.name!r} bans tokens while a row is written, which backend {backend!r} cannot do; "
+                "use backend 'hf', or leave the plugin out"
+            )
+        refuse_missing_hooks(plugin)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+# What engines that serve many users alike cannot honour of a plan, told in one form
+
+# vLLM raises what is lower without an error, and refuses what is higher; MAX itself refuses more, but not this.
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.01, 2.0
+
+
+def check_limits(plan: SamplingPlan, engine: str) -> None:
+    """Raise `UnsupportedOption` for what neither vLLM nor MAX can honour; `engine` is its name in the message."""
+    if 0 < plan.temperature < _MIN_TEMPERATURE or plan.temperature > _MAX_TEMPERATURE:
+        raise UnsupportedOption(
+            f"options.temperature={plan.temperature} cannot be honoured by {engine}, "
+            f"which takes 0 (greedy) or {_MIN_TEMPERATURE} to {_MAX_TEMPERATURE}"
+        )
+    if plan.no_repeat_ngram_size:
+        raise UnsupportedOption(
+            f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by {engine}; set it to 0 or use --backend hf"
+        )
+    if plan.structured is not None and plan.logprobs:
+        raise UnsupportedOption(
+            f"{engine} takes log-probabilities after the mask of options.structured, so they are not the model's own; leave one of the two "
+            "out, or use --backend hf"
+        )
+    if not plan.use_cache:
+        raise UnsupportedOption(f"options.use_cache=False cannot be honoured by {engine}; leave it True or use --backend hf")
+
+
+# Stop token ids against a model's vocabulary: what the model cannot say never ends a text
+
+
+def check_stop_ids(plan: SamplingPlan, *, vocab_size: int, eos_token_ids: Collection[int], tokenizer: Any) -> None:
+    """Raise `ConfigError` for a stop token id beyond the vocabulary (rows of the model's embedding), which would never stop.
+
+    Exempt are the checkpoint's own end-of-sequence ids, which nobody asked for, and ids of stop strings that are also
+    looked for in the text.
+    """
+    for token_id in plan.stop_token_ids:
+        if token_id < vocab_size or token_id in eos_token_ids:
+            continue
+        if plan.stop_strings and tokenizer.decode([token_id], skip_special_tokens=False) in plan.stop_strings:
+            continue
+        raise ConfigError(
+            f"stop token id {token_id} would never stop: the model's vocabulary ends at {vocab_size - 1}; "
+            "give ids of this checkpoint in options.stop and options.eos_token_id, or a stop string"
+        )

@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from evalharness.checkpoint import read_json
-from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
-from evalharness.checkpoint_quantization import package_hint
-from evalharness.engine_options import ModelLoadConfig, Variant, VlmPreprocessOptions
-from evalharness.errors import CheckpointError, ConfigError, EvalHarnessError, MissingDependency, UnsupportedOption
-from evalharness.suggestions import did_you_mean
+from evalharness.api.errors import CheckpointError, ConfigError, EvalHarnessError, MissingDependency, UnsupportedOption, did_you_mean
+from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
+from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.info import package_hint, read_json
 
 __all__ = [
     "apply_pixel_budget",
@@ -111,7 +109,7 @@ def _load_processor(config: ModelLoadConfig) -> Any:
 def _load_part(config: ModelLoadConfig, part: Literal["tokenizer", "processor"]) -> Any:
     try:
         # Not transformers itself: beside a CPU torch it must be imported in a certain way.
-        from evalharness.backends.hf_transformers import transformers
+        from evalharness.backends.hf._transformers import transformers
     except ImportError as error:
         raise MissingDependency(f"transformers cannot be imported ({error}); pip install torch transformers") from error
     auto_class = transformers.AutoTokenizer if part == "tokenizer" else transformers.AutoProcessor

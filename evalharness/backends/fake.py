@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+from evalharness.api.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
+from evalharness.api.hooks import GenerationPlugin, RowWatchers
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.requests import GenerationFailure
+from evalharness.api.structured_output import fits
+from evalharness.api.thinking import within_budget
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
-from evalharness.contracts import GenerationFailure
-from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
-from evalharness.generation_plugins import GenerationPlugin, RowWatchers
-from evalharness.stop_policy import StopStringWatcher, trim_at_stop_id
-from evalharness.structured_output import fits
-from evalharness.thinking import within_budget
+from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
 
 __all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from evalharness.backends import load_backend_class
 from evalharness.backends.checkpoint_reading import first_line
-from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 
 __all__ = ["MARK", "main"]
 
@@ -58,7 +58,7 @@ def _torch_facts() -> dict[str, Any]:
 
 def _probe_hf() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     facts = _torch_facts()
-    from evalharness.backends.hf_transformers import transformers
+    from evalharness.backends.hf._transformers import transformers
 
     for name in ("AutoModelForCausalLM", "AutoModelForImageTextToText"):
         getattr(transformers, name)  # the import that fails on a broken machine
@@ -77,7 +77,7 @@ def _probe_hf() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
 
 def _check_quantization(config: Any) -> None:
     """Raise what transformers would raise for quantised weights whose packages, or whose GPU, are not here."""
-    from evalharness.backends.hf_transformers import transformers
+    from evalharness.backends.hf._transformers import transformers
 
     quantizer = transformers.quantizers.AutoHfQuantizer
     declared = getattr(config, "quantization_config", None) or getattr(config.get_text_config(), "quantization_config", None)
@@ -88,7 +88,7 @@ def _check_quantization(config: Any) -> None:
 def _gguf_refusal(path: Path) -> str | None:
     if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
         return f"GGUF files need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
-    from evalharness.backends.hf_transformers import transformers
+    from evalharness.backends.hf._transformers import transformers
 
     architecture = read_gguf(path).architecture
     supported = import_module("transformers.modeling_gguf_pytorch_utils").GGUF_SUPPORTED_ARCHITECTURES  # not among its attributes
@@ -116,7 +116,7 @@ def _probe_vllm() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
 
 
 def _probe_max() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
-    from evalharness.backends.max_loading import max_facts, why_not_in_max
+    from evalharness.backends.max.loading import max_facts, why_not_in_max
 
     return max_facts(), why_not_in_max
 

@@ -4,19 +4,88 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.checkpoint_adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
-from evalharness.checkpoint_adapter_settings import is_adapter
-from evalharness.checkpoint_architecture import LoadedFolder
-from evalharness.errors import CheckpointError, ContractTypeError, ContractValueError
-from evalharness.weight_names import pair_names
+from evalharness.api.errors import CheckpointError, ContractTypeError, ContractValueError
+from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, is_adapter, read_adapter
+from evalharness.checkpoints.architecture import LoadedFolder
 
-__all__ = ["GivenWeights", "check_checkpoint", "given_adapter", "holds_adapter", "pair_tensors"]
+__all__ = [
+    "GivenWeights",
+    "Pairing",
+    "check_checkpoint",
+    "given_adapter",
+    "holds_adapter",
+    "merged_weights",
+    "pair_names",
+    "pair_tensors",
+    "refuse_unmatched",
+]
+
+
+# Which weight of a model is meant by each name that a trainer gives it. Without torch
+
+# What wraps a module in training, and stands in the names of its weights.
+_WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod", "module"})
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """`pairs`: {given name: the model's}; `not_matched`: given names that mean none, sorted."""
+
+    pairs: Mapping[str, str]
+    not_matched: tuple[str, ...]
+
+
+def pair_names(given: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> Pairing:
+    """Return which of the model's weights `wanted` each given name means; both map names to shapes.
+
+    A name means the weight of its own name, else the only one that differs in no more than the parts by which models and
+    their checkpoints, or wrappers of training, differ. `ContractValueError` where two mean one weight, or a shape differs.
+    """
+    bare = {name: name if name in wanted else _unwrapped(name) for name in given}
+    left = [name for name, plain in bare.items() if plain not in wanted]
+    fitting = fits_of({bare[name] for name in left}, wanted)
+    pairs = {name: plain if plain in wanted else fitting[plain] for name, plain in bare.items() if plain in wanted or plain in fitting}
+    meant: dict[str, str] = {}
+    for name, target in pairs.items():
+        if target in meant:
+            raise ContractValueError(f"{meant[target]!r} and {name!r} both mean the model's {target!r}; give it once")
+        meant[target] = name
+        if given[name] != wanted[target]:
+            raise ContractValueError(
+                f"{name!r} has shape {list(given[name])}, the model's {target!r} has {list(wanted[target])}; "
+                "are the tensors of another model, or of a part of it only (a shard)?"
+            )
+    return Pairing(pairs, tuple(sorted(set(given) - set(pairs))))
+
+
+def _unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def refuse_unmatched(not_matched: tuple[str, ...], missing: tuple[str, ...]) -> None:
+    """Raise `ContractValueError` for names that would be ignored, or weights that would stay as they were."""
+    if not_matched:
+        raise ContractValueError(
+            f"{len(not_matched)} of the names mean no weight of the model, such as {_some(not_matched)}; "
+            "leave them out, or have them left out and reported with strict=False"
+        )
+    if missing:
+        raise ContractValueError(
+            f"{len(missing)} weights of the model are not given, such as {_some(missing)}; give all, "
+            "or have these stay as they are and reported with strict=False"
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
+
 
 _PEFT = "peft's get_peft_model_state_dict(model)"
 
@@ -165,3 +234,31 @@ def _equal(one: Any, other: Any) -> bool:
 def _is_twin(one: Any, other: Any) -> bool:
     """Return whether both are one piece of memory: a head that shares the embedding's weight stands twice in a model's state_dict."""
     return one is other or (one.shape == other.shape and one.dtype == other.dtype and one.data_ptr() == other.data_ptr() != 0)
+
+
+# A base's tensors with an adapter's product added: what a merged checkpoint would hold, made while it is read
+
+
+def merged_weights(weights: Iterable[tuple[str, Any]], adapter: Adapter, dtype: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name, tensor) of the base, adapted ones as `dtype`: the sum is made in float32 and rounded once.
+
+    Raises `CheckpointError` at the end if any of the adapter's weights found none of the base's.
+    """
+    import torch
+    from safetensors import safe_open
+
+    left = {weight.base_name: weight for weight in adapter.weights}
+    replaced = dict(adapter.replaced)
+    with safe_open(adapter.path / ADAPTER_WEIGHTS, framework="pt") as file:
+        for name, tensor in weights:
+            weight = left.pop(name, None)
+            if weight is not None:
+                a, b = (file.get_tensor(part).to(torch.float32) for part in (weight.a, weight.b))
+                yield name, (tensor.to(torch.float32).cpu() + weight.scaling * (b @ a)).to(dtype)
+            elif name in replaced:
+                yield name, file.get_tensor(replaced.pop(name))
+            else:
+                yield name, tensor
+    missed = [*left, *replaced]
+    if missed:
+        raise CheckpointError(f"{len(missed)} weights of adapter {adapter.path} were not applied, such as the one of {missed[0]!r}")

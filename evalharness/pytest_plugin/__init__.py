@@ -5,7 +5,7 @@ Loaded by the entry point of an installed evalharness, or by a conftest.py with
 `running_tests.py`, are registered only where evals were collected.
 """
 
-from evalharness.pytest_plugin.card_slots import pytest_xdist_auto_num_workers
+from evalharness.pytest_plugin.distributed.gpus import pytest_xdist_auto_num_workers
 from evalharness.pytest_plugin.fixtures import case, coordinates, details, engine, generation, generations, score, steps
 from evalharness.pytest_plugin.hooks import (
     pytest_collection_finish,
@@ -13,10 +13,11 @@ from evalharness.pytest_plugin.hooks import (
     pytest_configure,
     pytest_generate_tests,
     pytest_report_collectionfinish,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
     pytest_unconfigure,
 )
 from evalharness.pytest_plugin.options import pytest_addoption, pytest_load_initial_conftests
-from evalharness.pytest_plugin.session_end import pytest_sessionfinish, pytest_terminal_summary
 
 __all__ = [
     "case",

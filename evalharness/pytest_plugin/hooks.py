@@ -3,29 +3,125 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.outcomes import Failed
 
+from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
-from evalharness.errors import EvalHarnessError
-from evalharness.pytest_plugin.card_slots import card_problem, plan_cards, return_mask, take_cards, taken_cards
-from evalharness.pytest_plugin.collection import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, takes
-from evalharness.pytest_plugin.engines import EngineSpec
-from evalharness.pytest_plugin.fixtures import WAITING
-from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, resolve_run_config, runs_nothing
+from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards, taken_cards
+from evalharness.pytest_plugin.distributed.worker import start_heartbeat, stop_when_told, tell_lookalikes, units_ahead
+from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.pytest_plugin.execution.units import is_eval_test
+from evalharness.pytest_plugin.fixtures import WAITING, Filling, end_without_verdict, stop_for
+from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
+from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting
-from evalharness.pytest_plugin.resuming import Resumption, asks_to_resume, resume_run
-from evalharness.pytest_plugin.rootdir import refuse_misplaced_rootdir
-from evalharness.pytest_plugin.running_tests import RunningTests
+from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, make_safe
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
-from evalharness.pytest_plugin.unit_plan import is_eval_test
-from evalharness.pytest_plugin.unloaded_cases import report_unloaded
-from evalharness.pytest_plugin.worker_life import start_heartbeat, stop_when_told, tell_lookalikes, units_ahead
-from evalharness.redaction import remember_options
-from evalharness.run_lock import RunLock
+from evalharness.runs.lock import RunLock
+
+__all__ = ["RunningTests", "pytest_sessionfinish", "pytest_terminal_summary"]
+
+
+# One test after the other: what pytest does with each is noted in its record, which becomes its row
+
+
+class RunningTests:
+    """The hooks around each test of the session whose state this is."""
+
+    def __init__(self, state: EvalSession) -> None:
+        self._state = state
+        self._filling = Filling()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Open the test's record, and have its generation ready when setup ends."""
+        state = self._state
+        state.current = record = state.record_for(item)
+        if record is None:
+            return (yield)
+        assert isinstance(item, pytest.Function)
+        try:
+            state.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
+        except RecordError as error:
+            stop_for(item.session, error)
+            raise Failed(str(error), pytrace=False) from None
+        self._filling.before_setup(item, record)
+        yield
+        self._filling.after_setup(item, record)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """Turn a failed assertion in a gated test into a miss, before anything formats a traceback for it."""
+        record = self._state.current
+        try:
+            result = yield
+        except (AssertionError, pytest.fail.Exception) as error:
+            if record is None or not record.gated or not record.can_be_judged or not is_assertion(error):
+                raise
+            record.miss = Miss(shorten(str(error) or type(error).__name__), _location(error, pyfuncitem))
+            return True
+        except pytest.skip.Exception:
+            if record is not None:
+                end_without_verdict(record)  # nor may one be skipped over
+            raise
+        if record is not None:
+            end_without_verdict(record)  # a test that caught the failure of its generation must not pass for that
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[Any]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note each phase in the test's record; after the last one, write its row."""
+        report = yield
+        state = self._state
+        state.progress.num_signs += 1
+        record = state.current
+        if record is None or record.nodeid != item.nodeid:
+            return report
+        note_report(record, report, call)
+        make_safe(report)
+        if report.when == "teardown":
+            try:
+                state.test_ended(record, call.duration)
+            except RecordError as error:
+                stop_for(item.session, error)
+            state.current = None
+        elif report.when == "call" or not report.passed:
+            _attach(item, record, report, state.progress.take_new_tokens())
+        return report
+
+
+def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, num_tokens: int) -> None:
+    """Put what the reporting process needs on the report, as plain types that xdist can carry."""
+    report.evalharness = {  # type: ignore[attr-defined]
+        "outcome": record.outcome,
+        "problem": record.problem,
+        "location": record.miss.location if record.miss is not None else "",
+        "num_tokens": num_tokens,
+    }
+    if record.outcome in ("miss", "invalid"):
+        # Of the item, not of this report: the JUnit file takes those of the teardown.
+        item.user_properties += [("outcome", record.outcome), ("problem", record.problem or "")]
+
+
+def _location(error: BaseException, item: pytest.Function) -> str:
+    line = item.function.__code__.co_firstlineno
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is item.function.__code__:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{item.nodeid.partition('::')[0]}:{line}"
+
 
 _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
 
@@ -62,7 +158,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if state.worker in CONTROLLER_NAMES:
         config.pluginmanager.register(reporting, "evalharness-reporting")
     if state.worker == "controller":
-        from evalharness.pytest_plugin import xdist_hooks
+        from evalharness.pytest_plugin.distributed import controller as xdist_hooks
 
         config.pluginmanager.register(xdist_hooks, "evalharness-xdist")
     if given is None and new_session is None and asked_on_command_line(config):
@@ -186,3 +282,105 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         state.close()
         if state.lock is not None:
             state.lock.close()
+
+
+# The end of a session: everything is written, gates are judged, the scores are shown
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write everything and judge the gates; after the fixtures are torn down."""
+    state, reporting = session.config.stash[STATE], session.config.stash[REPORTING]
+    try:
+        state.close()
+        if state.worker in CONTROLLER_NAMES and state.started_run:
+            _finish(session, exitstatus)
+    except KeyboardInterrupt:  # the second one: who presses it wants to be out, not to read a traceback
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if state.started_run:
+            again = f"evalharness report {state.run_dir} makes the reports of it"
+            reporting.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
+
+
+def _finish(session: pytest.Session, exitstatus: int) -> None:
+    config = session.config
+    state, reporting = config.stash[STATE], config.stash[REPORTING]
+    if reporting.progress is not None:
+        reporting.progress.clear()
+    from evalharness.pytest_plugin.finish import finish_run
+    from evalharness.pytest_plugin.finish.ci_files import add_to_junit_file
+
+    try:
+        run, rows = finish_run(
+            config,
+            exit_code=int(exitstatus),
+            interrupted=_interruption(session, exitstatus),
+            crashes={**reporting.put_back, **reporting.crashes},
+        )
+        reporting.summary = _write_reports(config, state, run, rows)
+        add_to_junit_file(config, run)
+        reporting.summary += _renewed_index(state.run_dir.parent)
+    except RecordError as error:
+        reporting.problem = str(error)
+    except Exception as error:  # whatever breaks here, the journal holds every result and must be named
+        reporting.problem = f"{type(error).__name__}: {error}; the results are safe in {state.run_dir / 'journal'}"
+    if reporting.problem is not None:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        return
+    reporting.run = run
+    session.exitstatus = run["exit_code"]
+
+
+def _write_reports(config: pytest.Config, state: EvalSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
+    from evalharness.pytest_plugin.finish.ci_files import write_github_summary
+    from evalharness.report.writing import report_rows, terminal_summary  # pandas, only now
+
+    tables = report_rows(state.run_dir, rows)
+    run.update({name: tables.run[name] for name in ("problems", "exit_code")})
+    write_github_summary(tables)
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
+
+
+def _renewed_index(report_dir: Path) -> str:
+    """Renew the index of all runs and return "", or the line that says why it could not be: that is no problem of this run."""
+    from evalharness.report.html.index_page import INDEX, write_index
+
+    try:
+        write_index(report_dir)
+    except Exception as error:  # whatever another run's folder holds, this run has its reports
+        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(str(error))}"
+    return ""
+
+
+def _interruption(session: pytest.Session, exitstatus: int) -> str | None:
+    if session.shouldfail or session.shouldstop:
+        return str(session.shouldfail or session.shouldstop)
+    return session.config.stash[REPORTING].interrupted or ("internal error" if exitstatus == pytest.ExitCode.INTERNAL_ERROR else None)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show the scores, the misses where `-rm` asks for them, and where the report lies."""
+    reporting = config.stash[REPORTING]
+    state = config.stash[STATE]
+    if reporting.problem is None and reporting.run is None:
+        return
+    from evalharness.report.text import terminal_text
+
+    if reporting.problem is not None:
+        terminalreporter.write_sep("=", "evalharness", red=True)
+        terminalreporter.write_line(f"no report: {terminal_text(reporting.problem, 2000)}", red=True)
+        return
+    if "m" in terminalreporter.reportchars and reporting.misses:
+        terminalreporter.write_sep("=", "misses")
+        for nodeid, location, problem in reporting.misses:
+            terminalreporter.write_line(f"MISS {nodeid} ({location})", yellow=True)
+            for line in problem.splitlines():
+                terminalreporter.write_line(f"E   {terminal_text(line)}")
+    terminalreporter.write_sep("=", "evalharness")
+    for line in reporting.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
+        terminalreporter.write_line(line)
+    terminalreporter.write_line(f"report: {state.run_dir / 'report.md'}")
+    if (page := state.run_dir / "report.html").exists():
+        terminalreporter.write_line(f"page: {page}")

@@ -1,4 +1,4 @@
-"""The command line options and markers of the plugin; the options themselves come from `evalharness.config_table.ARGUMENTS`."""
+"""The command line options and markers of the plugin; the options themselves come from `evalharness.config.options.ARGUMENTS`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 import pytest
+from _pytest.config.findpaths import determine_setup
 
+from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.config import RunConfig, resolve
-from evalharness.config_table import ARGUMENTS
-from evalharness.errors import ConfigError
-from evalharness.suggestions import did_you_mean
+from evalharness.config.options import ARGUMENTS
 
-__all__ = ["asked_on_command_line", "resolve_run_config", "runs_nothing"]
+__all__ = ["asked_on_command_line", "refuse_misplaced_rootdir", "resolve_run_config", "runs_nothing"]
 
 _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, plugins=(), aggregate=None, across=None, tables=None, "
@@ -79,3 +79,24 @@ def resolve_run_config(config: pytest.Config) -> RunConfig:
         return resolve({option.name: config.getoption(option.dest) for option in ARGUMENTS}, os.environ, config.rootpath)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+# Refuses a run whose rootdir pytest took from the value of one of our options
+
+
+def refuse_misplaced_rootdir(config: pytest.Config) -> None:
+    """Raise `pytest.UsageError` where the rootdir is not the one that the test paths alone give."""
+    if not hasattr(config.option, "file_or_dir"):
+        return  # --help and --version stop the parsing at once; nothing will run
+    right, *_ = determine_setup(
+        inifile=config.option.inifilename,
+        override_ini=config.option.override_ini,
+        args=config.option.file_or_dir,
+        rootdir_cmd_arg=config.option.rootdir or None,
+        invocation_dir=config.invocation_params.dir,
+    )
+    if right != config.rootpath:
+        raise pytest.UsageError(
+            f"pytest took the value of an option for a test path and would run in {config.rootpath} instead of {right}: "
+            f"write options with '=', such as --model=PATH --data=PATH, or add --rootdir {right}"
+        )

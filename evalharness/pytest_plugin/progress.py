@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evalharness.pytest_plugin.engines import choices_of_auto
+from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.session import EvalSession

@@ -3,41 +3,70 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.api.errors import ConfigError
 from evalharness.config import RunConfig
-from evalharness.config_checks import check_combinations
-from evalharness.errors import ConfigError
-from evalharness.journal import Journal, journal_name
-from evalharness.nodeids import test_name
-from evalharness.pytest_plugin.case_loading import CasesNotLoaded
-from evalharness.pytest_plugin.collection import EvalModule, is_named, parametrize_eval, read_eval
-from evalharness.pytest_plugin.engine_opening import EngineOpening
-from evalharness.pytest_plugin.engines import EngineSpec, engine_specs, engines_by_checkpoint
-from evalharness.pytest_plugin.eval_notes import eval_lines
-from evalharness.pytest_plugin.heartbeat import Heartbeat
-from evalharness.pytest_plugin.outcomes import ItemRecord
-from evalharness.pytest_plugin.recording import reference_of
-from evalharness.pytest_plugin.resuming import Resumption
-from evalharness.pytest_plugin.running_units import RunningUnits
-from evalharness.pytest_plugin.unit_plan import UnitPlan
-from evalharness.pytest_plugin.unit_runner import UnitProgress
-from evalharness.pytest_plugin.units import EvalNode, parse_nodeid
-from evalharness.pytest_plugin.unloaded_cases import stand_in
+from evalharness.config.checks import check_combinations
+from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat
+from evalharness.pytest_plugin.eval_module import (
+    CasesNotLoaded,
+    EvalModule,
+    gates_of,
+    is_named,
+    parametrize_eval,
+    plugin_names,
+    read_eval,
+    stand_in,
+)
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.execution.engines import EngineOpening
+from evalharness.pytest_plugin.execution.feed import RunningUnits
+from evalharness.pytest_plugin.execution.unit_runner import UnitProgress
+from evalharness.pytest_plugin.execution.units import EvalNode, UnitPlan, parse_nodeid
+from evalharness.pytest_plugin.outcomes import ItemRecord, reference_of
+from evalharness.pytest_plugin.replay.resume import Resumption
+from evalharness.runs.journal import Journal, journal_name, test_name
 
 if TYPE_CHECKING:
-    from evalharness.contracts import GenerationResult
-    from evalharness.engine import Engine
-    from evalharness.pytest_plugin.asking import Outcome
-    from evalharness.run_lock import RunLock
-    from evalharness.run_records import CaseRecords
+    from evalharness.api.requests import GenerationResult
+    from evalharness.engine.engine import Engine
+    from evalharness.pytest_plugin.execution.case_request import Outcome
+    from evalharness.runs.lock import RunLock
+    from evalharness.runs.records import CaseRecords
 
-__all__ = ["NEW_SESSION", "STATE", "EvalSession", "utc_now"]
+__all__ = ["NEW_SESSION", "STATE", "EvalSession", "eval_lines", "utc_now"]
+
+
+# What a journal says of the evals, so that who reports can judge without importing them
+
+
+def eval_lines(items: Iterable[tuple[pytest.Item, str, str]], modules: Mapping[str, EvalModule]) -> Iterator[dict[str, Any]]:
+    """Yield, for each eval that the tests (with path and name) belong to, its cases, decoding, plugins, and its tests with their gates."""
+    tests: dict[str, dict[str, list[str]]] = {}
+    for item, path, test in items:
+        known = tests.setdefault(path, {})
+        if test not in known:
+            known[test] = [gate.expression for gate in gates_of(item)]
+    for path, gates in tests.items():
+        module = modules[path]
+        facts: dict[str, Any] = {
+            "name": module.name,
+            "path": path,
+            "num_cases": len(module.cases),
+            "plugins": plugin_names(module.plugins),
+            "options": [options.to_json() for options in module.variants],
+        }
+        if module.notices:
+            facts["notices"] = list(module.notices)
+        if module.directions:
+            facts["directions"] = dict(module.directions)
+        yield {**facts, "tests": gates, "cases": {case.id: {"group": case.group, "tags": dict(case.tags)} for case in module.cases}}
 
 
 def utc_now() -> str:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from evalharness.exit_codes import BROKEN
-from evalharness.report.collecting import OUTCOMES, mapping, text_of
-from evalharness.report.rescored import rescored_remarks
-from evalharness.report.safe_text import one_line
-from evalharness.report.tables import RunTables, records
-from evalharness.report.wording import plural, share_text
+from evalharness.api.errors import BROKEN
+from evalharness.report.settings import rescored_remarks
+from evalharness.report.tables import OUTCOMES, RunTables, mapping, records, text_of
+from evalharness.report.text import one_line, plural, share_text
 
 __all__ = ["asked_gates", "findings", "verdict"]
 

@@ -8,18 +8,44 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from evalharness.report.collecting import OUTCOMES, ProblemGroup, text_of
-from evalharness.report.eval_tables import table_sections
 from evalharness.report.findings import findings, verdict
-from evalharness.report.rescored import rescored_sections
-from evalharness.report.safe_text import code_block, markdown_cell, terminal_text
-from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections
-from evalharness.report.settings import settings_sections
-from evalharness.report.tables import RunTables, records
-from evalharness.report.wording import number_text, plural
-from evalharness.report.workers import worker_sections
+from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
+from evalharness.report.settings import rescored_sections, settings_sections
+from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables, records, text_of
+from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text
 
-__all__ = ["gate_blocks", "markdown_report", "rerun_command", "summary_blocks"]
+__all__ = ["ci_summary", "gate_blocks", "markdown_report", "rerun_command", "summary_blocks", "worker_sections"]
+
+
+# The section of report.md that says what each worker did with its time; nothing where one process ran all
+
+_HEADERS = ["worker", "devices", "loads", "swaps", "units", "loading (s)", "generating (s)", "idle"]
+
+
+def worker_sections(run: dict[str, Any]) -> Iterator[str]:
+    """Yield "Workers", with how often engines were loaded; parts that run.json lacks are left out."""
+    entries = records(run, "workers")
+    if len(entries) < 2:
+        return
+    yield "## Workers"
+    yield (
+        "Idle is the share of the time, from the first load to the last result, in which a worker neither loaded nor generated. "
+        "A swap puts a checkpoint's weights into an engine that runs already."
+    )
+    yield markdown_table(_HEADERS, [_line(entry) for entry in entries], 2)
+
+
+def _line(entry: dict[str, Any]) -> list[str]:
+    devices = entry.get("devices")
+    names = [text_of(entry.get("worker")), "as the machine has them" if devices is None else ", ".join(map(text_of, devices)) or "cpu"]
+    counts = [_number(entry.get(name), ",") for name in ("num_loads", "num_swaps", "num_units")]
+    seconds = [_number(entry.get(name), ",.1f") for name in ("load_s", "generation_s")]
+    return [*(markdown_cell(name) for name in names), *counts, *seconds, _number(entry.get("idle_share"), ".1%")]
+
+
+def _number(value: Any, form: str) -> str:
+    return format(value, form) if isinstance(value, (int, float)) and not isinstance(value, bool) else "-"
+
 
 NUM_PROBLEM_GROUPS = 20
 NUM_OUTPUT_FILES = 50
@@ -178,3 +204,29 @@ def _rerun(tables: RunTables) -> Iterator[str]:
         yield code_block([command])
         if tables.collected.problems:
             yield "One case alone: its node id as samples.csv has it, in quotes, in place of the folder."
+
+
+# One run in short, as GitHub-flavoured Markdown for the page of a CI job: verdict, gates, scores
+
+MAX_BYTES = 900_000
+"""GitHub takes a step's summary up to 1 MiB, and drops a longer one whole."""
+
+
+def ci_summary(tables: RunTables) -> str:
+    """Return the summary, headings one level below those of report.md; cut between blocks where GitHub would drop it."""
+    shown: list[str] = []
+    num_bytes = 0
+    for block in _blocks(tables):
+        num_bytes += len(block.encode("utf-8", "backslashreplace")) + 2
+        if num_bytes > MAX_BYTES:
+            shown.append("More is left out here; report.md has it.")
+            break
+        shown.append(block)
+    return "\n\n".join(shown) + "\n"
+
+
+def _blocks(tables: RunTables) -> Iterator[str]:
+    yield f"## Run {markdown_cell(text_of(tables.run.get('run_id')) or tables.run_dir.name)}"
+    yield from summary_blocks(tables)
+    for block in (*gate_blocks(tables), *score_sections(tables)):
+        yield f"#{block}" if block.startswith("## ") else block

@@ -3,17 +3,104 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
 
-from evalharness.report.collecting import text_of
-from evalharness.report.columns import fit, fit_apart, pad, wrapped
+from rich.console import Console
+from rich.text import Text
+
 from evalharness.report.findings import findings, verdict
-from evalharness.report.safe_text import display_width, one_line, terminal_text
-from evalharness.report.tables import RunTables, records
-from evalharness.report.wording import number_text, plural
+from evalharness.report.tables import RunTables, records, text_of
+from evalharness.report.text import display_width, number_text, one_line, plural, terminal_text
 
-__all__ = ["DEFAULT_COLUMNS", "terminal_lines", "terminal_width"]
+__all__ = [
+    "DEFAULT_COLUMNS",
+    "OUTCOME_STYLES",
+    "fit",
+    "fit_apart",
+    "open_console",
+    "pad",
+    "print_fields",
+    "print_heading",
+    "print_lines",
+    "print_text",
+    "safe_lines",
+    "table_lines",
+    "terminal_lines",
+    "terminal_width",
+    "wrapped",
+]
+
+
+# Text laid out on a terminal: cut, padded and broken by the columns that it takes there, wide characters two
+
+
+def pad(text: str, width: int, *, right: bool) -> str:
+    """Return the text in exactly `width` columns."""
+    text = fit(text, width)
+    space = " " * (width - display_width(text))
+    return space + text if right else text + space
+
+
+def fit(text: str, width: int) -> str:
+    """Return the text cut to `width` columns, the cut shown as `~`."""
+    if display_width(text) <= width:
+        return text
+    shown, used = [], 0
+    for char in text:
+        used += display_width(char)
+        if used > width - 1:
+            break
+        shown.append(char)
+    return "".join(shown) + "~"
+
+
+def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
+    """Return each text as `fit` cuts it; where that makes different ones equal, they lose their middle instead, else get numbers."""
+    shown = {text: fit(text, width) for text in texts}
+    for cut in (_without_middle, _numbered):
+        for alike in _alike(shown):
+            shown.update((text, cut(text, width, number)) for number, text in enumerate(alike, 1))
+    return shown
+
+
+def _alike(shown: Mapping[str, str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = {}
+    for text, cut in shown.items():
+        groups.setdefault(cut, []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _without_middle(text: str, width: int, number: int) -> str:
+    head = fit(text, (width + 1) // 2)
+    return head + fit(text[::-1], width - display_width(head) + 1)[-2::-1]
+
+
+def _numbered(text: str, width: int, number: int) -> str:
+    return f"{fit(text, width - len(str(number)))}{number}"
+
+
+def wrapped(text: str, columns: int) -> Iterator[str]:
+    """Yield the text in lines, broken at spaces; a longer word is left to be cut."""
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    first, *words = text.split() or [""]
+    line = indent + first
+    for word in words:
+        if display_width(line) + 1 + display_width(word) > columns:
+            yield line
+            line = f"{indent}  {word}"
+        else:
+            line = f"{line} {word}"
+    yield line
+
+
+def table_lines(lines: Sequence[Sequence[str]], num_text_columns: int) -> Iterator[str]:
+    """Yield lines of cells as columns two apart; those after the first `num_text_columns` are set right."""
+    widths = [max(display_width(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        cells = [pad(cell, width, right=column >= num_text_columns) for column, (cell, width) in enumerate(zip(line, widths, strict=True))]
+        yield "  ".join(cells).rstrip()
+
 
 DEFAULT_COLUMNS = 80
 MIN_COLUMNS = 40
@@ -155,3 +242,55 @@ def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:
             widths[position] -= shrink
             excess -= shrink
     return widths
+
+
+# Rich's console as this package uses it: whatever a model, a file name or a case id says is text, never markup or an escape
+
+OUTCOME_STYLES = {"pass": "green", "ok": "green", "miss": "yellow", "warning": "yellow", "skip": "dim", "invalid": "magenta"}
+"""Colours of outcomes; of any other, red. The word is always there, too."""
+
+_VERDICT_STYLES: Mapping[tuple[str, ...], str] = {("REGRESSED", "FAILED"): "bold red", ("improved",): "green", ("not enough data",): "dim"}
+
+
+def open_console(file: TextIO | None = None) -> Console:
+    """Return a console on stdout or `file` that takes no text for markup, emoji code or something to highlight."""
+    # Without a colour system there is no bold either: NO_COLOR is plain text.
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(file=file, markup=False, emoji=False, highlight=False, color_system=None if plain else "auto")
+
+
+def safe_lines(text: str) -> str:
+    """Return a text of several lines with nothing in it that could steer a terminal; its line breaks stay."""
+    return "\n".join(terminal_text(line, len(line)) for line in text.split("\n"))
+
+
+def print_heading(console: Console, title: str, outcome: str = "") -> None:
+    """Print a line with a title, and with an outcome in its colour."""
+    words = Text("── ", style="dim").append(terminal_text(title, 300), style="not dim bold")
+    if outcome:
+        words.append(": ").append(terminal_text(outcome, 40), style=f"not dim bold {OUTCOME_STYLES.get(outcome, 'red')}")
+    console.print(words, soft_wrap=True)
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print lines that are safe and laid out already; verdicts in them, and remarks, get their colour."""
+    for line in lines:
+        text = Text(line, style="yellow" if line.startswith("! ") else "")
+        for words, style in _VERDICT_STYLES.items():
+            text.highlight_words(words, style)
+        console.print(text, soft_wrap=True)
+
+
+def print_fields(console: Console, fields: Mapping[str, object]) -> None:
+    """Print names and values as two columns; further lines of a value go below its first. None is left out."""
+    shown = {terminal_text(name, 60): safe_lines(str(value)) for name, value in fields.items() if value is not None}
+    width = max(map(display_width, shown), default=0)
+    for name, value in shown.items():
+        label = Text(pad(name, width, right=False) + "  ", style="dim")
+        console.print(label.append(value.replace("\n", "\n" + " " * (width + 2)), style="not dim"), soft_wrap=True)
+
+
+def print_text(console: Console, name: str, text: str, styles: Iterable[str] = ()) -> None:
+    """Print a text below its name, line by line as it is, neither cut nor broken to the terminal's width."""
+    console.print(Text(terminal_text(name, 60), style="dim"))
+    console.print(Text(safe_lines(text), style=" ".join(styles)), soft_wrap=True)

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from evalharness.exit_codes import BROKEN
-from evalharness.report.csv_files import write_report_csv
-from evalharness.report.eval_tables import write_tables_csv
-from evalharness.report.files import replacing
+from evalharness.analysis.judge import engine_entries, judge_gates
+from evalharness.api.errors import BROKEN, RecordError
+from evalharness.report.csv import SampleNames, write_report_csv, write_samples_csv
 from evalharness.report.markdown import markdown_report
-from evalharness.report.reading import read_samples
-from evalharness.report.safe_text import one_line
-from evalharness.report.samples_csv import SampleNames, write_samples_csv
+from evalharness.report.score_tables import write_tables_csv
 from evalharness.report.tables import RunTables, load_tables, records
 from evalharness.report.terminal import terminal_lines, terminal_width
-from evalharness.run_file import write_run_file
+from evalharness.report.text import one_line
+from evalharness.runs.records import generation_facts, read_records
+from evalharness.runs.run_file import read_run, read_samples, write_run_file
+from evalharness.runs.samples import eval_entries, known_nodeids, merge_rows, missing_row, write_samples
 
-__all__ = ["report_rows", "terminal_summary", "write_reports"]
+__all__ = ["rebuild_run", "replacing", "report_rows", "terminal_summary", "write_reports"]
+
+
+# Report files written whole or not at all: a temporary file beside the target, then a rename
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Give a UTF-8 text file (newlines as written) that takes the place of `path` when the block ends without an error.
+
+    Raises `RecordError` when it cannot be written; an older `path` is then still there, and no temporary file is left.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        temporary.replace(path)
+    except OSError as error:
+        raise RecordError(
+            f"{path} cannot be written: {error.strerror}; free space or choose another folder with --report-dir, then rebuild the report"
+        ) from error
+    finally:
+        with suppress(OSError):  # the error that matters is already on its way
+            temporary.unlink()
+
 
 _PAGE_PROBLEM = " could not be made:"
 
@@ -104,7 +131,7 @@ def _timeline(tables: RunTables) -> dict[str, Path]:
     engines = records(tables.run, "engines")
     if len({(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}) < 2:
         return {}
-    from evalharness.report.timeline_files import write_run_timeline  # a fifth of a second, and matplotlib where it draws
+    from evalharness.report.timeline.files import write_run_timeline  # a fifth of a second, and matplotlib where it draws
 
     return {path.name: path for path in write_run_timeline(tables.run_dir)}
 
@@ -119,3 +146,45 @@ def terminal_summary(run: Path | RunTables, columns: int | None = None) -> str:
     """
     tables = load_tables(run) if isinstance(run, Path) else run
     return "\n".join(terminal_lines(tables, terminal_width() if columns is None else columns))
+
+
+# The records of a run that was killed, made from its journal; the report then says so, and no gate passes
+
+_UNFINISHED = "the run was killed, or still goes on"
+
+
+def rebuild_run(run_dir: Path) -> bool:
+    """Write samples.jsonl and run.json of a run that did not come to its end; return whether that was needed.
+
+    A run that ended and has its samples is left as it is, and so is one without a journal. Raises `RecordError` where
+    nothing was recorded.
+    """
+    run: dict[str, Any] = read_run(run_dir) if (run_dir / "run.json").exists() else {"run_id": run_dir.name}
+    has_samples = (run_dir / "samples.jsonl").exists()
+    if not (run_dir / "journal").is_dir() or (has_samples and (run.get("finished_at") or not (run_dir / "run.json").exists())):
+        return False
+    records = read_records(run_dir)
+    if not (records.rows or records.collected):
+        if has_samples:
+            return False
+        raise RecordError(f"{run_dir} holds no record of any case: its run ended before the first one; there is nothing to report")
+    engines = {spec["id"]: spec for spec in records.collected.get("engines", [])}
+    missing = missing_row(engines, records.evals, run.get("run_id") or run_dir.name, _UNFINISHED)
+    rows = merge_rows(records, known_nodeids(records.collected.get("nodeids", []), records.evals), missing)
+    write_samples(run_dir, rows)
+    if run.get("finished_at"):
+        return True  # only its samples were lost
+    judged = {
+        "rebuilt": True,
+        "engines": engine_entries(engines.values(), records.engine_lines),
+        "evals": eval_entries(records),
+        "gates": judge_gates(records.evals, rows, (), interrupted=_UNFINISHED, unfinished=_UNFINISHED),
+        "aggregates": [],
+        "tables": [],
+        "outputs": [],
+        "problems": records.problems,
+        "counts": dict(Counter(row["outcome"] for row in rows)),
+        **generation_facts(records),
+    }
+    write_run_file(run_dir, {**run, **judged})
+    return True

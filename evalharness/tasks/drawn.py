@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.cases import Case
-from evalharness.errors import ConfigError
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError
 from evalharness.tasks import DataWarning, dense, stage_a, stage_b
 
 __all__ = ["TASKS", "DrawnCase", "load_cases", "request"]

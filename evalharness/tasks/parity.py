@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evalharness.engine_comparison import EngineComparison
+from evalharness.api.cases import EngineComparison
 
 __all__ = ["CaseComparison", "compare_engines", "compare_generations", "differing_settings"]
 

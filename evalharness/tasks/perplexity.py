@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.contracts import GenerationResult
-from evalharness.errors import ConfigError, MissingData
-from evalharness.scoring import ScoringRequest
+from evalharness.api.errors import ConfigError, MissingData
+from evalharness.api.requests import GenerationResult
+from evalharness.api.scoring import ScoringRequest
 from evalharness.tasks import stage_a
-from evalharness.tasks.prompt_rows import PromptRow, read_rows
-from evalharness.tasks.scored_rows import ScoredCase, known_logprobs, prompt_of, scored_fields
+from evalharness.tasks.prompt_rows import PromptRow, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
 __all__ = ["Surprise", "aggregate", "judge", "load_cases", "request", "stage_a_cases"]
 

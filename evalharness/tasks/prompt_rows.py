@@ -11,14 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.cases import Case
-from evalharness.contracts import TextGenerationRequest, VlmGenerationRequest
-from evalharness.errors import ConfigError, ContractTypeError, ContractValueError, MissingData
-from evalharness.images import why_unusable
-from evalharness.suggestions import did_you_mean
-from evalharness.tasks.json_text import loads
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, MissingData, did_you_mean
+from evalharness.api.images import why_unusable
+from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.api.scoring import Chat
+from evalharness.tasks.shared import loads
 
-__all__ = ["Judgement", "PromptCase", "PromptRow", "read_rows", "request_of", "rows_of_file", "user_turn"]
+__all__ = [
+    "Judgement",
+    "PromptCase",
+    "PromptRow",
+    "ScoredCase",
+    "known_logprobs",
+    "prompt_of",
+    "read_rows",
+    "request_of",
+    "rows_of_file",
+    "scored_fields",
+    "user_turn",
+]
 
 _KEYS = ("id", "prompt", "messages", "images", "group", "tags")
 
@@ -160,3 +172,45 @@ class Judgement:
     def all_right(self) -> bool:
         """Whether everything is as expected, as the eval's own score of that name says."""
         return self.scores["all_right"] == 1.0
+
+
+# Rows of prompts with given responses: what the evals of choices and of perplexity share
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredCase(PromptCase):
+    """A case whose responses are given; `text` is its prompt where it is no chat, None where it is one."""
+
+    text: str | None = None
+    ends: bool = False
+
+
+def scored_fields(row: PromptRow, *, chat_ends: bool) -> dict[str, Any]:
+    """Return the fields of a `ScoredCase` but for its reference; `ends` is `chat_ends` for chats and False for texts, unless it is said.
+
+    `ConfigError` where the row could not be asked.
+    """
+    is_text = "text" in row.values
+    ends = row.values.get("ends", False if is_text else chat_ends)
+    if not isinstance(ends, bool):
+        raise ConfigError(f"{row.where}: ends must be true or false, got {ends!r}")
+    if not is_text:
+        return {**row.asked(), "ends": ends}
+    text = row.values["text"]
+    if not isinstance(text, str):
+        raise ConfigError(f"{row.where}: text must be a text, got {text!r}")
+    beside = [key for key in ("prompt", "messages", "images") if key in row.values]
+    if beside:
+        raise ConfigError(f"{row.where} has text and {', '.join(beside)}; a bare text is the whole prompt")
+    own = {"id": row.values["id"], "group": row.values.get("group"), "tags": row.values.get("tags", {})}
+    return {**own, "messages": (), "text": text, "ends": ends}
+
+
+def prompt_of(case: ScoredCase) -> Chat | str:
+    """Return what a case's responses follow."""
+    return request_of(case) if case.text is None else case.text
+
+
+def known_logprobs(result: GenerationResult) -> Sequence[float]:
+    """Return the log-probabilities of a scored response; without the first where nothing stands before it."""
+    return [value for value in result.logprobs or () if value is not None]

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
-from evalharness.suggestions import did_you_mean
-from evalharness.tasks.json_matching import MISSING, check_expected, matches
+from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
+from evalharness.api.tools import Tool, read_tools
+from evalharness.tasks.json_answers import MISSING, check_expected, matches
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, read_rows, request_of
-from evalharness.tool_calls import Tool, ToolAnswer, ToolCall, read_tools
+from evalharness.tool_calls import ToolAnswer, ToolCall
 
 __all__ = ["Judgement", "ToolCase", "judge", "load_cases", "request", "tables"]
 

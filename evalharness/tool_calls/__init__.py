@@ -1,13 +1,11 @@
-"""Tools: what a model may call, and which calls stand in its answer. Pure: text in, records out.
+"""Which calls of tools (`evalharness.api.tools`) stand in an answer. Pure: text in, records out.
 
 tools = [Tool("search", parameters={"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})]
 answer = parse_tool_calls(generation.text, tools, finish_reason=generation.finish_reason)
 for call in answer.executable: ...
 """
 
-from evalharness.tool_calls.calls import Tool, ToolAnswer, ToolCall, read_tools
-from evalharness.tool_calls.parsing import FORMATS, parse_tool_calls
-from evalharness.tool_calls.prompting import prompt_part
-from evalharness.tool_calls.schema import coerce_arguments
+from evalharness.tool_calls.parse import FORMATS, parse_tool_calls
+from evalharness.tool_calls.types import ToolAnswer, ToolCall, coerce_arguments, prompt_part
 
-__all__ = ["FORMATS", "Tool", "ToolAnswer", "ToolCall", "coerce_arguments", "parse_tool_calls", "prompt_part", "read_tools"]
+__all__ = ["FORMATS", "ToolAnswer", "ToolCall", "coerce_arguments", "parse_tool_calls", "prompt_part"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evalharness.tool_calls.calls import Found
+from evalharness.tool_calls.types import Found
 
 __all__ = ["bare", "fenced", "hermes", "llama", "mistral"]
 

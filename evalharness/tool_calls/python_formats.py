@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from evalharness.tool_calls.calls import Found
+from evalharness.tool_calls.types import Found
 
 __all__ = ["function", "pythonic"]
 

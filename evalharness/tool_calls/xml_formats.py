@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
-from evalharness.tool_calls.calls import Found
+from evalharness.tool_calls.types import Found
 
 __all__ = ["anthropic", "invoke", "qwen"]
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
 from evalharness.backends.torchvision_cpu import register_missing_operators
-from evalharness.engine import Engine
-from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.engine.engine import Engine
 
 END_ID = 0
 PAD_ID = 1
@@ -108,7 +108,7 @@ def make_vlm_checkpoint(path: Path) -> Path:
 
 def load(path: Path, *, max_pixels: int | None = None, **config: Any) -> Any:
     """Return an `HfBackend` in float32 on the CPU, unless told otherwise."""
-    from evalharness.backends.hf import HfBackend
+    from evalharness.backends.hf.backend import HfBackend
 
     settings = {"torch_dtype": "float32", "device": "cpu", **config}
     return HfBackend(ModelLoadConfig(str(path), **settings), VlmPreprocessOptions(max_pixels=max_pixels))
@@ -116,7 +116,7 @@ def load(path: Path, *, max_pixels: int | None = None, **config: Any) -> Any:
 
 def model_of(engine: Engine) -> Any:
     """Return the transformers model that an engine of the hf backend has loaded."""
-    from evalharness.backends.hf import HfBackend
+    from evalharness.backends.hf.backend import HfBackend
 
     assert isinstance(engine.backend, HfBackend)
     return engine.backend.model

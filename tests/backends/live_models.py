@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evalharness.contracts import TokenGenerationRequest
-from evalharness.engine import Engine
-from evalharness.generation_options import GenerationOptions
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import TokenGenerationRequest
+from evalharness.engine.engine import Engine
 from tests.adapters import write_adapter
 
 MODULES = {"self_attn.q_proj": (64, 64), "self_attn.v_proj": (64, 64), "mlp.down_proj": (64, 128)}

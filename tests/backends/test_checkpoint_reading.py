@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import CheckpointError, ConfigError, MissingDependency, UnsupportedOption
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends import checkpoint_reading
 from evalharness.backends.checkpoint_reading import (
     apply_pixel_budget,
@@ -23,8 +25,6 @@ from evalharness.backends.checkpoint_reading import (
     pixel_budget,
     resolve_dtype_name,
 )
-from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.errors import CheckpointError, ConfigError, MissingDependency, UnsupportedOption
 
 
 def write(path: Path, name: str, values: Any) -> str:

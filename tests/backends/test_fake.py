@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalharness.api.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, ImageError
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import Backend, Completion, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
-from evalharness.engine_options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, ImageError
 
 TOKENIZER = FakeTokenizer()
 END = TOKENIZER.eos_token_id

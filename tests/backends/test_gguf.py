@@ -15,14 +15,14 @@ pytest.importorskip("gguf", reason="the extra gguf is not installed")
 import torch
 
 from evalharness import GenerationOptions, ModelLoadConfig, build_engine
+from evalharness.api.errors import CheckpointError, MissingDependency
 from evalharness.backends.checkpoint_reading import checkpoint_source
-from evalharness.checkpoint import inspect_checkpoint
-from evalharness.checkpoint_architecture import LoadedFolder, architecture_difference
-from evalharness.checkpoint_discovery import expand_models
-from evalharness.checkpoint_gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
+from evalharness.checkpoints.discovery import expand_models
+from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.info import inspect_checkpoint
 from evalharness.config import resolve
-from evalharness.errors import CheckpointError, MissingDependency
-from evalharness.pytest_plugin.engines import engine_specs
+from evalharness.pytest_plugin.execution.engine_specs import engine_specs
 from tests.backends.gguf_models import make_pair, write_gguf
 from tests.backends.hf_models import load
 from tests.contract.asking import TEXTS, ask, generate

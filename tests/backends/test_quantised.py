@@ -15,12 +15,11 @@ import pytest
 import torch
 
 from evalharness import GenerationOptions, ModelLoadConfig
+from evalharness.api.errors import MissingDependency
 from evalharness.backends.checkpoint_reading import checkpoint_errors
-from evalharness.checkpoint import inspect_checkpoint
-from evalharness.checkpoint_architecture import LoadedFolder, architecture_difference
-from evalharness.checkpoint_quantization import quantization_at, quantization_of
-from evalharness.engine import Engine
-from evalharness.errors import MissingDependency
+from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
+from evalharness.checkpoints.info import inspect_checkpoint, quantization_at, quantization_of
+from evalharness.engine.engine import Engine
 from tests.backends.gguf_models import TEMPLATE
 from tests.backends.hf_models import load, make_text_checkpoint
 from tests.backends.word_model import quantise

@@ -58,7 +58,7 @@ def test_it_is_in_force_in_spawned_processes_before_they_import_anything() -> No
     """vLLM on CPU spawns; the function that such a process runs is imported, with all of vLLM, before it is called."""
     printed = python(
         "import multiprocessing\n"
-        "from evalharness.backends.vllm_processes import children_prepared\n"
+        "from evalharness.backends.vllm.processes import children_prepared\n"
         "if __name__ == '__main__':\n"
         "    import evalharness.backends.torchvision_cpu as shim\n"
         "    shim.register_missing_operators()\n"

@@ -10,8 +10,8 @@ from typing import Any
 
 from PIL import Image
 
+from evalharness.api.requests import GenerationFailure
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
-from evalharness.contracts import GenerationFailure
 
 # Each would change greedy ids if it reached vLLM; the last is one that no release knows.
 TRAPS = {

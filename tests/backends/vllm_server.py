@@ -12,7 +12,7 @@ import sys
 
 def main() -> None:
     from evalharness.backends.torchvision_cpu import register_missing_operators
-    from evalharness.backends.vllm_processes import children_prepared
+    from evalharness.backends.vllm.processes import children_prepared
 
     register_missing_operators()
     with children_prepared():

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from PIL import Image, ImageDraw
 
-from evalharness.images import image_sha256
+from evalharness.api.images import image_sha256
 from evalharness.report.html.report_page import write_report_pages
 from evalharness.report.tables import load_tables
 from tests.report.hostile import HOSTILE_TEXTS

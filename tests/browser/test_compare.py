@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from evalharness.comparison.changes import compare
-from evalharness.comparison.sides import read_side
-from evalharness.report.compare_files import write_comparison
+from evalharness.analysis.comparison.compare import compare
+from evalharness.analysis.comparison.sides import read_side
+from evalharness.report.compare.files import write_comparison
+from tests.analysis.comparison.runs import pair
 from tests.browser.conftest import DESKTOP, HOSTILE, PHONE, make_photo
-from tests.comparison.runs import pair
+from tests.report.compare.test_page import FORGOTTEN
 from tests.report.runs import generation, row
-from tests.report.test_compare_page import FORGOTTEN
 
 
 def dense_row(number: int, photo: dict[str, Any], *, says: bool) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.report.html import case_rows
-from evalharness.report.html.case_index import case_anchor
+from evalharness.report.html import cases as case_rows
+from evalharness.report.html.cases import case_anchor
 from evalharness.report.html.report_page import write_report_pages
 from evalharness.report.tables import load_tables
 from tests.browser.conftest import DESKTOP, PHONE, make_photo

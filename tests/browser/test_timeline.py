@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.comparison.timeline import timeline_of
-from evalharness.comparison.tracks import read_tracks
-from evalharness.report.index_page import write_index
-from evalharness.report.timeline_page import write_timeline_page
+from evalharness.analysis.comparison.timeline import read_tracks, timeline_of
+from evalharness.report.html.index_page import write_index
+from evalharness.report.timeline.page import write_timeline_page
+from tests.analysis.comparison.runs import run_dir
+from tests.analysis.comparison.test_tracks import engine
 from tests.browser.conftest import DESKTOP, HOSTILE, PHONE
-from tests.comparison.runs import run_dir
-from tests.comparison.test_tracks import engine
+from tests.report.compare.test_page import FORGOTTEN
 from tests.report.runs import gate, row
-from tests.report.test_compare_page import FORGOTTEN
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any
 
 from PIL import Image
 
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.backends.base import Backend, BackendOutput, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeAnswer, FakeBackend
-from evalharness.contracts import GenerationResult, TextGenerationRequest, VlmGenerationRequest
-from evalharness.engine import Engine
-from evalharness.generation_options import GenerationOptions
+from evalharness.engine.engine import Engine
 
 CONTEXT = 4096
 

@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 import pytest
 
+from evalharness.api.errors import CapabilityError
+from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.api.requests import GenerationResult
 from evalharness.backends.base import Backend
-from evalharness.contracts import GenerationResult
-from evalharness.engine import Engine
-from evalharness.engine_building import build_backend
-from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.errors import CapabilityError
+from evalharness.engine.build import build_backend
+from evalharness.engine.engine import Engine
 from tests.backends.max_models import IS_INSTALLED
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, arbitrary_fake, ask, generate

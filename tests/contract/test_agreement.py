@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.engine import Engine
-from evalharness.generation_options import GenerationOptions, StopOptions
+from evalharness.api.options import GenerationOptions, StopOptions
+from evalharness.engine.engine import Engine
 from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
 
 pytestmark = pytest.mark.vllm

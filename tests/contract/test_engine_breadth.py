@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from evalharness import ChatTemplateOptions, GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, StructuredOutput
+from evalharness.api.errors import ConfigError, UnsupportedOption
+from evalharness.api.options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends.base import Backend
-from evalharness.engine import Engine
-from evalharness.engine_building import build_backend
-from evalharness.engine_options import VllmEngineOptions, VlmPreprocessOptions
-from evalharness.errors import ConfigError, UnsupportedOption
+from evalharness.engine.build import build_backend
+from evalharness.engine.engine import Engine
 from tests.backends.word_model import BEGINS_AGAIN, ONLY_THREE, SAYS_SENTENCE, THINKS, make_word_checkpoint, token_id
 from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
 from tests.contract.conftest import HF, BackendOf

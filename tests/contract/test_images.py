@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from evalharness.api.errors import BackendError, ImageError, PromptTooLong
+from evalharness.api.requests import GenerationFailure, VlmGenerationRequest
 from evalharness.backends.base import Backend, BackendOutput, Prompt
-from evalharness.contracts import GenerationFailure, VlmGenerationRequest
-from evalharness.engine import Engine
-from evalharness.errors import BackendError, ImageError, PromptTooLong
+from evalharness.engine.engine import Engine
 from tests.contract.asking import CONTEXT, FREE, TEXTS, StandIn, ask, generate, look, noise
 from tests.contract.conftest import HF, MAX_PIXELS
 

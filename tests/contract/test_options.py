@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import CheckpointError, ConfigError, UnsupportedOption
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.api.requests import GenerationResult
 from evalharness.backends.base import Backend
 from evalharness.backends.checkpoint_reading import detect_variant
-from evalharness.contracts import GenerationResult
-from evalharness.engine import Engine, EngineWarning
-from evalharness.engine_building import build_backend
-from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.errors import CheckpointError, ConfigError, UnsupportedOption
-from evalharness.generation_options import GenerationOptions, StopOptions
+from evalharness.engine.build import build_backend
+from evalharness.engine.engine import Engine, EngineWarning
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, StandIn, ask, generate, look, noise
 from tests.contract.conftest import HF

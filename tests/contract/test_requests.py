@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import BackendError, PromptTooLong
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest
 from evalharness.backends.base import Backend
-from evalharness.contracts import GenerationFailure, GenerationResult, TextGenerationRequest
-from evalharness.engine import Engine, EngineWarning
-from evalharness.errors import BackendError, PromptTooLong
-from evalharness.generation_options import GenerationOptions
+from evalharness.engine.engine import Engine, EngineWarning
 from tests.contract.asking import CONTEXT, FREE, TEXTS, StandIn, ask, decode, generate, look, noise
 
 ASKED = [ask(text) for text in TEXTS]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import CapabilityError, RequestsFailed, UnsupportedOption
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationFailure
+from evalharness.api.scoring import ScoringRequest
 from evalharness.backends.base import Completion
-from evalharness.contracts import GenerationFailure
-from evalharness.engine import Engine
-from evalharness.errors import CapabilityError, RequestsFailed, UnsupportedOption
-from evalharness.generation_options import GenerationOptions
-from evalharness.scoring import ScoringRequest
+from evalharness.engine.engine import Engine
 from tests.backends.hf_models import model_of
 from tests.backends.vllm_models import Reference
 from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
@@ -188,7 +188,8 @@ def test_a_prompt_that_branches_off_a_cached_one_gets_the_same_ids(
     vllm_engine: Engine, hf_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM reads the first prompt's blocks for the second; hf has no cache across prompts, with or without use_cache within one."""
-    from evalharness.backends import vllm, vllm_sampling
+    from evalharness.backends.vllm import backend as vllm
+    from evalharness.backends.vllm import sampling as vllm_sampling
 
     cached: list[int] = []
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from evalharness.contracts import GenerationResult
-from evalharness.engine import Engine
-from evalharness.generation_options import DecodeOptions, GenerationOptions, StopOptions
+from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
+from evalharness.api.requests import GenerationResult
+from evalharness.engine.engine import Engine
 from tests.contract.asking import FREE, TEXTS, ask, decode, generate
 
 END = "<|im_end|>"

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from evalharness.contracts import GenerationFailure, GenerationResult, TokenGenerationRequest
-from evalharness.engine import Engine
-from evalharness.errors import ConfigError
-from evalharness.generation_options import GenerationOptions
+from evalharness.api.errors import ConfigError
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationFailure, GenerationResult, TokenGenerationRequest
+from evalharness.engine.engine import Engine
 from tests.contract.asking import CONTEXT, FREE, TEXTS, ask, generate
 
 SHORT = replace(FREE, max_new_tokens=4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.devices import MASK, installed_cards, visible_cards
+from evalharness.hardware.devices import MASK, installed_cards, visible_cards
 from tests.backends.hf_models import make_text_checkpoint
 from tests.pytest_plugin.project import HEADER, MARK, Project, Run
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.engine import Engine
-from evalharness.engine_options import ModelLoadConfig
-from evalharness.errors import CapabilityError
-from evalharness.structured_output import StructuredOutput
+from evalharness.api.errors import CapabilityError
+from evalharness.api.options import ModelLoadConfig
+from evalharness.api.structured_output import StructuredOutput
+from evalharness.engine.engine import Engine
+from tests.backends.hf.test_images import mixed as mixed_image_prompts
 from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, model_of, prompt, run
 from tests.backends.live_models import answers, state_dict
-from tests.backends.test_hf_images import mixed as mixed_image_prompts
 
 CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 
@@ -133,7 +133,7 @@ def test_weights_that_sleep_leave_the_gpu_and_come_back_to_the_bit():
 
 def test_a_model_in_training_is_sampled_from_on_the_gpu_without_a_copy(checkpoint):
     from evalharness import build_engine_around
-    from evalharness.backends.hf_transformers import transformers
+    from evalharness.backends.hf._transformers import transformers
 
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).to("cuda").train()
     engine = build_engine_around(model, transformers.AutoTokenizer.from_pretrained(checkpoint))

@@ -15,22 +15,21 @@ from typing import Any
 import psutil
 import pytest
 
-from evalharness.backends.vllm_limits import knows_thinking, uses_v2_runner
-from evalharness.checkpoint_adapter_settings import read_settings
-from evalharness.contracts import TextGenerationRequest, TokenGenerationRequest
-from evalharness.devices import installed_cards
-from evalharness.engine import Engine
-from evalharness.engine_building import build_engine
-from evalharness.engine_options import ModelLoadConfig, VllmEngineOptions
-from evalharness.errors import CapabilityError, UnsupportedOption
-from evalharness.generation_options import GenerationOptions
-from evalharness.structured_output import StructuredOutput
+from evalharness.api.errors import CapabilityError, UnsupportedOption
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
+from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest
+from evalharness.api.structured_output import StructuredOutput
+from evalharness.api.thinking import DEFAULT_MARKS, ThinkingBudget
+from evalharness.backends.vllm.limits import knows_thinking, uses_v2_runner
+from evalharness.checkpoints.adapter import read_settings
+from evalharness.engine.build import build_engine
+from evalharness.engine.engine import Engine
+from evalharness.hardware.devices import installed_cards
 from evalharness.tasks import stage_a
-from evalharness.thinking import DEFAULT_MARKS, ThinkingBudget
 from fixtures.training.samples import stage_b_messages
 from tests.backends.hf_models import make_text_checkpoint
 from tests.backends.live_models import state_dict
-from tests.backends.test_vllm_processes import Script
+from tests.backends.vllm.test_processes import Script
 from tests.backends.vllm_models import make_checkpoint, plan
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

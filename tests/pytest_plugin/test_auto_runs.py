@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evalharness.auto_backend import Chosen
 from evalharness.config import resolve
-from evalharness.pytest_plugin.engines import EngineSpec, choices_of_auto, engine_specs
+from evalharness.hardware.auto_backend import Chosen
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, choices_of_auto, engine_specs
+from tests.checkpoints.test_info import GOOD, write
 from tests.pytest_plugin.project import MARK, Project
-from tests.test_checkpoint import GOOD, write
 
 TEST = "def test_s(case, generation, score): score(n=len(generation.text))\n"
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalharness.pytest_plugin.scheduler import UnitScheduler
-from evalharness.pytest_plugin.units import UnitKey, assign_units
+from evalharness.pytest_plugin.distributed.scheduler import UnitScheduler
+from evalharness.pytest_plugin.execution.units import UnitKey, assign_units
 
 
 @dataclass(eq=False)

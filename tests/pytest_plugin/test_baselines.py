@@ -194,7 +194,7 @@ class TestJunit:
     def gates(path: Path) -> tuple[dict[str, str], dict[str, str]]:
         """Return the first suite's counts, and how each gate ended."""
         suite = next(ET.parse(path).getroot().iter("testsuite"))
-        cases = [case for case in suite.iter("testcase") if case.get("classname") == "evalharness.gates"]
+        cases = [case for case in suite.iter("testcase") if case.get("classname") == "evalharness.analysis.gates"]
         return dict(suite.attrib), {str(case.get("name")): next((child.tag for child in case), "passed") for case in cases}
 
     @pytest.mark.parametrize("mode", MODES)

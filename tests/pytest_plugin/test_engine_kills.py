@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.engine import Engine
-from evalharness.pytest_plugin import engine_loading
+from evalharness.engine.engine import Engine
+from evalharness.pytest_plugin.execution import engines as engine_loading
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.killing import content, engines_of, generations
 from tests.pytest_plugin.project import HEADER, Project, Run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from evalharness.run_rebuild import rebuild_run
+from evalharness.report.writing import rebuild_run
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 WHOLE = (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.gates import BUILT_IN_METRICS
+from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
 
@@ -173,7 +173,7 @@ class TestGenerations:
         project.write(
             test_a=HEADER + f"pytestmark = pytest.mark.eval(cases=cases, request=ask, {options})\ndef test_s(case, generation): pass\n"
         )
-        run = project.run_inline("--unsupported-options", "warn", "-W", "error::evalharness.engine.EngineWarning")
+        run = project.run_inline("--unsupported-options", "warn", "-W", "error::evalharness.engine.engine.EngineWarning")
         assert run.exit_code == EXIT_BROKEN
         assert list(run.outcomes.values()) == ["error", "pass", "pass", "pass"]
         assert "EngineWarning: backend 'fake' ignores: num_beams=4" in run.rows[0]["problem"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness.gates import BUILT_IN_METRICS
+from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
 

@@ -284,7 +284,7 @@ class TestHostileText:
 
     def test_junit_is_well_formed(self, hostile: Run) -> None:
         cases = ElementTree.parse(hostile.root / "junit.xml").getroot().findall(".//testcase")
-        gates = [case for case in cases if case.get("classname") == "evalharness.gates"]
+        gates = [case for case in cases if case.get("classname") == "evalharness.analysis.gates"]
         assert len(cases) == len(TEXTS) * NUM_TESTS + len(gates)
         assert len(gates) == len(hostile.facts["gates"])
 

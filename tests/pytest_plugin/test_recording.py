@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from evalharness.cases import Case
-from evalharness.pytest_plugin.recording import reference_of
+from evalharness.api.cases import Case
+from evalharness.pytest_plugin.outcomes import reference_of
 
 
 @dataclass

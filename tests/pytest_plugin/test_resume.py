@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from evalharness.api.errors import CheckpointError, ConfigError
 from evalharness.config import RunConfig, resolve
-from evalharness.errors import CheckpointError, ConfigError
-from evalharness.journal import Journal
-from evalharness.pytest_plugin.engines import engine_specs
+from evalharness.pytest_plugin.execution.engine_specs import engine_specs
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from evalharness.pytest_plugin.resuming import Resumption
-from evalharness.run_file import write_run_file
-from evalharness.run_lock import RunLock
+from evalharness.pytest_plugin.replay.resume import Resumption
+from evalharness.runs.journal import Journal
+from evalharness.runs.lock import RunLock
+from evalharness.runs.run_file import write_run_file
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 NUM_CASES = 12
@@ -40,7 +40,7 @@ def test_s(case, generation, score):
 CONFTEST = """
 import pathlib
 from evalharness.backends.fake import FakeBackend
-from evalharness.errors import BackendError
+from evalharness.api.errors import BackendError
 here = pathlib.Path(__file__).parent
 complete, start = FakeBackend._complete, FakeBackend.__init__
 
@@ -338,7 +338,7 @@ class TestWhatIsRefused:
 
     def test_a_run_with_a_worker_that_still_writes(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         before = broken_run(project)
-        monkeypatch.setattr("evalharness.pytest_plugin.resuming.WRITERS_TIMEOUT_S", 0.3)
+        monkeypatch.setattr("evalharness.pytest_plugin.replay.resume.WRITERS_TIMEOUT_S", 0.3)
         journal = Journal(before.run_dir, "gw0")
         run = project.run("--resume", "r")
         journal.close()

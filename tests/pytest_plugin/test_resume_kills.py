@@ -172,7 +172,7 @@ STOPPED = """
 import os, time
 
 if not os.path.exists("free"):
-    from evalharness.backends.hf import HfBackend
+    from evalharness.backends.hf.backend import HfBackend
 
     generate = HfBackend.generate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_rescore import rescore
+from tests.cli.commands.test_rescore import rescore
 from tests.pytest_plugin.project import Project, Run
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks.simulated.engine_model import CAPACITY, ROW_S, STEP_S, num_tokens, shared_queue_s
-from evalharness.pytest_plugin import units
-from evalharness.pytest_plugin.scheduler import UnitScheduler
-from evalharness.pytest_plugin.units import assign_units
+from evalharness.pytest_plugin.distributed.scheduler import UnitScheduler
+from evalharness.pytest_plugin.execution import units
+from evalharness.pytest_plugin.execution.units import assign_units
 
 TEST_S = 0.03
 LEAST = 0.95

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import BackendError
 from evalharness.config import resolve
-from evalharness.errors import BackendError
-from evalharness.pytest_plugin import engine_loading
-from evalharness.pytest_plugin.engine_pool import EnginePool, Opening
-from evalharness.pytest_plugin.engines import EngineSpec
+from evalharness.pytest_plugin.execution import engines as engine_loading
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.pytest_plugin.execution.engines import EnginePool, Opening
 from tests.adapters import write_adapter
 from tests.backends.hf_models import make_text_checkpoint
 from tests.pytest_plugin.project import MARK, Project, Run

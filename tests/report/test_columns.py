@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.report.columns import fit, fit_apart
-from evalharness.report.safe_text import display_width
+from evalharness.report.terminal import fit, fit_apart
+from evalharness.report.text import display_width
 
 
 @pytest.mark.parametrize(

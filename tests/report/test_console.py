@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from evalharness.report.console import open_console, print_fields, print_heading, print_lines, print_text
+from evalharness.report.terminal import open_console, print_fields, print_heading, print_lines, print_text
 from tests.report.hostile import HOSTILE_TEXTS
 
 UNSAFE = {chr(code) for code in range(32)} - {"\n"} | {"\x7f", "\x9b", "\u202e", "\u2066", "\x85", "\u2028"}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evalharness.report.eval_tables import (
+from evalharness.report.score_tables import (
     NUM_TABLE_COLUMNS,
     NUM_TABLE_LINES,
     NUM_TABLES,

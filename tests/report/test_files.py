@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.errors import RecordError
-from evalharness.report.files import replacing
+from evalharness.api.errors import RecordError
+from evalharness.report.writing import replacing
 
 
 def test_the_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:

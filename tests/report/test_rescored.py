@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.report.rescored import NUM_CASES, rescored_remarks, rescored_sections
+from evalharness.report.settings import NUM_CASES, rescored_remarks, rescored_sections
 
 ORIGIN: dict[str, Any] = {"run_id": "live", "started_at": "2026-01-01T00:00:00+00:00", "changes": []}
 

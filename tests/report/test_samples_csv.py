@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalharness.journal import Journal
-from evalharness.report.reading import read_samples
-from evalharness.report.samples_csv import SampleNames, write_samples_csv
+from evalharness.report.csv import SampleNames, write_samples_csv
 from evalharness.report.writing import report_rows, write_reports
-from evalharness.run_merge import merge_rows
-from evalharness.run_records import read_records
-from evalharness.run_samples import write_samples
+from evalharness.runs.journal import Journal
+from evalharness.runs.records import read_records
+from evalharness.runs.run_file import read_samples
+from evalharness.runs.samples import merge_rows, write_samples
 from tests.report.hostile import HOSTILE_TEXTS, hostile_text
 from tests.report.runs import generation, invalid, row, write_run
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.statistics.intervals import wilson_interval
 from evalharness.report.tables import COUNTS, RunTables, load_tables
-from evalharness.statistics.intervals import wilson_interval
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, invalid, row, write_run
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from evalharness.report.safe_text import display_width
 from evalharness.report.tables import load_tables
 from evalharness.report.terminal import DEFAULT_COLUMNS, NUM_PASSED_GATES, terminal_lines, terminal_width
+from evalharness.report.text import display_width
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, invalid, row, rows, write_run
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.report.workers import worker_sections
+from evalharness.report.markdown import worker_sections
 
 
 def worker(name: str, **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.errors import RecordError
+from evalharness.api.errors import RecordError
 from evalharness.report.tables import load_tables
 from evalharness.report.writing import terminal_summary, write_reports
 from tests.report.hostile import HOSTILE_TEXTS
@@ -141,8 +141,6 @@ def test_a_million_characters_do_not_reach_the_markdown(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_and_its_text_functions_loads_no_pandas() -> None:
-    script = (
-        "import sys, evalharness.report, evalharness.report.safe_text, evalharness.report.reading; print(json.dumps(sorted(sys.modules)))"
-    )
+    script = "import sys, evalharness.report, evalharness.report.text, evalharness.runs.run_file; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"import json; {script}"], check=True, capture_output=True, text=True, timeout=300)
     assert not {"pandas", "tabulate", "torch", "pytest"} & set(json.loads(done.stdout))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from evalharness.tasks.dense_objects import DenseObject
+from evalharness.tasks.dense.objects import DenseObject
 
 HEADER = "<DOMAIN=BBU>, <TASK=DETECTION>"
 LABEL = "类别=标签,文本=DEMO-01"

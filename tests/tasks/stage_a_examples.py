@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from evalharness.tasks.stage_a_schema import SCHEMA, Domain
+from evalharness.tasks.stage_a.schema import SCHEMA, Domain
 
 BBU_HEADER = "<DOMAIN=BBU>, <TASK=SUMMARY>"
 RRU_HEADER = "<DOMAIN=RRU>, <TASK=SUMMARY>"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.contracts import GenerationResult, TextGenerationRequest, VlmGenerationRequest
-from evalharness.errors import ConfigError, MissingData
-from evalharness.scoring import ScoringRequest
+from evalharness.api.errors import ConfigError, MissingData
+from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.api.scoring import ScoringRequest
 from evalharness.tasks import choices
 
 ROW = {"id": "sky-1", "prompt": "What colour is the sky?", "choices": ["Green", "Blue"], "answer": "Blue"}

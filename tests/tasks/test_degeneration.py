@@ -15,7 +15,7 @@ from evalharness import GenerationResult
 from evalharness.tasks import degeneration
 from evalharness.tasks.degeneration import find_echo, find_repetition, find_signs
 from evalharness.tasks.dense import DenseObject, read_dump, render_dump
-from evalharness.tasks.dense_objects import GeometryType
+from evalharness.tasks.dense.objects import GeometryType
 from evalharness.tasks.stage_a import read_summaries
 from tests.growth import assert_linear
 

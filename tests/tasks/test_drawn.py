@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.errors import ConfigError
+from evalharness.api.errors import ConfigError
 from evalharness.tasks import DataWarning, dense, drawn, stage_a
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "site_photos"

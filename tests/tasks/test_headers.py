@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness.tasks.headers import Header, find_header, header_line, header_matches, header_problems, is_header
+from evalharness.tasks.shared import Header, find_header, header_line, header_matches, header_problems, is_header
 
 
 def test_the_line_that_is_written_is_the_line_that_is_read() -> None:

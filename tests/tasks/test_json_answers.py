@@ -11,9 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness import TextGenerationRequest, VlmGenerationRequest
-from evalharness.errors import ConfigError
-from evalharness.tasks.json_answers import Answer, judge, load_cases, parse_answer, request, tables
-from evalharness.tasks.json_matching import MISSING, check_expected, find, matches, read_path
+from evalharness.api.errors import ConfigError
+from evalharness.tasks.json_answers import (
+    MISSING,
+    Answer,
+    check_expected,
+    find,
+    judge,
+    load_cases,
+    matches,
+    parse_answer,
+    read_path,
+    request,
+    tables,
+)
 from tests.growth import assert_linear
 
 VALUES = st.recursive(

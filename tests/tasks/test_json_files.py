@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.errors import RecordError
-from evalharness.tasks.json_files import json_lines, read_lines, write_whole
-from evalharness.tasks.json_text import loads
+from evalharness.api.errors import RecordError
+from evalharness.tasks.shared import json_lines, loads, read_lines, write_whole
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text(st.characters()) | st.integers() | st.none(), max_size=3), max_size=3))

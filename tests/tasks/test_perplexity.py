@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.contracts import GenerationResult, TextGenerationRequest, VlmGenerationRequest
-from evalharness.errors import ConfigError
-from evalharness.request_images import images_of
-from evalharness.scoring import ScoringRequest
+from evalharness.api.errors import ConfigError
+from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.api.scoring import ScoringRequest
+from evalharness.engine.request_images import images_of
 from evalharness.tasks import perplexity, stage_a
 from fixtures.make_given_text import make_given_text
 

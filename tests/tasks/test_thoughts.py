@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness.tasks.thoughts import leftover_thinking, without_thoughts
+from evalharness.tasks.shared import leftover_thinking, without_thoughts
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.errors import ConfigError
+from evalharness.api.errors import ConfigError
 from evalharness.tasks import tools
 from evalharness.tool_calls import parse_tool_calls
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness.tool_calls import Tool, parse_tool_calls
+from evalharness.api.tools import Tool
+from evalharness.tool_calls import parse_tool_calls
 
 LEGACY = (
     "I will search it."

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from evalharness.errors import ConfigError, ContractTypeError, ContractValueError
-from evalharness.tool_calls import FORMATS, Tool, parse_tool_calls, prompt_part, read_tools
-from evalharness.tool_calls.schema import coerce_arguments
+from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.api.tools import Tool, read_tools
+from evalharness.tool_calls import FORMATS, parse_tool_calls, prompt_part
+from evalharness.tool_calls.types import coerce_arguments
 
 TOOLS = [Tool("get-weather"), Tool("say"), Tool("os.remove")]
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evalharness.tool_calls import FORMATS, Tool, parse_tool_calls
+from evalharness.api.tools import Tool
+from evalharness.tool_calls import FORMATS, parse_tool_calls
 from tests.growth import assert_linear
 
 TOOLS = (Tool("f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}), Tool("get-it"))

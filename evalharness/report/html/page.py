@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any, TextIO
@@ -15,10 +19,27 @@ from typing import Any, TextIO
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from evalharness.report.html.filters import FILTERS
-from evalharness.report.safe_text import visible_text
+from evalharness.report.text import number_text, one_line, plural, visible_text
 
-__all__ = ["content_security_policy", "write_page"]
+__all__ = ["FILTERS", "content_security_policy", "json_block", "packed_block", "percent", "text_block", "when_finite", "write_page"]
+
+
+# How numbers look on a page; the words are those of `wording.py`
+
+
+def percent(share: float) -> str:
+    """Return a place on a scale from 0 to 1 as an SVG length."""
+    return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
+
+
+def when_finite(value: Any) -> float | None:
+    """Return a number, None for anything that is none or not finite: templates ask `is not none`."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
+FILTERS: Mapping[str, Callable[..., str]] = {"number": number_text, "percent": percent, "plural": plural, "short": one_line}
+"""`short` takes the number of characters that are left, a line break counting as a space."""
+
 
 _PACKAGE = "evalharness.report.html"
 
@@ -83,3 +104,37 @@ def _environment() -> Environment:
 def _shown(value: Any) -> Any:
     """Return text with its control, bidi and surrogate characters by their codes; anything else as it is."""
     return visible_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+# Data inside a page. Knows no run
+
+_ID = re.compile(r"[a-z][a-z0-9-]*")
+# Nothing of these may stand in a script element as it is: they could end it, or open a comment in it.
+_UNSAFE = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+_LEVEL = 1
+"""Of zlib: level 6 saves a fifth of the bytes for five times the seconds."""
+
+
+def json_block(block_id: str, data: Any) -> str:
+    """Return an inert script element that holds `data` as JSON; `ValueError` for NaN, `TypeError` for what is no JSON.
+
+    ASCII only, so no surrogate, line separator or encoding can spoil it.
+    """
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_UNSAFE)
+    return _element(block_id, "application/json", text)
+
+
+def packed_block(block_id: str, data: bytes) -> str:
+    """Return an inert script element that holds `data` compressed; `openBlock` of base.js gives it back as text."""
+    return _element(block_id, "application/octet-stream", base64.b64encode(zlib.compress(data, _LEVEL)).decode("ascii"))
+
+
+def text_block(block_id: str, data: bytes) -> str:
+    """Return an inert script element that holds `data` as base64, for what is compressed already, such as a JPEG."""
+    return _element(block_id, "text/plain", base64.b64encode(data).decode("ascii"))
+
+
+def _element(block_id: str, kind: str, content: str) -> str:
+    if not _ID.fullmatch(block_id):
+        raise ValueError(f"a block's id must look like rows-1, got {block_id!r}")
+    return f'<script type="{kind}" id="{block_id}">{content}</script>\n'

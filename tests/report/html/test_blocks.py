@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.report.html.blocks import json_block, packed_block, text_block
+from evalharness.report.html.page import json_block, packed_block, text_block
 
 _ELEMENT = re.compile(r'<script type="([a-z/-]+)" id="([a-z0-9-]+)">([^<>&]*)</script>\n')
 

@@ -9,9 +9,8 @@ import zlib
 
 import pytest
 
-from evalharness.report.html import case_rows
-from evalharness.report.html.case_index import case_anchor, case_columns
-from evalharness.report.html.case_rows import PageRows, page_ranges
+from evalharness.report.html import cases as case_rows
+from evalharness.report.html.cases import PageRows, case_anchor, case_columns, page_ranges
 from evalharness.report.tables import load_tables
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, row, rows, write_run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from evalharness.images import image_sha256
+from evalharness.api.images import image_sha256
 from evalharness.report.html.pictures import MAX_BYTES, PictureFile, picture_files, small_copies, small_copy
 
 

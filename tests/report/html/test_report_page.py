@@ -7,11 +7,9 @@ import shlex
 
 import pytest
 
-from evalharness.errors import RecordError
-from evalharness.exit_codes import BROKEN
-from evalharness.report.html.report_page import write_report_pages
-from evalharness.report.html.run_facts import option_lines, rerun_commands
-from evalharness.report.html.trouble import weak_lines, weak_slices
+from evalharness.api.errors import BROKEN, RecordError
+from evalharness.report.html.overview import weak_lines, weak_slices
+from evalharness.report.html.report_page import option_lines, rerun_commands, write_report_pages
 from evalharness.report.tables import load_tables
 from evalharness.report.writing import write_reports
 from tests.report.runs import gate, row, rows, write_run

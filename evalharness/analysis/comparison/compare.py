@@ -1,0 +1,421 @@
+"""The comparison itself: every metric over all cases, over every slice of them, and case by case, with verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, domains_apart, was_judged
+from evalharness.analysis.statistics.intervals import DEFAULT_SEED
+from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
+from evalharness.api.errors import ComparisonError
+
+__all__ = [
+    "CATEGORY",
+    "CATEGORY_METRIC",
+    "CHANGED",
+    "IMPROVED",
+    "LOWER_IS_BETTER",
+    "MOST_VALUES",
+    "NOT_ENOUGH",
+    "REGRESSED",
+    "SAME",
+    "WORTH_SHOWING",
+    "CaseChange",
+    "Comparison",
+    "Coverage",
+    "Difference",
+    "MetricChange",
+    "compare",
+    "coverage_of",
+    "differences",
+    "paired_cases",
+]
+
+
+# What two sides were asked differently. Some of it makes a comparison meaningless, some is only good to know
+
+SAME_TEXT_CASES = 3
+"""From this many cases on, equal texts of two checkpoints are worth a warning."""
+_MAX_VALUE_CHARS = 80
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field that differs. `is_grave`: the numbers then answer different questions, so the comparison is refused."""
+
+    field: str
+    text: str
+    is_grave: bool
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many cases of a test could be paired, and why the others could not, by reason."""
+
+    eval: str
+    test: str
+    num_paired: int
+    num_cases: int
+    reasons: Mapping[str, int]
+
+
+def paired_cases(base: Sheet, candidate: Sheet) -> list[str]:
+    """Return the cases that both sides judged, in the candidate's order."""
+    return [
+        case_id
+        for case_id, line in candidate.cases.items()
+        if was_judged(line) and case_id in base.cases and was_judged(base.cases[case_id])
+    ]
+
+
+def coverage_of(base: Sheet, candidate: Sheet) -> Coverage:
+    """Return how many cases could be paired."""
+    case_ids = dict.fromkeys([*candidate.cases, *base.cases])
+    reasons = Counter(reason for case_id in case_ids if (reason := _unpaired(base.cases.get(case_id), candidate.cases.get(case_id))))
+    return Coverage(candidate.eval, candidate.test, len(case_ids) - reasons.total(), len(case_ids), dict(reasons))
+
+
+def _unpaired(base: CaseLine | None, candidate: CaseLine | None) -> str | None:
+    if base is None or candidate is None:
+        return "only in the candidate" if base is None else "only in the base"
+    parts = [f"{line.outcome} in the {name}" for name, line in (("base", base), ("candidate", candidate)) if not was_judged(line)]
+    return " and ".join(parts) or None
+
+
+def differences(base: Side, candidate: Side) -> list[Difference]:
+    """Return every field that differs, grave ones first."""
+    found = [*_of_facts(base.asked, candidate.asked, is_grave=True)]
+    for key, sheet in candidate.sheets.items():
+        if key in base.sheets:
+            found += _of_sheets(base.sheets[key], sheet)
+    found += _of_facts(_shown(base, candidate), _shown(candidate, base), is_grave=False)
+    found += _of_weights(base, candidate)
+    for side, other in ((base, candidate), (candidate, base)):
+        for eval_name, test in side.sheets:
+            if (eval_name, test) not in other.sheets:
+                found.append(Difference("tests", f"{eval_name}::{test} is only in {side.label}", False))
+    return sorted(found, key=lambda difference: not difference.is_grave)
+
+
+def _shown(side: Side, other: Side) -> dict[str, Any]:
+    """Return the circumstances that tell something: a seed only where something was drawn."""
+    draws = any(_draws(sheet.options) for one in (side, other) for sheet in one.sheets.values())
+    return {name: value for name, value in side.circumstances.items() if draws or name != "seed"}
+
+
+def _draws(options: object) -> bool:
+    return (
+        any(_draws(one) for one in options)
+        if isinstance(options, list)
+        else isinstance(options, Mapping) and bool(options.get("temperature"))
+    )
+
+
+def _of_facts(base: Mapping[str, Any], candidate: Mapping[str, Any], *, is_grave: bool, where: str = "") -> Iterator[Difference]:
+    for name in dict.fromkeys([*base, *candidate]):
+        before, after = base.get(name), candidate.get(name)
+        if before != after and (is_grave or None not in (before, after)):
+            yield Difference(name, f"{name} differs{where}: {_short(before)} in the base, {_short(after)} in the candidate", is_grave)
+
+
+def _of_sheets(base: Sheet, candidate: Sheet) -> Iterator[Difference]:
+    where = f" in {candidate.eval}::{candidate.test}"
+    if isinstance(base.options, Mapping) and isinstance(candidate.options, Mapping):
+        # An option that only one side knows was not there yet when the other ran: its default changed nothing.
+        common = {name for name in base.options if name in candidate.options}
+        yield from _of_facts(
+            {f"option {name}": base.options[name] for name in common},
+            {f"option {name}": candidate.options[name] for name in common},
+            is_grave=True,
+            where=where,
+        )
+    elif base.options != candidate.options:
+        yield from _of_facts({"options": base.options}, {"options": candidate.options}, is_grave=True, where=where)
+    both = [case_id for case_id in candidate.cases if case_id in base.cases]
+    if not both:
+        yield Difference("cases", f"no case is in both sides{where}", True)
+    elif len(both) < len(candidate.cases) or len(both) < len(base.cases):
+        only = [f"{len(sheet.cases) - len(both)} only in the {name}" for name, sheet in (("base", base), ("candidate", candidate))]
+        yield Difference("cases", f"the cases differ{where}: {len(both)} in both, {', '.join(only)}", False)
+    asked = [(case_id, base.cases[case_id].prompt, candidate.cases[case_id].prompt) for case_id in both]
+    unlike = [case_id for case_id, before, after in asked if None not in (before, after) and before != after]
+    if unlike:
+        text = f"the prompts differ{where}: {len(unlike)} of {len(both)} cases (text or image), first {_short(unlike[0])}"
+        yield Difference("prompts", text, True)
+
+
+def _of_weights(base: Side, candidate: Side) -> Iterator[Difference]:
+    """Yield what speaks for one checkpoint under two names."""
+    if base.checkpoint == candidate.checkpoint:
+        return
+    if base.fingerprint and base.fingerprint == candidate.fingerprint:
+        yield Difference("checkpoint", f"{base.checkpoint} and {candidate.checkpoint} are the same weights (equal fingerprints)", False)
+    for key, sheet in candidate.sheets.items():
+        before = base.sheets[key].cases if key in base.sheets else {}
+        pairs = [(before[case_id].answer, line.answer) for case_id, line in sheet.cases.items() if case_id in before and line.answer]
+        if len(pairs) >= SAME_TEXT_CASES and all(one == other for one, other in pairs):
+            same = f"gave the same text to all {len(pairs)} cases of {sheet.eval}::{sheet.test}"
+            text = f"{base.checkpoint} and {candidate.checkpoint} {same}: are they the same weights?"
+            yield Difference("texts", text, False)
+
+
+def _short(value: object) -> str:
+    shown = value if isinstance(value, str) else "none" if value is None else repr(value)
+    if len(shown) == 64 and not set(shown) - set("0123456789abcdef"):
+        return shown[:12]
+    return shown if len(shown) <= _MAX_VALUE_CHARS else f"{shown[:_MAX_VALUE_CHARS]}…"
+
+
+REGRESSED, IMPROVED, CHANGED = "regressed", "improved", "changed"
+SAME, NOT_ENOUGH = "no difference shown", "not enough data"
+WORTH_SHOWING = 0.1
+"""A score of 0…1 that could not have shown a difference of this size has not enough data to say that there is none."""
+CATEGORY = "category"
+"""Slice key of the marks by category."""
+CATEGORY_METRIC = "f1 of category"
+LOWER_IS_BETTER = ("length_rate", "empty_rate")
+MOST_VALUES = 200  # a tag with more values than this is a name of cases, not of slices
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """One metric over the cases of a slice; both slice names are empty where it is all cases."""
+
+    eval: str
+    test: str
+    metric: str
+    slice_key: str
+    slice_value: str
+    change: PairedChange
+    direction: str
+    """"higher" or "lower" is better, or "none": then a change is neither."""
+    is_bounded: bool
+    p_corrected: float = 1.0
+    detectable: float = math.nan
+    """Smallest true difference that would have been shown with a chance of 80 %; NaN where that is not known."""
+    verdict: str = NOT_ENOUGH
+
+
+class CaseChange(NamedTuple):
+    """A case whose outcome or scores differ; `scores` has metric, before and after, None where a side has none."""
+
+    eval: str
+    test: str
+    case_id: str
+    direction: str
+    """"worse", "better" or "mixed"."""
+    base: CaseLine
+    candidate: CaseLine
+    scores: tuple[tuple[str, float | None, float | None], ...]
+
+    @property
+    def has_flipped(self) -> bool:
+        """Whether it passes on one side only."""
+        return (self.base.outcome == "pass") != (self.candidate.outcome == "pass")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that is shown of one candidate against its base."""
+
+    base: Side
+    candidate: Side
+    differences: Sequence[Difference]
+    coverage: Sequence[Coverage]
+    metrics: Sequence[MetricChange]
+    slices: Sequence[MetricChange]
+    cases: Sequence[CaseChange]
+    num_tests: int
+    """Tests of metrics that the p values are corrected for."""
+    num_slice_tests: int
+    seed: int
+
+    @property
+    def has_regressed(self) -> bool:
+        """Whether a regression is shown, over all cases or in a slice."""
+        return any(change.verdict == REGRESSED for change in (*self.metrics, *self.slices))
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the whole: a regression anywhere outweighs all else."""
+        found = {change.verdict for change in (*self.metrics, *self.slices)}
+        if not found & {REGRESSED, IMPROVED, CHANGED} and all(change.verdict == NOT_ENOUGH for change in self.metrics):
+            return NOT_ENOUGH
+        return next((verdict for verdict in (REGRESSED, IMPROVED, CHANGED) if verdict in found), SAME)
+
+
+def compare(
+    base: Side,
+    candidate: Side,
+    *,
+    anyway: bool = False,
+    lower_is_better: Collection[str] = (),
+    only: Collection[str] = (),
+    seed: int = DEFAULT_SEED,
+) -> Comparison:
+    """Return the comparison of two sides. Raises `ComparisonError` where they cannot be paired, or did not ask the same.
+
+    `anyway` makes warnings of the differences in what was asked; without a common case it is refused all the same. `only`
+    these metrics are tested and corrected for, where any are named ("category": the marks by category).
+    """
+    common = [key for key in candidate.sheets if key in base.sheets]
+    if not common:
+        names = [", ".join(sorted("::".join(key) for key in side.sheets)) for side in (base, candidate)]
+        raise ComparisonError(f"the two have no test in common: the base has {names[0]}, the candidate {names[1]}")
+    if (base.source, base.engine) == (candidate.source, candidate.engine) and base.source:
+        raise ComparisonError(f"base and candidate are the same: {base.label}; name another run, or another engine with RUN:ENGINE")
+    found = differences(base, candidate)
+    grave = [difference for difference in found if difference.is_grave]
+    if grave and not anyway:
+        more = f" (and {len(grave) - 3} more)" if len(grave) > 3 else ""
+        raise ComparisonError(
+            f"the two did not ask the same: {'; '.join(difference.text for difference in grave[:3])}{more}; "
+            "run both with the same settings, or compare with --anyway"
+        )
+    coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
+    if not any(part.num_paired for part in coverage):
+        raise ComparisonError("no case was judged on both sides, so nothing can be paired; look into the reports of the two runs")
+    directions = {**base.directions, **candidate.directions}
+    metrics: list[MetricChange] = []
+    slices: list[MetricChange] = []
+    cases: list[CaseChange] = []
+    for key in common:
+        lines = [
+            (base.sheets[key].cases[case_id], candidate.sheets[key].cases[case_id])
+            for case_id in paired_cases(base.sheets[key], candidate.sheets[key])
+        ]
+        own = {name: way for (*where, name), way in directions.items() if tuple(where) == key}
+        own |= dict.fromkeys((*LOWER_IS_BETTER, *lower_is_better), "lower")
+        asked = _Asked(*key, own, frozenset(only), seed)
+        metrics += _changes(asked, "", "", lines)
+        slices += _slices(asked, lines)
+        cases += _cases(base.sheets[key], candidate.sheets[key], own)
+    judged, num_tests = _judged(metrics)
+    judged_slices, num_slice_tests = _judged(slices)
+    cases.sort(key=_worst_first)
+    return Comparison(base, candidate, found, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
+
+
+Pair = tuple[CaseLine, CaseLine]
+
+
+class _Asked(NamedTuple):
+    """What is asked about one test."""
+
+    eval: str
+    test: str
+    directions: Mapping[str, str]
+    only: frozenset[str]
+    seed: int
+
+
+def _metric_names(lines: Sequence[Pair], only: Collection[str]) -> list[str]:
+    """Return the scores that both sides have, counts left out: more of something is neither better nor worse."""
+    names: dict[str, None] = {}
+    for base, candidate in lines:
+        names.update(dict.fromkeys(name for name in candidate.scores if name in base.scores and not name.startswith("num_")))
+    return [name for name in names if not only or name in only]
+
+
+def _changes(asked: _Asked, slice_key: str, slice_value: str, lines: Sequence[Pair]) -> Iterator[MetricChange]:
+    names = _metric_names(lines, asked.only)
+    before, after = ([[pair[side].scores.get(name, math.nan) for name in names] for pair in lines] for side in (0, 1))
+    yield from _of_columns(asked, (slice_key, slice_value), names, (before, after), lines)
+
+
+def _of_columns(
+    asked: _Asked,
+    where: tuple[str, str],
+    names: Sequence[str],
+    sides: tuple[list[list[float]], list[list[float]]],
+    lines: Sequence[Pair],
+) -> Iterator[MetricChange]:
+    if not names:
+        return
+    bounded = [all(0 <= row[column] <= 1 or row[column] != row[column] for side in sides for row in side) for column in range(len(names))]
+    changes = paired_changes(*sides, [pair[1].group for pair in lines], is_bounded=bounded, seed=asked.seed)
+    for name, is_bounded, change in zip(names, bounded, changes, strict=True):
+        yield MetricChange(asked.eval, asked.test, name, *where, change, asked.directions.get(name, "higher"), is_bounded)
+
+
+def _slices(asked: _Asked, lines: Sequence[Pair]) -> Iterator[MetricChange]:
+    by_tag: dict[str, dict[str, list[Pair]]] = {}
+    categories: dict[str, list[Pair]] = {}
+    # The tags of a case are the candidate's; a base may be from before there were any.
+    lines = [(base._replace(tags=candidate.tags), candidate) for base, candidate in lines]
+    apart = domains_apart(line for pair in lines for line in pair)
+    lines = [(apart(base), apart(candidate)) for base, candidate in lines]
+    for pair in lines:
+        for name, value in pair[1].tags.items():
+            by_tag.setdefault(name, {}).setdefault(value, []).append(pair)
+        for category in {**pair[0].marks, **pair[1].marks}:
+            categories.setdefault(category, []).append(pair)
+    for name, parts in by_tag.items():
+        if 1 < len(parts) <= MOST_VALUES:
+            for value, part in parts.items():
+                yield from _changes(asked, name, value, part)
+    have_marks = all(any(pair[side].marks for pair in lines) for side in (0, 1))  # an older run or baseline may have none
+    if have_marks and len(categories) <= MOST_VALUES and (not asked.only or CATEGORY in asked.only):
+        for category, part in categories.items():
+            # Neither said nor true is right.
+            before, after = ([[pair[side].marks.get(category, 1.0)] for pair in part] for side in (0, 1))
+            yield from _of_columns(asked, (CATEGORY, category), [CATEGORY_METRIC], (before, after), part)
+
+
+def _judged(changes: Sequence[MetricChange]) -> tuple[list[MetricChange], int]:
+    """Return the changes with corrected p values and verdicts, and how many tests they were corrected for."""
+    corrected, num_tests = holm(
+        [change.change.p for change in changes], [smallest_p(change.change.num_changed_groups) for change in changes]
+    )
+    return [_with_verdict(change, p, num_tests) for change, p in zip(changes, corrected, strict=True)], num_tests
+
+
+def _with_verdict(change: MetricChange, p_corrected: float, num_tests: int) -> MetricChange:
+    own = change.change
+    detectable = detectable_difference(own.standard_error, LEVEL / num_tests) if own.num_groups > 1 else math.nan
+    if p_corrected <= LEVEL and own.difference:
+        better = (own.difference > 0) == (change.direction == "higher")
+        verdict = CHANGED if change.direction == "none" else IMPROVED if better else REGRESSED
+    elif smallest_p(own.num_groups) > LEVEL / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
+        verdict = NOT_ENOUGH
+    else:
+        verdict = SAME
+    return replace(change, p_corrected=p_corrected, detectable=detectable, verdict=verdict)
+
+
+def _cases(base: Sheet, candidate: Sheet, directions: Mapping[str, str]) -> Iterator[CaseChange]:
+    """Yield every judged case whose outcome or scores differ, counts left out."""
+    for case_id in paired_cases(base, candidate):
+        before, after = base.cases[case_id], candidate.cases[case_id]
+        changed = tuple(_changed_scores(before.scores, after.scores))
+        signs = {_sign(low, high, directions.get(name, "higher")) for name, low, high in changed if not name.startswith("num_")} - {0}
+        flipped = (before.outcome == "pass") != (after.outcome == "pass")
+        if flipped:
+            direction = "better" if after.outcome == "pass" else "worse"
+        elif signs:
+            direction = "mixed" if len(signs) > 1 else "better" if signs == {1} else "worse"
+        else:
+            continue
+        yield CaseChange(candidate.eval, candidate.test, case_id, direction, before, after, changed)
+
+
+def _changed_scores(before: Mapping[str, float], after: Mapping[str, float]) -> Iterable[tuple[str, float | None, float | None]]:
+    return ((name, before.get(name), after.get(name)) for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name))
+
+
+def _sign(before: float | None, after: float | None, direction: str) -> int:
+    """Return 1 for better, -1 for worse, 0 for neither."""
+    if before is None or after is None or direction == "none":
+        return 0
+    return 1 if (after > before) == (direction == "higher") else -1
+
+
+def _worst_first(change: CaseChange) -> tuple[bool, int, float]:
+    moved = sum(
+        after - before for name, before, after in change.scores if before is not None and after is not None and not name.startswith("num_")
+    )
+    return not change.has_flipped, ("worse", "mixed", "better").index(change.direction), moved

@@ -1,0 +1,214 @@
+"""One engine's scores of one test, by case: what a comparison needs of a run's rows, and little enough for a baseline."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from evalharness.analysis.gates import BUILT_IN_METRICS
+
+__all__ = ["RATES", "CaseLine", "Sheet", "Side", "domains_apart", "sheets_by_engine", "sheets_of", "was_judged"]
+
+Row: TypeAlias = "Mapping[str, Any]"
+
+RATES = ("pass_rate", "length_rate", "empty_rate")
+"""Rates that every test has and that a single case has a value of, 0 or 1."""
+
+TEXT_CHARS = 2000
+"""What is kept of a text to be shown; samples.jsonl has all of it."""
+_DIGITS = 6  # scores are compared to so many decimals, as baselines keep them
+_SHORT_HASH = 8
+_NUM_COUNTS = 3
+_JUDGED = ("pass", "miss", "fail")
+_DOMAIN = "domain"
+
+
+class CaseLine(NamedTuple):
+    """One case of a sheet. Hashes are hexadecimal and short; `text` is missing in baselines."""
+
+    outcome: str
+    scores: Mapping[str, float]
+    marks: Mapping[str, float]
+    """A score by category, from the row's `details["categories"]`; a category that is missing was neither said nor true."""
+    prompt: str | None
+    """Hash of what the case was asked before any answer: where it is asked in steps, of the first step's prompts."""
+    answer: str | None
+    """Hash of all texts of the case."""
+    group: str | None = None
+    tags: Mapping[str, str] = {}
+    text: str | None = None
+    problem: str | None = None
+    nodeid: str | None = None
+    num_tokens: int | None = None
+    """Tokens of all answers of the case; missing in baselines."""
+
+
+@dataclass
+class Sheet:
+    """All cases of one test on one engine; `options` are those of its first case, seeds left out."""
+
+    eval: str
+    test: str
+    options: Any = None
+    cases: dict[str, CaseLine] = field(default_factory=dict)
+
+
+@dataclass
+class Side:
+    """One side of a comparison. `asked` and `circumstances` are facts by name: see `asked.py`."""
+
+    label: str
+    run_id: str
+    engine: str
+    checkpoint: str
+    fingerprint: str | None
+    asked: dict[str, Any]
+    circumstances: dict[str, Any]
+    sheets: dict[tuple[str, str], Sheet]
+    """By eval and test."""
+    aggregates: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    """By eval, test and metric."""
+    directions: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    """By eval, test and metric: "lower" or "none" (neither way is better), as the eval or a gate with `<` says."""
+    notes: tuple[str, ...] = ()
+    source: str = ""
+
+
+def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
+    """Return what gives a case with its categories as they are called among these: one name in two domains is two categories.
+
+    The tag `domain` says where a case is from; "标签" then is "标签 (bbu)" and "标签 (rru)".
+    """
+    domains: dict[str, set[str]] = {}
+    for line in lines:
+        for category in line.marks:
+            domains.setdefault(category, set()).add(line.tags.get(_DOMAIN, ""))
+    shared = {category for category, own in domains.items() if len(own) > 1}
+
+    def apart(line: CaseLine) -> CaseLine:
+        if not shared.intersection(line.marks):
+            return line
+        domain = line.tags.get(_DOMAIN) or f"no {_DOMAIN}"
+        return line._replace(marks={f"{name} ({domain})" if name in shared else name: mark for name, mark in line.marks.items()})
+
+    return apart
+
+
+def was_judged(line: CaseLine) -> bool:
+    """Return whether the case says something about the checkpoint: failures of machine or question are never scores."""
+    return line.outcome in _JUDGED
+
+
+def sheets_of(rows: Iterable[Row]) -> dict[tuple[str, str], Sheet]:
+    """Return the sheets of one engine's rows, by eval and test; a case that is there twice has its last row."""
+    sheets: dict[tuple[str, str], Sheet] = {}
+    for row in rows:
+        _add(sheets, row)
+    return sheets
+
+
+def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], Sheet]]:
+    """Return the sheets of each engine, in the order of their first rows."""
+    engines: dict[str, dict[tuple[str, str], Sheet]] = {}
+    for row in rows:
+        _add(engines.setdefault(_text(row.get("engine")), {}), row)
+    return engines
+
+
+def _add(sheets: dict[tuple[str, str], Sheet], row: Row) -> None:
+    key = _text(row.get("eval")), _text(row.get("test"))
+    sheet = sheets.setdefault(key, Sheet(*key))
+    if sheet.options is None and row.get("options"):
+        sheet.options = _without_seed(row["options"])
+    sheet.cases[_text(row.get("case_id"))] = _line(row)
+
+
+def _line(row: Row) -> CaseLine:
+    generations = [sample for sample in row.get("generations") or [row.get("generation")] if isinstance(sample, Mapping)]
+    texts = [_text(sample.get("text")) for sample in generations]
+    outcome = _text(row.get("outcome"))
+    scores = {name: number for name, value in _mapping(row.get("scores")).items() if (number := _number(value)) is not None}
+    if outcome in _JUDGED:
+        rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in RATES if BUILT_IN_METRICS[name].counts(row)}
+        scores = {**rates, **{name: value for name, value in scores.items() if name not in RATES}}
+    prompt = _prompt(row)
+    return CaseLine(
+        outcome=outcome,
+        scores=scores,
+        marks=_marks(_mapping(row.get("details")).get("categories")),
+        prompt=prompt[:_SHORT_HASH] if prompt is not None else None,
+        answer=_hash([_answer(sample) for sample in generations]) if texts else None,
+        group=row.get("group") if isinstance(row.get("group"), str) else None,
+        tags={_text(name): _text(value) for name, value in _mapping(row.get("tags")).items()},
+        text="\n".join(texts)[:TEXT_CHARS] if texts else None,
+        problem=_text(row.get("problem"))[:TEXT_CHARS] or None,
+        nodeid=_text(row.get("nodeid")) or None,
+        num_tokens=_num_tokens(generations),
+    )
+
+
+def _answer(sample: Mapping[str, Any]) -> str:
+    """Return what a checkpoint itself had to say: its text, or what it makes of a given response."""
+    text = _text(sample.get("text"))
+    return f"{text} {sample.get('logprobs')}" if sample.get("finish_reason") == "scored" else text
+
+
+def _num_tokens(generations: Sequence[Mapping[str, Any]]) -> int | None:
+    counts = [count for sample in generations if isinstance(count := sample.get("num_completion_tokens"), int)]
+    return sum(counts) if counts and len(counts) == len(generations) else None
+
+
+def _prompt(row: Row) -> str | None:
+    """Return the hash of what was asked before any answer: what comes after the first step is made of the checkpoint's own words."""
+    steps = row.get("steps")
+    first = steps[0] if isinstance(steps, list) and steps else None
+    if isinstance(first, list) and first:
+        hashes = [one for result in first if isinstance(one := _mapping(result).get("prompt_sha256"), str)]
+        return _hash(hashes) if len(hashes) == len(first) else None
+    prompt = row.get("prompt_sha256")
+    return prompt if isinstance(prompt, str) else None
+
+
+def _marks(categories: object) -> dict[str, float]:
+    """Return a score by category: a number as it is, counts [hit, said, true] as F1."""
+    found: dict[str, float] = {}
+    for name, value in _mapping(categories).items():
+        if isinstance(value, list) and len(value) == _NUM_COUNTS:
+            hit, said, true = map(_number, value)
+            mark = 2 * hit / (said + true) if hit is not None and said is not None and true is not None and said + true else None
+        else:
+            mark = _number(value)
+        if mark is not None:
+            found[_text(name)] = round(mark, _DIGITS)
+    return found
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return round(number, _DIGITS) if math.isfinite(number) else None
+
+
+def _without_seed(options: object) -> Any:
+    if isinstance(options, Sequence) and not isinstance(options, str):
+        return [_without_seed(one) for one in options]
+    return {name: value for name, value in options.items() if name != "seed"} if isinstance(options, Mapping) else options
+
+
+def _hash(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:_SHORT_HASH]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)

@@ -1,0 +1,168 @@
+"""From what is written on a command line to one side of a comparison: a run directory, one of its engines, or a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from evalharness.analysis.comparison.baselines import read_baseline
+from evalharness.analysis.comparison.sheets import Sheet, Side, sheets_by_engine, sheets_of
+from evalharness.analysis.gates import DIRECTIONS
+from evalharness.api.errors import ComparisonError
+from evalharness.runs.run_file import read_run, read_samples
+
+__all__ = ["engine_entry", "entries_of", "read_side", "read_sides", "side_of_rows"]
+
+Json: TypeAlias = "Mapping[str, Any]"
+
+
+def read_side(text: str, prefer: str = "") -> Side:
+    """Return the side that "RUN_DIR", "RUN_DIR:ENGINE" or "BASELINE.json" names.
+
+    ENGINE is an engine's id ("hf:final") or its checkpoint's name; needed where a run has several and none of them is the
+    one to `prefer`. Raises `ComparisonError`, or `RecordError` where the run cannot be read.
+    """
+    path, engine = _split(text)
+    if path.is_file():
+        if engine:
+            raise ComparisonError(f"{path} is a baseline, which has one engine; leave {':' + engine!r} out")
+        return read_baseline(path)
+    notes: list[str] = []
+    run = read_run(path, notes)
+    engines = _engines(run, path)
+    chosen = prefer if not engine and prefer in engines else _choose(engine, engines, path)
+    # One row at a time: with their prompts and token ids, all rows of a large run take gigabytes.
+    side = side_of_rows(run, chosen, (row for row in read_samples(path, notes) if str(row.get("engine")) == chosen))
+    if not side.sheets:
+        raise ComparisonError(f"{path} holds no rows of {chosen}; a killed run gets its rows with: evalharness report {path}")
+    side.source = str(path)
+    side.notes = (*notes, *_unfinished(run))
+    return side
+
+
+def read_sides(path: Path) -> tuple[Json, list[Side]]:
+    """Return run.json and one side per engine of a run directory, read once. Raises `RecordError` where it cannot be read."""
+    notes: list[str] = []
+    run = read_run(path, notes)
+    found = sheets_by_engine(read_samples(path, notes))
+    sides = [_side(run, engine, sheets) for engine, sheets in found.items()]
+    for side in sides:
+        side.source = str(path)
+        side.notes = (*notes, *_unfinished(run))
+    return run, sides
+
+
+def _split(text: str) -> tuple[Path, str]:
+    """Return the path and the engine; the longest part before a colon that is there is the path."""
+    parts = text.split(":")
+    for count in range(len(parts), 0, -1):
+        path = Path(":".join(parts[:count]))
+        if path.exists():
+            return path, ":".join(parts[count:])
+    raise ComparisonError(
+        f"{text!r} is neither a run directory nor a baseline; give reports/RUN_ID, reports/RUN_ID:ENGINE or baselines/NAME.json"
+    )
+
+
+def _engines(run: Json, path: Path) -> list[str]:
+    """Return the run's engines: those that run.json names, or, without it, those of the rows."""
+    named = [str(entry.get("id")) for entry in entries_of(run, "engines")]
+    found = named or list(dict.fromkeys(str(row.get("engine")) for row in read_samples(path)))
+    if not found:
+        raise ComparisonError(f"{path} holds no rows to compare; a killed run gets them with: evalharness report {path}")
+    return found
+
+
+def _choose(wanted: str, engines: list[str], path: Path) -> str:
+    if not wanted and len(engines) == 1:
+        return engines[0]
+    fitting = [engine for engine in engines if wanted in (engine, engine.partition(":")[2])] if wanted else []
+    if len(fitting) == 1:
+        return fitting[0]
+    problem = f"has no engine {wanted!r}" if wanted and not fitting else "has several engines"
+    raise ComparisonError(f"{path} {problem}; write {path}:ENGINE with one of: {', '.join(engines)}")
+
+
+def _unfinished(run: Json) -> Iterable[str]:
+    if run.get("interrupted"):
+        yield f"the run was interrupted ({run['interrupted']})"
+    elif run.get("rebuilt") is True or (run and not run.get("finished_at")):
+        yield "the run did not come to its end"
+
+
+def side_of_rows(run: Json, engine: str, rows: Iterable[Json]) -> Side:
+    """Return the side of one engine's rows; `run` is run.json, or as much of it as there is."""
+    return _side(run, engine, sheets_of(rows))
+
+
+def engine_entry(run: Json, engine: str) -> Json:
+    """Return what run.json says of an engine; empty where it says nothing."""
+    return next((entry for entry in entries_of(run, "engines") if entry.get("id") == engine), {})
+
+
+def _side(run: Json, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Side:
+    entry = engine_entry(run, engine)
+    checkpoint = str(entry.get("checkpoint") or engine.partition(":")[2] or engine)
+    run_id = str(run.get("run_id") or "?")
+    return Side(
+        label=f"{run_id} ({engine})",
+        run_id=run_id,
+        engine=engine,
+        checkpoint=checkpoint,
+        fingerprint=entry.get("fingerprint"),
+        asked=_asked(run, entry),
+        circumstances=_circumstances(run, entry),
+        sheets=sheets,
+        aggregates={
+            (str(value.get("eval")), str(value.get("test", "")), str(value.get("metric"))): float(value["value"])
+            for value in entries_of(run, "aggregates")
+            if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
+        },
+        directions=_directions(run, sheets),
+    )
+
+
+def _directions(run: Json, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
+    """Return which metrics are not better when higher: what the evals say, else those that a gate holds down."""
+    found = {
+        (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))): "lower"
+        for gate in entries_of(run, "gates")
+        if str(gate.get("expression")).replace(str(gate.get("metric")), "", 1).strip()[:1] == "<"
+    }
+    said = {str(entry.get("name")): _mapping(entry.get("directions")) for entry in entries_of(run, "evals")}
+    for name, test in tests:
+        found |= {(name, test, metric): str(way) for metric, way in said.get(name, {}).items() if way in DIRECTIONS}
+    return found
+
+
+def _asked(run: Json, engine: Json) -> dict[str, Any]:
+    """Return what every case of the engine was asked with, beside its prompt and options."""
+    pixels = _mapping(_mapping(engine.get("settings")).get("pixel_budget"))
+    return {name: pixels[name] if name in pixels else _option(run, name) for name in ("min_pixels", "max_pixels")}
+
+
+def _circumstances(run: Json, engine: Json) -> dict[str, Any]:
+    git = _mapping(run.get("git"))
+    commit = str(git.get("commit"))[:12]
+    return {
+        "harness version": _mapping(run.get("versions")).get("evalharness"),
+        "backend": engine.get("backend"),
+        "chat template": engine.get("template_sha256"),
+        "dtype": _mapping(engine.get("settings")).get("dtype"),
+        "code": f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}" if git else None,
+        "seed": _option(run, "seed"),
+    }
+
+
+def _option(run: Json, name: str) -> Any:
+    return _mapping(_mapping(run.get("config")).get(name)).get("value")
+
+
+def entries_of(run: Json, name: str) -> list[Json]:
+    entries = run.get(name)
+    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+
+
+def _mapping(value: object) -> Json:
+    return value if isinstance(value, Mapping) else {}

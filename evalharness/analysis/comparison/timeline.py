@@ -1,0 +1,362 @@
+"""Metrics by training step: each checkpoint's means with intervals, over all cases and by slice; the best one; when cases flipped."""
+
+from __future__ import annotations
+
+import glob
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evalharness.analysis.comparison.compare import CATEGORY, CATEGORY_METRIC, LOWER_IS_BETTER, MOST_VALUES, differences
+from evalharness.analysis.comparison.sheets import CaseLine, Side, domains_apart, was_judged
+from evalharness.analysis.comparison.sides import engine_entry, entries_of, read_sides
+from evalharness.analysis.statistics.intervals import DEFAULT_SEED
+from evalharness.analysis.statistics.paired import LEVEL, holm
+from evalharness.analysis.statistics.series import Mean, means_by_place, paired_p
+from evalharness.api.errors import ComparisonError, RecordError
+from evalharness.checkpoints.info import natural_key
+
+__all__ = ["TOKENS", "Best", "Curve", "Flip", "Point", "Timeline", "Track", "read_tracks", "run_folders", "timeline_of"]
+
+
+# From run directories to the checkpoints of training runs in the order of their steps, each with what was measured of it
+
+_NUMBERED = re.compile(r".*\bcheckpoint-([0-9]+)")
+_Shape = tuple[str, str, str]
+
+
+@dataclass
+class Point:
+    """One checkpoint of a track. `step` is None where neither trainer_state.json nor the name tells."""
+
+    name: str
+    step: float | None
+    epoch: float | None
+    side: Side
+    run_ids: list[str]
+    started_at: str
+    throughput: Mapping[str, Any]
+    """run.json's entry of the run that started last; empty where it has none."""
+    gates: frozenset[tuple[str, str, str]] = frozenset()
+    """Eval, test and metric of its gates."""
+    asked_otherwise: str = ""
+    """What it was asked differently from the track's last checkpoint, "" for nothing: then its numbers cannot be set beside the others."""
+
+
+@dataclass
+class Track:
+    """Checkpoints by step; where one has none (`is_by_step` is False), as their names and times order them."""
+
+    label: str
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def is_by_step(self) -> bool:
+        """Whether every checkpoint has a step of its own."""
+        steps = [point.step for point in self.points]
+        return None not in steps and len(set(steps)) == len(steps)
+
+
+def run_folders(patterns: Sequence[str]) -> list[Path]:
+    """Return the run directories that paths and patterns name, each once; what a pattern matches and is none is passed over.
+
+    Raises `ComparisonError` for a path that is no run directory, and where nothing is left.
+    """
+    found: dict[Path, Path] = {}
+    for pattern in patterns:
+        named = Path(pattern).exists() or not glob.has_magic(pattern)
+        for path in [Path(pattern)] if named else sorted(map(Path, glob.glob(pattern))):
+            if (path / "run.json").is_file() or (path / "samples.jsonl").is_file():
+                found.setdefault(path.resolve(), path)
+            elif named:
+                raise ComparisonError(f"{path} is no run directory; give reports/RUN_ID, or a pattern in quotes: 'reports/*'")
+    if not found:
+        raise ComparisonError(f"{', '.join(patterns)} names no run directory; give reports/RUN_ID, or a pattern in quotes: 'reports/*'")
+    return list(found.values())
+
+
+def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
+    """Return the tracks of runs, those with the most checkpoints first; runs that cannot be used are told in `notes`.
+
+    Raises `ComparisonError` where no run holds a judged row.
+    """
+    measured: list[tuple[str, _Shape, Point, str]] = []
+    for folder in folders:
+        try:
+            run, sides = read_sides(folder)
+        except RecordError as error:
+            notes.append(f"{folder.name} is left out: {error}")
+            continue
+        if not sides:
+            notes.append(f"{folder.name} is left out: it holds no rows; a run that was killed gets them with: evalharness report {folder}")
+        for side in sides:
+            notes += [f"{folder.name}: {note}" for note in side.notes]
+            measured.append(_measured(run, side))
+    if not measured:
+        raise ComparisonError("none of these runs holds a row; look into them with: evalharness report RUN_DIR")
+    tracks: dict[_Shape, dict[str, Point]] = {}
+    for path, shape, point, fingerprint in sorted(measured, key=lambda one: one[2].started_at):
+        _add(tracks.setdefault(shape, {}), path, point, fingerprint, notes)
+    return sorted(_labelled(tracks), key=lambda track: -len(track.points))
+
+
+def _measured(run: Mapping[str, Any], side: Side) -> tuple[str, _Shape, Point, str]:
+    entry = engine_entry(run, side.engine)
+    path = str(entry.get("checkpoint_path") or side.checkpoint)
+    training = entry.get("training") if isinstance(entry.get("training"), Mapping) else {}
+    assert training is not None
+    named = _NUMBERED.fullmatch(side.checkpoint)
+    step = _number(training.get("step"))
+    throughput = next((one for one in entries_of(run, "throughput") if one.get("engine") == side.engine), {})
+    point = Point(
+        name=side.checkpoint,
+        step=float(named[1]) if step is None and named else step,
+        epoch=_number(training.get("epoch")),
+        side=side,
+        run_ids=[side.run_id],
+        started_at=str(run.get("started_at") or run.get("finished_at") or ""),
+        throughput=throughput,
+        gates=frozenset((str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))) for gate in entries_of(run, "gates")),
+    )
+    shape = str(Path(path).parent), str(entry.get("backend") or side.engine.partition(":")[0]), str(entry.get("dtype") or "")
+    return path, shape, point, side.fingerprint or ""
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e15 else None
+
+
+def _add(points: dict[str, Point], path: str, point: Point, fingerprint: str, notes: list[str]) -> None:
+    """Add a point; one that is there already gives its tests where this run has not measured them again."""
+    before = points.get(path)
+    if before is not None and (before.side.fingerprint or "") == fingerprint:
+        point.side.sheets = {**before.side.sheets, **point.side.sheets}
+        point.side.directions = {**before.side.directions, **point.side.directions}
+        point.run_ids = [*before.run_ids, *point.run_ids]
+    elif before is not None:
+        notes.append(f"{point.name} had other weights in {', '.join(before.run_ids)}: that run is left out for it")
+    points[path] = point
+
+
+def _labelled(tracks: Mapping[_Shape, Mapping[str, Point]]) -> list[Track]:
+    """Return tracks under names that differ: the folder, and backend and dtype where there are several."""
+    several = [len({shape[part] for shape in tracks}) > 1 for part in (1, 2)]
+    found = []
+    for shape, points in tracks.items():
+        parts = [Path(shape[0]).name or shape[0], *(shape[part] for part, differs in zip((1, 2), several, strict=True) if differs)]
+        track = Track(" · ".join(filter(None, parts)))
+        track.points = sorted(points.values(), key=lambda point: (point.step is None, point.step or 0.0))
+        if not track.is_by_step and all(point.step is None for point in track.points):
+            track.points = _by_run_and_name(track.points)
+        _note_differences(track)
+        found.append(track)
+    return found
+
+
+def _by_run_and_name(points: list[Point]) -> list[Point]:
+    """Return points of one run in its own order; those of several runs by time, names with numbers naturally."""
+    if len({tuple(point.run_ids) for point in points}) == 1:
+        return points
+    return sorted(points, key=lambda point: (point.started_at, natural_key(Path(point.name))))
+
+
+def _note_differences(track: Track) -> None:
+    last = track.points[-1]
+    for point in track.points[:-1]:
+        grave = [difference.text for difference in differences(last.side, point.side) if difference.is_grave]
+        point.asked_otherwise = "; ".join(grave)
+
+
+TOKENS = "tokens per case"
+"""A metric of every test: tokens of a case's answers. Neither more nor fewer are better."""
+
+Test = tuple[str, str]
+
+
+class Best(NamedTuple):
+    """The best checkpoint of a metric, the earliest of equal ones, and those that the cases do not tell from it."""
+
+    point: int
+    alike: tuple[int, ...]
+    num_compared: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of one test along a track; both slice names are empty where it is over all cases."""
+
+    eval: str
+    test: str
+    slice_key: str
+    slice_value: str
+    metric: str
+    direction: str
+    values: tuple[Mean, ...]
+    best: Best | None
+    """None where no direction is better, or fewer than two checkpoints were asked the same."""
+
+
+class Flip(NamedTuple):
+    """A case that passes at one checkpoint and not at the next that judged it, or whose score (`metric`) changed there."""
+
+    case_id: str
+    metric: str
+    before: int
+    after: int
+    was: float
+    now: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Everything that is shown of one track."""
+
+    track: Track
+    curves: tuple[Curve, ...]
+    flips: Mapping[Test, tuple[Flip, ...]]
+    seed: int
+
+    def tests(self) -> list[Test]:
+        """Return eval and test of everything measured, in the order of the curves."""
+        return list(dict.fromkeys((curve.eval, curve.test) for curve in self.curves))
+
+
+def timeline_of(track: Track, seed: int = DEFAULT_SEED) -> Timeline:
+    """Return the timeline of a track. A checkpoint that was asked otherwise has values, but is neither best nor flips."""
+    tests = dict.fromkeys(key for point in track.points for key in point.side.sheets)
+    curves: list[Curve] = []
+    flips = {}
+    for test in tests:
+        columns = _Columns(track, test)
+        curves += columns.curves(seed)
+        flips[test] = tuple(columns.flips())
+    return Timeline(track, tuple(curves), flips, seed)
+
+
+Lines = Mapping[str, CaseLine]
+
+
+class _Columns:
+    """The judged cases of one test, by point."""
+
+    def __init__(self, track: Track, test: Test) -> None:
+        self.test = test
+        self.points = track.points
+        judged = [_judged(point, test) for point in track.points]
+        apart = domains_apart(line for lines in judged for line in lines.values())
+        self.lines: list[Lines] = [{case_id: apart(line) for case_id, line in lines.items()} for lines in judged]
+        directions: dict[str, str] = {}
+        for point in track.points:
+            directions |= {metric: way for (*where, metric), way in point.side.directions.items() if tuple(where) == test}
+        self.directions = {**directions, **dict.fromkeys(LOWER_IS_BETTER, "lower"), TOKENS: "none"}
+        names = dict.fromkeys(name for lines in self.lines for line in lines.values() for name in line.scores)
+        self.metrics = [name for name in names if not name.startswith("num_")]
+
+    def curves(self, seed: int) -> Iterator[Curve]:
+        scores: dict[str, Callable[[CaseLine], float]] = {name: _score(name) for name in self.metrics}
+        yield from self._of_slice("", "", {**scores, TOKENS: _tokens}, lambda line: True, seed)
+        tags: dict[str, dict[str, None]] = defaultdict(dict)
+        categories: dict[str, None] = {}
+        for line in (line for lines in self.lines for line in lines.values()):
+            for name, value in line.tags.items():
+                tags[name][value] = None
+            categories |= dict.fromkeys(line.marks)
+        if len(categories) <= MOST_VALUES:
+            for category in categories:
+                yield from self._of_category(category, seed)
+        for key, values in tags.items():
+            if 1 < len(values) <= MOST_VALUES:
+                for value in values:
+                    yield from self._of_slice(key, value, scores, _has_tag(key, value), seed)
+
+    def _of_category(self, category: str, seed: int) -> Iterator[Curve]:
+        """Yield the curve over the cases in which some checkpoint said the category or it was true; neither said nor true is right."""
+        case_ids = {case_id for lines in self.lines for case_id, line in lines.items() if category in line.marks}
+        has_marks = [any(line.marks for line in lines.values()) for lines in self.lines]
+        parts = [
+            {case_id: line for case_id, line in lines.items() if case_id in case_ids} if has else {}
+            for lines, has in zip(self.lines, has_marks, strict=True)
+        ]
+        yield from self._of_parts(CATEGORY, category, {CATEGORY_METRIC: lambda line: line.marks.get(category, 1.0)}, parts, seed)
+
+    def _of_slice(
+        self,
+        key: str,
+        value: str,
+        scores: Mapping[str, Callable[[CaseLine], float]],
+        belongs: Callable[[CaseLine], bool],
+        seed: int,
+    ) -> Iterator[Curve]:
+        parts = [{case_id: line for case_id, line in lines.items() if belongs(line)} for lines in self.lines]
+        yield from self._of_parts(key, value, scores, parts, seed)
+
+    def _of_parts(
+        self, key: str, value: str, scores: Mapping[str, Callable[[CaseLine], float]], parts: Sequence[Lines], seed: int
+    ) -> Iterator[Curve]:
+        rows = [[[score(line) for score in scores.values()] for line in part.values()] for part in parts]
+        groups = [[line.group for line in part.values()] for part in parts]
+        for column, (metric, values) in enumerate(zip(scores, means_by_place(rows, groups, len(scores), seed=seed), strict=True)):
+            if values:
+                by_case = [
+                    {case_id: row[column] for case_id, row in zip(part, own, strict=True)} for part, own in zip(parts, rows, strict=True)
+                ]
+                direction = self.directions.get(metric, "higher")
+                best = self._best(values, direction, by_case, parts)
+                yield Curve(*self.test, key, value, metric, direction, tuple(values), best)
+
+    def _best(self, values: Sequence[Mean], direction: str, scores: Sequence[Mapping[str, float]], parts: Sequence[Lines]) -> Best | None:
+        fair = [value for value in values if not self.points[value.place].asked_otherwise]
+        if direction == "none" or len(fair) < 2:
+            return None
+        sign = 1 if direction == "higher" else -1
+        best = max(fair, key=lambda value: (sign * value.mean, -value.place))
+        others = [value.place for value in fair if value.place != best.place]
+        p_values = holm([_paired_p(scores[best.place], scores[other], parts[best.place]) for other in others]).p_values
+        alike = tuple(other for other, p in zip(others, p_values, strict=True) if not p <= LEVEL)
+        return Best(best.place, alike, len(others))
+
+    def flips(self) -> Iterator[Flip]:
+        """Yield every change from one checkpoint to the next that judged the case, by case."""
+        fair = [place for place, point in enumerate(self.points) if not point.asked_otherwise]
+        for case_id in dict.fromkeys(case_id for place in fair for case_id in self.lines[place]):
+            seen: dict[str, tuple[int, float]] = {}
+            for place in fair:
+                line = self.lines[place].get(case_id)
+                if line is None:
+                    continue
+                for metric in self.metrics:
+                    now = line.scores.get(metric)
+                    if now is None:
+                        continue
+                    before = seen.get(metric)
+                    if before is not None and before[1] != now:
+                        yield Flip(case_id, metric, before[0], place, before[1], now)
+                    seen[metric] = place, now
+
+
+def _judged(point: Point, test: Test) -> Lines:
+    sheet = point.side.sheets.get(test)
+    return {} if sheet is None else {case_id: line for case_id, line in sheet.cases.items() if was_judged(line)}
+
+
+def _score(name: str) -> Callable[[CaseLine], float]:
+    return lambda line: line.scores.get(name, math.nan)
+
+
+def _tokens(line: CaseLine) -> float:
+    return math.nan if line.num_tokens is None else float(line.num_tokens)
+
+
+def _has_tag(key: str, value: str) -> Callable[[CaseLine], bool]:
+    return lambda line: line.tags.get(key) == value
+
+
+def _paired_p(best: Mapping[str, float], other: Mapping[str, float], lines: Lines) -> float:
+    """Return the p value of the paired test of two checkpoints on the cases that both have."""
+    differences = {case_id: best[case_id] - other.get(case_id, math.nan) for case_id in best}
+    both = [case_id for case_id, difference in differences.items() if difference == difference]
+    return paired_p([differences[case_id] for case_id in both], [lines[case_id].group for case_id in both])

@@ -1,0 +1,175 @@
+"""Gates over the rows of one test and one engine: "metric >= number", or "no_regression" against a baseline.
+
+A metric is the mean of a score, a value that the eval's `aggregate` gave, or one of the rates that every test has.
+A gate that has nothing to judge does not pass. Knows nothing about pytest; `regression_gates.py` judges against baselines.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from evalharness.api.errors import ConfigError
+
+__all__ = ["BUILT_IN_METRICS", "DIRECTIONS", "Gate", "RegressionGate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "==": operator.eq,
+}
+_EXPRESSION = re.compile(r"\s*([A-Za-z_][\w.@^/-]*)\s*(>=|<=|==|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+
+DIRECTIONS = ("higher", "lower", "none")
+"""Which way a score is better; "none": neither way, so that a change of it is no verdict."""
+
+_NO_REGRESSION = re.compile(r"\s*no_regression\s*(?:\(([^()]*)\))?\s*")
+_METRIC = re.compile(r"[A-Za-z_][\w.@^/-]*")
+
+Row: TypeAlias = "Mapping[str, Any]"
+
+
+def was_judged(row: Row) -> bool:
+    """Return whether the row says something about the checkpoint: it is pass, miss or fail."""
+    # A test that broke after its first score has not judged the case: what it scored is in the row, but in no mean.
+    return row["outcome"] in ("pass", "miss", "fail")
+
+
+def _was_asked(row: Row) -> bool:
+    return row["outcome"] != "skip"
+
+
+def _generations(row: Row) -> list[Mapping[str, Any]]:
+    """Return all samples that the row has."""
+    return [sample for sample in row.get("generations") or [row.get("generation")] if sample]
+
+
+def _hit_the_cap(row: Row) -> bool:
+    return any(sample.get("finish_reason") == "length" for sample in _generations(row))
+
+
+def _is_empty(row: Row) -> bool:
+    return any(not (sample.get("text") or "").strip() for sample in _generations(row))
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """A share of a test's rows, 0 to 1: in how many of those that count it holds."""
+
+    holds: Callable[[Row], bool]
+    counts: Callable[[Row], object]
+    of: str
+    is_about_coverage: bool = False
+
+    def counted(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that count."""
+        return [row for row in rows if self.counts(row)]
+
+    def value(self, rows: Sequence[Row]) -> float | None:
+        """Return the share, None where no row counts: of nothing there is no share."""
+        counted = self.counted(rows)
+        return sum(map(self.holds, counted)) / len(counted) if counted else None
+
+
+BUILT_IN_METRICS: dict[str, _Rate] = {
+    "pass_rate": _Rate(lambda row: row["outcome"] == "pass", was_judged, "judged"),
+    "invalid_rate": _Rate(lambda row: row["outcome"] == "invalid", _was_asked, "asked", is_about_coverage=True),
+    "error_rate": _Rate(lambda row: row["outcome"] == "error", _was_asked, "asked", is_about_coverage=True),
+    "length_rate": _Rate(_hit_the_cap, _generations, "generated"),
+    "empty_rate": _Rate(_is_empty, _generations, "generated"),
+}
+"""Rates that every test has. With several samples a case, one that hit the token cap, or is empty, is enough."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One parsed expression."""
+
+    expression: str
+    metric: str
+    comparison: str
+    threshold: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether the value passes."""
+        return _OPERATORS[self.comparison](value, self.threshold)
+
+
+@dataclass(frozen=True)
+class RegressionGate:
+    """One parsed `no_regression`; without metrics it is about all of them, and about slices."""
+
+    expression: str
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def metric(self) -> str:
+        """What a verdict names as its metric."""
+        return "no_regression"
+
+
+def _too_few_judged(rows: Sequence[Mapping[str, Any]]) -> bool:
+    # The few that were left say nothing about the rest. Milder limits are the eval's to set, with a gate on invalid_rate.
+    asked = list(filter(_was_asked, rows))
+    return 2 * sum(map(was_judged, asked)) < len(asked)
+
+
+def parse_gate(expression: object) -> Gate | RegressionGate:
+    """Return the gate that an expression says; `ConfigError` with the grammar otherwise."""
+    if isinstance(expression, str):
+        match = _EXPRESSION.fullmatch(expression)
+        if match is not None:
+            return Gate(expression.strip(), match[1], match[2], float(match[3]))
+        match = _NO_REGRESSION.fullmatch(expression)
+        metrics = () if match is None or match[1] is None else tuple(part.strip() for part in match[1].split(","))
+        if match is not None and all(map(_METRIC.fullmatch, metrics)):
+            return RegressionGate(expression.strip(), metrics)
+    raise ConfigError(
+        f"gate {expression!r} is not understood; write 'metric >= number' with one of: {', '.join(_OPERATORS)}; "
+        "or 'no_regression' or 'no_regression(metric, metric)'"
+    )
+
+
+def mean_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of every score over the rows that have it and were judged; rows without it do not count as 0."""
+    sums: dict[str, list[float]] = {}
+    for row in filter(was_judged, rows):
+        for name, value in row["scores"].items():
+            sums.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in sums.items()}
+
+
+def evaluate_gate(
+    gate: Gate, rows: Sequence[Mapping[str, Any]], aggregates: Mapping[str, float], *, incomplete: str | None
+) -> dict[str, Any]:
+    """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if so."""
+    rate = BUILT_IN_METRICS.get(gate.metric)
+    named = {**mean_scores(rows), **aggregates}
+    value = named.get(gate.metric) if rate is None else rate.value(rows)
+    scored = [row for row in rows if was_judged(row) and gate.metric in row["scores"]] if rate is None else rate.counted(rows)
+    if incomplete is not None and value is not None:
+        reason = f"not judged: {incomplete}"
+    elif value is None:
+        reason = (
+            f"no case recorded {gate.metric!r}; recorded: {', '.join(sorted(named)) or 'nothing'}"
+            if rate is None
+            else f"no case was {rate.of}"
+        )
+    elif not (rate is not None and rate.is_about_coverage) and _too_few_judged(rows):
+        reason = f"not judged: only {sum(map(was_judged, rows))} of {len(rows)} cases could be; the others are invalid or errors"
+    else:
+        reason = "" if gate.holds(value) else f"{value:.4f} is not {gate.comparison} {gate.threshold:g}"
+    return {
+        "expression": gate.expression,
+        "metric": gate.metric,
+        "value": value,
+        "threshold": gate.threshold,
+        "n": len(scored) or len(rows),
+        "passed": not reason,
+        "reason": reason,
+    }

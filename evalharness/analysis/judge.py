@@ -1,0 +1,246 @@
+"""The gate "no_regression": this run's rows of one test and one engine against a baseline.
+
+It passes where the comparison shows no regression, neither over all cases nor in a slice; its verdict says how large a
+difference could have gone unseen. It fails, with the reason, where the baseline is absent, unreadable or of another kind,
+and where so few cases could be paired that nothing could be shown. Without --baseline it is not asked: it neither passes
+nor fails, and reports say so. Knows nothing about pytest; loads numpy when it judges.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
+from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError
+from evalharness.runs.run_file import find_latest, is_latest
+
+if TYPE_CHECKING:
+    from evalharness.analysis.comparison.compare import Comparison, MetricChange
+    from evalharness.analysis.comparison.sheets import Side
+
+__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judge_gates", "not_asked", "not_judged"]
+
+BASELINE_FOLDER = "baselines"
+_MOST_SHOWN = 3
+
+
+def find_baseline(asked: str, *, root: Path, base: Path, report_dir: Path) -> Path:
+    """Return the file or run directory that --baseline names; whether it is there is asked of `latest`, `latest~1`, … only.
+
+    A name is that of `baselines/NAME.json` below `root`; what has a slash or ends in .json is a path, relative to `base`.
+    `latest` counts in `report_dir`. Raises `BaselineError` where no run of it is meant.
+    """
+    if is_latest(asked):
+        try:
+            return find_latest(asked, report_dir)
+        except RecordError as error:
+            raise BaselineError(f"{error}, or run once without --baseline") from None
+    is_path = "/" in asked or "\\" in asked or asked.endswith(".json")
+    return base / asked if is_path else root / BASELINE_FOLDER / f"{asked}.json"
+
+
+def not_asked(gate: RegressionGate, num_cases: int) -> dict[str, Any]:
+    """Return the verdict of a gate without a baseline: neither passed nor failed."""
+    return _verdict(gate, num_cases, passed=None, reason="no baseline was given; give one with --baseline NAME")
+
+
+def not_judged(gate: RegressionGate, num_cases: int, why: str) -> dict[str, Any]:
+    """Return the verdict of a gate on cases that were not all run: failed."""
+    return _verdict(gate, num_cases, passed=False, reason=f"not judged: {why}")
+
+
+def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str = "", **more: Any) -> dict[str, Any]:
+    head = {"expression": gate.expression, "metric": gate.metric, "value": None, "threshold": None, "n": n}
+    return {**head, "passed": passed, "asked": passed is not None, "reason": reason, **more}
+
+
+class RegressionJudge:
+    """Judges the gates of a run against one baseline; `run` is what run.json will say of engines, versions and options."""
+
+    def __init__(self, baseline: Path | None, run: Mapping[str, Any], problem: str | None = None) -> None:
+        self._baseline = baseline
+        self._run = run
+        self._problem = problem
+        self._sides: dict[str, Side | str] = {}
+
+    def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Mapping[str, Any]], incomplete: str | None) -> dict[str, Any]:
+        """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing."""
+        if incomplete is not None:
+            return not_judged(gate, len(rows), incomplete)
+        base = self._side(engine)
+        if isinstance(base, str):
+            return _verdict(gate, len(rows), passed=False, reason=base)
+        from evalharness.analysis.comparison.compare import compare
+        from evalharness.analysis.comparison.sides import side_of_rows
+
+        candidate = side_of_rows(self._run, engine, rows)
+        # A gate is about its own test: that the baseline has others is no news.
+        own = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
+        base = replace(base, sheets=own or base.sheets)
+        try:
+            comparison = compare(base, candidate, only=gate.metrics)
+        except EvalHarnessError as error:
+            return _verdict(gate, len(rows), passed=False, reason=str(error), baseline=base.label)
+        return _judged(gate, comparison, len(rows))
+
+    def _side(self, engine: str) -> Side | str:
+        """Return the baseline's side for an engine, or why there is none."""
+        if engine not in self._sides:
+            self._sides[engine] = self._read(engine)
+        return self._sides[engine]
+
+    def _read(self, engine: str) -> Side | str:
+        from evalharness.analysis.comparison.sides import read_side
+
+        if self._baseline is None:
+            return self._problem or "no baseline was found"
+        if not self._baseline.exists():
+            return f"baseline {self._baseline} is not there; make it with: evalharness bless RUN_DIR {self._baseline.stem}"
+        try:
+            return read_side(str(self._baseline), prefer=engine)
+        except EvalHarnessError as error:
+            return str(error)
+
+
+def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int) -> dict[str, Any]:
+    reason = _refusal(gate, comparison) or _regressions(comparison)
+    value = comparison.metrics[0].change.difference if len(gate.metrics) == 1 and comparison.metrics else None
+    num_paired = comparison.coverage[0].num_paired
+    notes = [difference.text for difference in comparison.differences]
+    unseen = max((change.detectable for change in comparison.metrics if change.detectable == change.detectable), default=None)
+    more = {"baseline": comparison.base.label, "notes": notes, "could_have_shown": unseen}
+    return {**_verdict(gate, num_paired or num_rows, passed=not reason, reason=reason, **more), "value": value}
+
+
+def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
+    """Return why the comparison says too little for a verdict, "" where it says enough."""
+    from evalharness.analysis.statistics.paired import LEVEL, smallest_p
+
+    template = next((difference.text for difference in comparison.differences if difference.field == "chat template"), None)
+    if template is not None:
+        return f"the baseline is of another kind: {template}; bless a run of this one"
+    coverage = comparison.coverage[0]
+    num_asked = len(comparison.candidate.sheets[coverage.eval, coverage.test].cases)
+    if 2 * coverage.num_paired < num_asked:
+        return f"not judged: only {coverage.num_paired} of {num_asked} cases could be paired with the baseline"
+    known = {change.metric for change in comparison.metrics} | {change.slice_key for change in comparison.slices}
+    missing = [name for name in gate.metrics if name not in known]
+    if missing:
+        return f"no case has {', '.join(map(repr, missing))} on both sides"
+    num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
+    if smallest_p(num_groups) > LEVEL / comparison.num_tests:
+        return f"not judged: {num_groups} cases or groups of cases are too few to show anything, whatever they answer"
+    return ""
+
+
+def _regressions(comparison: Comparison) -> str:
+    """Return what has regressed, largest first; "" for nothing."""
+    from evalharness.analysis.comparison.compare import REGRESSED
+
+    found = [change for change in (*comparison.metrics, *comparison.slices) if change.verdict == REGRESSED]
+    if not found:
+        return ""
+    overall = sorted((change for change in found if not change.slice_key), key=_size)
+    sliced = sorted((change for change in found if change.slice_key), key=_size)
+    shown = [*overall[:_MOST_SHOWN], *sliced[:_MOST_SHOWN]]
+    more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+    return f"regressed against {comparison.base.label}: {', '.join(map(_shown, shown))}{more}"
+
+
+def _size(change: MetricChange) -> float:
+    return -abs(change.change.difference)
+
+
+def _shown(change: MetricChange) -> str:
+    where = f" in {change.slice_key} {change.slice_value}" if change.slice_key else ""
+    return f"{change.metric}{where} {change.change.base:.4f} to {change.change.candidate:.4f}"
+
+
+# What is computed over a whole run for run.json: gates and engines. Plain data; no pytest, no torch
+
+Row: TypeAlias = "dict[str, Any]"
+JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], dict[str, Any]]"
+
+
+def judge_gates(
+    evals: Mapping[str, Mapping[str, Any]],
+    rows: Iterable[Row],
+    aggregates: Iterable[Mapping[str, Any]],
+    *,
+    interrupted: str | None,
+    unfinished: str | None = None,
+    no_regression: JudgeRegression | None = None,
+) -> list[dict[str, Any]]:
+    """Return the verdict of every gate. None passes on a test with cases that were not run, or where the run is `unfinished`.
+
+    `no_regression` judges against a baseline; without it such a gate is not asked.
+    """
+    by_test: dict[str, dict[str, dict[str, list[Row]]]] = {}
+    for row in rows:
+        by_test.setdefault(row["eval"], {}).setdefault(row["engine"], {}).setdefault(row["test"], []).append(row)
+    extras: defaultdict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for entry in aggregates:
+        extras[entry["eval"], entry["engine"], entry["test"]][entry["metric"]] = entry["value"]
+    verdicts = []
+    for evaluation in evals.values():
+        name = evaluation["name"]
+        for engine, tests in by_test.get(name, {}).items():
+            for test, expressions in evaluation["tests"].items():
+                mine = tests.get(test, [])
+                incomplete = _not_run(mine, interrupted) or unfinished
+                for expression in expressions if mine else ():
+                    gate = parse_gate(expression)
+                    if isinstance(gate, Gate):
+                        verdict = evaluate_gate(gate, mine, extras[name, engine, test], incomplete=incomplete)
+                    elif no_regression is not None:
+                        verdict = no_regression(gate, engine, mine, incomplete)
+                    else:
+                        verdict = not_judged(gate, len(mine), unfinished) if unfinished else not_asked(gate, len(mine))
+                    verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
+    return verdicts
+
+
+def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
+    num = sum(row["outcome"] == "skip" and row["started_at"] is None for row in rows)
+    return f"{num} of {len(rows)} cases were not run ({interrupted or 'the session ended before them'})" if num else None
+
+
+def engine_entries(specs: Iterable[Mapping[str, Any]], lines: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return what run.json says of each engine: its spec, its settings as last described, and how it was loaded.
+
+    Each worker has an engine of its own: what they counted (`num_batches_halved`) is summed.
+    """
+    described: defaultdict[str, list[Row]] = defaultdict(list)
+    openings: defaultdict[str, list[Row]] = defaultdict(list)
+    still_open: dict[tuple[str, str], int] = {}
+    for line in lines:
+        engine, settings = line["id"], line["settings"]
+        if "load_s" in line:
+            openings[engine].append(line)
+            still_open[line["worker"], engine] = len(described[engine])
+            described[engine].append(settings)
+        else:
+            described[engine][still_open[line["worker"], engine]] = settings
+    return [{**spec, **_loaded(described[spec["id"]], openings[spec["id"]])} for spec in specs]
+
+
+def _loaded(described: Sequence[Row], openings: Sequence[Row]) -> dict[str, Any]:
+    """Return settings, and how often and in how many seconds (mean) the checkpoint was loaded, or swapped into a running engine."""
+    swaps = [line["load_s"] for line in openings if line.get("how") == "swap"]
+    loads = [line["load_s"] for line in openings if line.get("how") != "swap"]
+    settings = dict(described[-1]) if described else {}
+    if "num_batches_halved" in settings:
+        settings["num_batches_halved"] = sum(one.get("num_batches_halved", 0) for one in described)
+    return {
+        "template_sha256": settings.pop("template_sha256", None),
+        "settings": settings,
+        "num_loads": len(loads),
+        "load_s": round(sum(loads) / len(loads), 3) if loads else None,
+        "num_swaps": len(swaps),
+        "swap_s": round(sum(swaps) / len(swaps), 3) if swaps else None,
+        "cold_because": sorted({line["cold_because"] for line in openings if "cold_because" in line}),
+    }

@@ -1,0 +1,133 @@
+"""Checks of single fields: each raises with the field's dotted path, what was got and what is legal.
+
+Wrong type: `ContractTypeError`; out of range: `ContractValueError`. A `bool` is never taken for a number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from evalharness.api.errors import ContractTypeError, ContractValueError
+
+__all__ = [
+    "MAX_TOKEN_ID",
+    "check_boolean",
+    "check_instance",
+    "check_integer",
+    "check_json",
+    "check_number",
+    "check_sequence",
+    "check_temperature",
+    "check_text",
+    "check_token_ids",
+    "is_folder",
+    "known_keys",
+]
+
+
+def check_number(
+    path: str, value: object, *, integer: bool, minimum: float | None = None, above: float | None = None, maximum: float | None = None
+) -> None:
+    wanted = "an int" if integer else "a number"
+    if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
+        raise ContractTypeError(f"{path} must be {wanted}, got {value!r} ({type(value).__name__})")
+    if not integer and not _is_finite(value):
+        raise ContractValueError(f"{path} must be finite, got {value!r}")
+    if minimum is not None and value < minimum:
+        raise ContractValueError(f"{path} must be at least {minimum}, got {value!r}")
+    if above is not None and value <= above:
+        raise ContractValueError(f"{path} must be greater than {above}, got {value!r}")
+    if maximum is not None and value > maximum:
+        raise ContractValueError(f"{path} must be at most {maximum}, got {value!r}")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond every float
+        return False
+
+
+def check_integer(path: str, value: object, *, minimum: int | None = None, maximum: int | None = None, optional: bool = False) -> None:
+    if not (optional and value is None):
+        check_number(path, value, integer=True, minimum=minimum, maximum=maximum)
+
+
+MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; what is larger does not fit the engines' integers
+
+
+def check_token_ids(path: str, value: Sequence[Any]) -> None:
+    if set(map(type, value)) <= {int} and min(value, default=0) >= 0 and max(value, default=0) <= MAX_TOKEN_ID:
+        return  # prompts have thousands, and trainers give each once for every sample
+    for position, token_id in enumerate(value):
+        check_integer(f"{path}[{position}]", token_id, minimum=0, maximum=MAX_TOKEN_ID)
+
+
+_TEMPERATURES = (0.01, 2.0)  # vLLM raises what is lower without a word, and refuses, as servers do, what is higher
+
+
+def check_temperature(path: str, value: object) -> None:
+    """Raise unless it is 0 (greedy) or in the range that every backend can honour: one rule, so that an eval runs on all."""
+    check_number(path, value, integer=False, minimum=0.0)
+    low, high = _TEMPERATURES
+    if value and not low <= value <= high:  # type: ignore[operator]
+        raise ContractValueError(f"{path} must be 0 (greedy) or from {low} to {high:g}, which every backend can honour, got {value!r}")
+
+
+def check_boolean(path: str, value: object, *, optional: bool = False) -> None:
+    if not (optional and value is None) and not isinstance(value, bool):
+        raise ContractTypeError(f"{path} must be a bool, got {value!r} ({type(value).__name__})")
+
+
+def check_text(path: str, value: object, *, optional: bool = False) -> None:
+    if not (optional and value is None) and not isinstance(value, str):
+        raise ContractTypeError(f"{path} must be a str, got {value!r} ({type(value).__name__})")
+
+
+def check_instance(path: str, value: object, wanted: type) -> None:
+    if not isinstance(value, wanted):
+        raise ContractTypeError(f"{path} must be a {wanted.__name__}, got {value!r} ({type(value).__name__})")
+
+
+def check_sequence(path: str, value: object, of: str) -> None:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        # Arrays and tensors, whose numbers are no ints and whose text may be long.
+        hint = "; give its .tolist()" if hasattr(value, "tolist") else ""
+        raise ContractTypeError(f"{path} must be a sequence of {of}, got {reprlib.repr(value)} ({type(value).__name__}){hint}")
+
+
+def check_json(path: str, value: object) -> None:
+    """Raise unless `value` can be recorded: options are part of every run's record."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except TypeError as error:
+        raise ContractTypeError(f"{path} must be plain JSON data (numbers, texts, lists, mappings): {error}") from None
+    except (ValueError, RecursionError) as error:  # NaN, infinity, an int beyond all measure, what holds itself
+        raise ContractValueError(f"{path} must be plain JSON data, and finite: {error}") from None
+
+
+def known_keys(path: str, mapping: object, cls: type) -> Mapping[str, Any]:
+    if not isinstance(mapping, Mapping):
+        raise ContractTypeError(f"{path} must be a mapping, got {mapping!r} ({type(mapping).__name__})")
+    known = [f.name for f in fields(cls)]
+    unknown = [key for key in mapping if key not in known]
+    if unknown:
+        raise ContractValueError(f"{path}.{unknown[0]} is unknown; known: {', '.join(known)}")
+    return mapping
+
+
+# What lies in a folder, links that lead nowhere or round in circles included: `os.DirEntry.is_dir` raises for the latter
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether the entry is a folder or a link to one; False for what cannot be followed."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

@@ -1,0 +1,294 @@
+"""Open image files the same way everywhere: upright, RGB, one frame, of a size that a vision model can take.
+
+Whatever is wrong with an image comes out as `ImageError` with the file's name, what was found and what to do; the
+request that needed it becomes `invalid` and the others go on. A disk, network or system that fails (EIO, ESTALE, EMFILE,
+EACCES…) says nothing about the image: that is a `BackendError`. Nothing here resizes: that is the checkpoint's processor.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeAlias, TypeGuard, cast
+
+from evalharness.api.errors import BackendError, ImageError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = [
+    "MAX_ASPECT_RATIO",
+    "MAX_IMAGE_PIXELS",
+    "MIN_EDGE",
+    "ImageSource",
+    "MadeImage",
+    "image_file",
+    "image_sha256",
+    "image_size",
+    "load_image",
+    "why_unusable",
+]
+
+ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
+
+MAX_IMAGE_PIXELS = 89_478_485
+"""Larger images are refused before they are decoded. Pillow warns from this size on, so a warning never adds anything."""
+MAX_ASPECT_RATIO = 200
+"""Long edge by short edge; the image processors of Qwen-VL refuse more."""
+MIN_EDGE = 4
+"""Pixels; a shorter edge is a broken file or a tracking pixel, never a photo."""
+
+# Errors of the system that are about the path or the file's content; Pillow's own have no number. EINVAL comes from the
+# impossible offsets of a damaged file. Every other number is a failure of the machine.
+ERRORS_OF_THE_FILE = frozenset(
+    {None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL},
+)
+
+ORIENTATION_TAG = 0x0112
+PNG_SIGNATURE_BYTES = 8
+
+
+class MadeImage(bytes):
+    """The content of an image file that was made from another one, which it names."""
+
+    file: Path
+
+    def __new__(cls, content: bytes, file: Path) -> MadeImage:
+        """Return the content, made from `file`."""
+        made = super().__new__(cls, content)
+        made.file = file
+        return made
+
+
+def image_file(source: ImageSource) -> dict[str, str]:
+    """Return what reports find a picture's file by: its absolute `path`; of a made one also the `file_sha256`. Else nothing.
+
+    Raises `ImageError` or `BackendError` where the file cannot be read.
+    """
+    if isinstance(source, MadeImage):
+        return {"path": os.path.abspath(source.file), "file_sha256": image_sha256(source.file)}
+    return {"path": os.path.abspath(source)} if isinstance(source, (str, os.PathLike)) else {}
+
+
+def load_image(source: ImageSource) -> Image.Image:
+    """Return a new upright RGB image, transparency on white, 16-bit scaled to 8, without metadata.
+
+    Raises `ImageError`, or `BackendError` where the machine fails; so do the functions below.
+    """
+    with _opened(source) as (image, orientation):
+        image.load()
+        upright = _turned(_as_rgb(image, _name(source)), orientation)
+        # Without this a later exif_transpose, such as the one in transformers' load_image, would turn it again.
+        upright.info = {}
+        return upright
+
+
+def image_size(source: ImageSource) -> tuple[int, int]:
+    """Return (width, height) in pixels of the upright image, from the header alone. Raises `ImageError`."""
+    with _opened(source) as (image, orientation):
+        width, height = image.size
+        return (height, width) if orientation >= 5 else (width, height)
+
+
+def why_unusable(source: ImageSource) -> str | None:
+    """Return why a case with this image cannot be asked, None if it can; from the header alone."""
+    try:
+        image_size(source)
+    except ImageError as error:
+        return str(error)
+    except BackendError:
+        return None  # the machine's fault: asked all the same, and an `error` row if the image still cannot be read then
+    return None
+
+
+def image_sha256(source: ImageSource) -> str:
+    """Return the hex SHA-256 of the file's bytes; of mode, size and pixels for a PIL image. Raises `ImageError`."""
+    digest = hashlib.sha256()
+    if _is_pil(source):
+        with _opened(source) as (image, _):
+            digest.update(f"{image.mode} {image.size}\n".encode())
+            digest.update(image.tobytes())
+        return digest.hexdigest()
+    name = _name(source)
+    with _stream(source, name) as stream:
+        try:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+        except OSError as error:
+            raise _unreadable(name, error) from error
+    return digest.hexdigest()
+
+
+def _is_pil(source: object) -> TypeGuard[Image.Image]:
+    # Asked of the type's own modules, so that a path never makes PIL load.
+    return any(base.__module__ == "PIL.Image" for base in type(source).__mro__)
+
+
+def _name(source: object) -> str:
+    if isinstance(source, (str, os.PathLike)):
+        return str(source)
+    if isinstance(source, bytes):
+        return f"image of {len(source)} bytes"
+    return "PIL image"
+
+
+@contextmanager
+def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
+    """Open the source's bytes; closed again whatever happens."""
+    if isinstance(source, bytes):
+        with BytesIO(source) as stream:
+            yield stream
+        return
+    if not isinstance(source, (str, os.PathLike)):
+        raise ImageError(f"an image must be a path, bytes or a PIL image, got {type(source).__name__}")
+    try:
+        opened = Path(source).open("rb")  # noqa: SIM115 -- closed by the `with` below, whose errors are not this file's
+    except FileNotFoundError:
+        raise ImageError(f"{name} does not exist; check the path (URLs are not fetched)") from None
+    except IsADirectoryError:
+        raise ImageError(f"{name} is a directory; give the path of one image file") from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(name, error) from error
+    with opened:
+        yield opened
+
+
+def _unreadable(name: str, error: Exception) -> ImageError | BackendError:
+    """Return what an error of opening or reading means: the image's fault or the machine's."""
+    if _is_of_machine(error):
+        return BackendError(f"{name} could not be read: {error}; this says nothing about the image, ask again once the cause is gone")
+    return ImageError(f"{name} cannot be read: {error}")
+
+
+def _is_of_machine(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno not in ERRORS_OF_THE_FILE
+
+
+@contextmanager
+def _opened(source: ImageSource) -> Iterator[tuple[Image.Image, int]]:
+    """Open an image, not decoded yet, and its EXIF orientation 1–8.
+
+    Any error of Pillow inside the block is an `ImageError`, one of the machine a `BackendError`.
+    """
+    name = _name(source)
+    try:
+        if _is_pil(source):
+            _check(source, name)
+            yield source, _orientation(source, None)
+            return
+        with _stream(source, name) as stream, _identified(stream, name) as image:
+            _check(image, name)
+            yield image, _orientation(image, stream)
+    except (ImageError, BackendError, MemoryError):
+        raise
+    except Exception as error:  # what a damaged file raises differs by format: OSError, SyntaxError, struct.error, zlib.error…
+        if _is_of_machine(error):
+            raise _unreadable(name, error) from error
+        raise ImageError(f"{name} is damaged or truncated: {error}; copy it again or leave it out") from error
+
+
+def _identified(stream: IO[bytes], name: str) -> Image.Image:
+    from PIL import Image, UnidentifiedImageError
+
+    if not stream.read(1):
+        raise ImageError(f"{name} is empty (0 bytes); copy it again or leave it out")
+    stream.seek(0)
+    try:
+        return Image.open(stream)
+    except UnidentifiedImageError:
+        raise ImageError(f"{name} is not an image, or of a format that Pillow cannot read; use JPEG or PNG") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageError(f"{name} is too large to open safely, at most {MAX_IMAGE_PIXELS} pixels are taken: {error}") from error
+
+
+def _check(image: Image.Image, name: str) -> None:
+    width, height = image.size
+    if width * height > MAX_IMAGE_PIXELS:
+        raise ImageError(f"{name} has {width} × {height} pixels, at most {MAX_IMAGE_PIXELS} are taken; make it smaller")
+    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+        raise ImageError(
+            f"{name} is {width} × {height} pixels: a vision model takes an aspect ratio of at most {MAX_ASPECT_RATIO}:1; crop or pad it"
+        )
+    if min(width, height) < MIN_EDGE:
+        raise ImageError(f"{name} is {width} × {height} pixels, too small: each edge needs at least {MIN_EDGE}; leave it out")
+    num_frames = getattr(image, "n_frames", 1)
+    # Many phones write MPO: a JPEG with a preview or depth map behind it. Its first frame is the photo.
+    if num_frames > 1 and image.format != "MPO":
+        raise ImageError(f"{name} has {num_frames} frames (animated or several pages); extract the one that is meant")
+
+
+def _orientation(image: Image.Image, stream: IO[bytes] | None) -> int:
+    """Return the EXIF orientation 1–8 still to be undone; 1, as stored, where there is none or it cannot be read."""
+    from PIL import Image
+
+    if image.format == "TIFF":  # Pillow turns these itself, sizes included
+        return 1
+    if image.format == "PNG" and stream is not None and "exif" not in image.info:
+        late = _late_png_exif(stream)
+        if late:
+            image.info["exif"] = late
+    try:
+        # PngImageFile's own getexif would decode the whole picture to look behind it.
+        orientation: object = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
+    except Exception:  # a damaged EXIF block raises anything; the picture itself is whole
+        return 1
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+
+
+def _late_png_exif(stream: IO[bytes]) -> bytes:
+    """Return the data of an eXIf chunk anywhere in a PNG, b"" if there is none; the stream stays where it was."""
+    position = stream.tell()
+    try:
+        stream.seek(PNG_SIGNATURE_BYTES)
+        while len(header := stream.read(8)) == 8:
+            length, kind = struct.unpack(">I4s", header)
+            if kind == b"eXIf":
+                return b"Exif\0\0" + stream.read(length)
+            stream.seek(length + 4, os.SEEK_CUR)  # data and checksum
+        return b""
+    finally:
+        stream.seek(position)
+
+
+def _as_rgb(image: Image.Image, name: str) -> Image.Image:
+    from PIL import Image
+
+    if image.mode in ("I", "I;16", "I;16L", "I;16B", "I;16N"):
+        return _from_16_bit(image, name).convert("RGB")
+    if image.mode in ("F", "LAB"):
+        raise ImageError(f"{name} has pixels of mode {image.mode}, whose range is not known; save it as RGB with 8 bits per channel")
+    if image.has_transparency_data:
+        coloured = image.convert("RGBA")
+        white = Image.new("RGBA", coloured.size, "white")
+        return Image.alpha_composite(white, coloured).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_16_bit(image: Image.Image, name: str) -> Image.Image:
+    """Return the 8-bit image; Pillow's own conversion clips at 255, which turns nearly all of a 16-bit picture white."""
+    wide = image.convert("I")
+    low, high = cast("tuple[int, int]", wide.getextrema())
+    if low < 0 or high > 65535:
+        raise ImageError(f"{name} has pixels from {low} to {high}, more than 16 bits; save it with 8 or 16 bits per channel")
+    return wide.point(lambda value: value * (1 / 256)).convert("L")
+
+
+def _turned(image: Image.Image, orientation: int) -> Image.Image:
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    return image.transpose(turns[orientation]) if orientation in turns else image

@@ -1,0 +1,393 @@
+"""How a generation is decoded: where it ends, how its tokens are drawn and become text. Frozen, validated, importable without torch.
+
+Errors name the field by its dotted path, as in contracts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+from evalharness.api.checks import (
+    MAX_TOKEN_ID,
+    check_boolean,
+    check_instance,
+    check_integer,
+    check_json,
+    check_number,
+    check_sequence,
+    check_temperature,
+    check_text,
+    check_token_ids,
+    known_keys,
+)
+from evalharness.api.errors import ContractTypeError, ContractValueError
+from evalharness.api.structured_output import StructuredOutput
+from evalharness.api.thinking import DEFAULT_MARKS
+
+__all__ = [
+    "ChatTemplateOptions",
+    "DecodeOptions",
+    "GenerationOptions",
+    "LogprobsKind",
+    "ModelLoadConfig",
+    "ServerOptions",
+    "StopOptions",
+    "Variant",
+    "VllmEngineOptions",
+    "VlmPreprocessOptions",
+]
+
+LogprobsKind: TypeAlias = Literal["raw", "processed"]
+
+_MAX_SEED = 2**63 - 1  # what every backend's generators take
+_MAX_COUNT = 2**31 - 1  # of tokens; no context is as long
+
+
+@dataclass(frozen=True)
+class StopOptions:
+    """Where generation ends besides the end-of-sequence token: strings and token ids.
+
+    `include_in_text`: the string that ended a text stays at its end, else the text stops before it.
+    """
+
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_in_text: bool = False
+
+    def __post_init__(self) -> None:
+        check_sequence("stop.stop", self.stop, "strings")
+        for position, string in enumerate(self.stop):
+            check_text(f"stop.stop[{position}]", string)
+            if not string:
+                raise ContractValueError(f"stop.stop[{position}] is empty; an empty stop string would end every text at once")
+        check_sequence("stop.stop_token_ids", self.stop_token_ids, "ints")
+        check_token_ids("stop.stop_token_ids", self.stop_token_ids)
+        check_boolean("stop.include_in_text", self.include_in_text)
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any] | None) -> StopOptions:
+        """Return options from plain data; None gives no stops, empty strings are dropped, a bare string is refused."""
+        given = {key: value for key, value in known_keys("stop", {} if mapping is None else mapping, cls).items() if value is not None}
+        stop = given.pop("stop", ())
+        check_sequence("stop.stop", stop, "strings")
+        return cls(stop=tuple(s for s in stop if s != ""), **given)
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How token ids become `text`; `raw_text` always keeps special tokens but obeys clean-up and strip."""
+
+    skip_special_tokens: bool = True
+    clean_up_tokenization_spaces: bool = False
+    strip_whitespace: bool = True
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            check_boolean(f"decode.{f.name}", getattr(self, f.name))
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How to decode, the same on every backend. Unset means the default written here, not what a checkpoint says.
+
+    `do_sample` None means: sample exactly when `temperature > 0`. `seed` None means: one is drawn and recorded.
+    `logprobs` asks for the log-probability (natural log) of each generated token: `logprobs_kind` "raw", before temperature and
+    penalties, or "processed", after everything that the token was drawn by (greedy: after penalties and bans). `entropies` asks for
+    the entropy, in nats, of the whole raw distribution before each token.
+    A prompt of more than `max_prompt_tokens` tokens, images expanded, is refused (`PromptTooLong`), never cut; None: only
+    the context is the limit. `temperature` is 0 or from 0.01 to 2, what every backend can honour. `structured`: what the answer
+    must be. After `max_thinking_tokens` tokens of thought the mark that ends it is written for the model; None: no limit.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    do_sample: bool | None = None
+    no_repeat_ngram_size: int | None = None
+    stop: StopOptions = field(default_factory=StopOptions)
+    seed: int | None = None
+    use_cache: bool = True
+    eos_token_id: int | tuple[int, ...] | None = None
+    pad_token_id: int | None = None
+    logprobs: bool = False
+    max_prompt_tokens: int | None = None
+    structured: StructuredOutput | None = None
+    max_thinking_tokens: int | None = None
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+    logprobs_kind: LogprobsKind = "raw"
+    entropies: bool = False
+    extra_generation_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_integer("options.max_new_tokens", self.max_new_tokens, minimum=1, maximum=_MAX_COUNT)
+        check_temperature("options.temperature", self.temperature)
+        check_number("options.top_p", self.top_p, integer=False, above=0.0, maximum=1.0)
+        check_number("options.repetition_penalty", self.repetition_penalty, integer=False, above=0.0)
+        check_boolean("options.do_sample", self.do_sample, optional=True)
+        if self.do_sample and self.temperature == 0:
+            raise ContractValueError(
+                "options.do_sample is True but options.temperature is 0; set a temperature above 0 or leave do_sample unset"
+            )
+        check_integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, maximum=_MAX_COUNT, optional=True)
+        check_instance("options.stop", self.stop, StopOptions)
+        check_integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
+        check_boolean("options.use_cache", self.use_cache)
+        check_boolean("options.logprobs", self.logprobs)
+        check_boolean("options.entropies", self.entropies)
+        check_text("options.logprobs_kind", self.logprobs_kind)
+        if self.logprobs_kind not in ("raw", "processed"):
+            raise ContractValueError(f"options.logprobs_kind must be 'raw' or 'processed', got {self.logprobs_kind!r}")
+        check_integer("options.max_prompt_tokens", self.max_prompt_tokens, minimum=1, maximum=_MAX_COUNT, optional=True)
+        if self.structured is not None:
+            check_instance("options.structured", self.structured, StructuredOutput)
+        check_integer("options.max_thinking_tokens", self.max_thinking_tokens, minimum=0, maximum=_MAX_COUNT, optional=True)
+        self._check_eos()
+        check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=MAX_TOKEN_ID, optional=True)
+        check_instance("options.decode", self.decode, DecodeOptions)
+        self._check_extras()
+
+    def _check_eos(self) -> None:
+        if self.eos_token_id is None or isinstance(self.eos_token_id, int):
+            check_integer("options.eos_token_id", self.eos_token_id, minimum=0, maximum=MAX_TOKEN_ID, optional=True)
+            return
+        check_sequence("options.eos_token_id", self.eos_token_id, "ints")
+        check_token_ids("options.eos_token_id", self.eos_token_id)
+        object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
+
+    def _check_extras(self) -> None:
+        check_instance("options.extra_generation_kwargs", self.extra_generation_kwargs, Mapping)
+        named = {f.name for f in fields(self)} | {"max_length", "max_tokens", "stop_token_ids", "stop_strings"}
+        for key in self.extra_generation_kwargs:
+            check_text("options.extra_generation_kwargs key", key)
+            if key in named:
+                raise ContractValueError(f"options.extra_generation_kwargs.{key} would override a named option; set that one instead")
+            check_json(f"options.extra_generation_kwargs.{key}", self.extra_generation_kwargs[key])
+        object.__setattr__(self, "extra_generation_kwargs", MappingProxyType(dict(self.extra_generation_kwargs)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mappingproxy cannot be pickled or deep-copied, so rebuild from plain values.
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
+        return _rebuild_options, (values,)
+
+    def __hash__(self) -> int:
+        # Extra values may be lists, so only their names count here; equality looks at the values too.
+        values = tuple(getattr(self, f.name) for f in fields(self) if f.name != "extra_generation_kwargs")
+        return hash((values, frozenset(self.extra_generation_kwargs)))
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn at random (False: greedy)."""
+        return self.temperature > 0 if self.do_sample is None else self.do_sample
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> GenerationOptions:
+        """Return options from plain data, numbers cast; keys that are no option (`top_k`) go to the extras."""
+        check_instance("options", mapping, Mapping)
+        known = {f.name for f in fields(cls)}
+        values = {key: value for key, value in mapping.items() if key in known}
+        for name in _NUMBERS:
+            if values.get(name) is not None:
+                values[name] = _cast(f"options.{name}", values[name], _NUMBERS[name])
+        if isinstance(values.get("stop"), Mapping) or ("stop" in values and values["stop"] is None):
+            values["stop"] = StopOptions.from_mapping(values["stop"])
+        if isinstance(values.get("decode"), Mapping):
+            values["decode"] = DecodeOptions(**known_keys("decode", values["decode"], DecodeOptions))
+        if isinstance(values.get("structured"), Mapping):
+            values["structured"] = StructuredOutput.from_mapping(values["structured"])
+        extras = values.pop("extra_generation_kwargs", {})
+        check_instance("options.extra_generation_kwargs", extras, Mapping)
+        more = {key: value for key, value in mapping.items() if key not in known}
+        for key in more:
+            if key in extras:
+                raise ContractValueError(f"options.{key} is given twice, once of them in extra_generation_kwargs; leave one out")
+        return cls(**values, extra_generation_kwargs={**extras, **more})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every option as plain JSON data."""
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["stop"] = {"stop": list(self.stop.stop), "stop_token_ids": list(self.stop.stop_token_ids)}
+        if self.stop.include_in_text:
+            values["stop"]["include_in_text"] = True
+        if self.structured is not None:
+            values["structured"] = self.structured.to_json()
+        values["decode"] = {f.name: getattr(self.decode, f.name) for f in fields(self.decode)}
+        values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
+        if isinstance(self.eos_token_id, tuple):
+            values["eos_token_id"] = list(self.eos_token_id)
+        return values
+
+
+# What `GenerationOptions.from_mapping` casts.
+_NUMBERS: Mapping[str, type[int] | type[float]] = {
+    "max_new_tokens": int,
+    "temperature": float,
+    "top_p": float,
+    "repetition_penalty": float,
+    "no_repeat_ngram_size": int,
+    "seed": int,
+    "pad_token_id": int,
+    "max_prompt_tokens": int,
+    "max_thinking_tokens": int,
+}
+
+
+def _rebuild_options(values: dict[str, Any]) -> GenerationOptions:
+    return GenerationOptions(**values)
+
+
+def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | float:
+    if isinstance(value, bool):
+        raise ContractTypeError(f"{path} must be a number, got {value!r} (bool)")
+    try:
+        number: int | float = cast(value)  # type: ignore[arg-type, call-overload]
+    except OverflowError:
+        raise ContractValueError(f"{path} must be finite, got {value!r}") from None
+    except (TypeError, ValueError):
+        raise ContractTypeError(f"{path} must be a number, got {value!r} ({type(value).__name__})") from None
+    if cast is int and isinstance(value, float) and number != value:
+        raise ContractValueError(f"{path} must be a whole number, got {value!r}")
+    return number
+
+
+# How an engine is made: which checkpoint, how its prompts and pictures are prepared, how vLLM or a server is run
+
+Variant: TypeAlias = Literal["vlm", "text"]
+
+
+@dataclass(frozen=True)
+class ModelLoadConfig:
+    """Which checkpoint to load and how. `variant` None means: look at its config. Remote code and pickles are off.
+
+    `adapter_path`: the folder of a LoRA adapter of that checkpoint, which then is its base.
+    """
+
+    model_name_or_path: str
+    torch_dtype: str | None = None
+    device: str | None = None
+    device_map: object | None = None
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    variant: Variant | None = None
+    adapter_path: str | None = None
+
+    def __post_init__(self) -> None:
+        check_text("model.model_name_or_path", self.model_name_or_path)
+        if not self.model_name_or_path.strip():
+            raise ContractValueError("model.model_name_or_path is empty; give the path of a checkpoint directory")
+        for name in ("torch_dtype", "device", "attn_implementation", "variant", "adapter_path"):
+            check_text(f"model.{name}", getattr(self, name), optional=True)
+        check_boolean("model.trust_remote_code", self.trust_remote_code)
+        check_boolean("model.allow_pickle", self.allow_pickle)
+        if self.variant is not None:
+            if self.variant.lower() not in ("vlm", "text"):
+                raise ContractValueError(f"model.variant must be 'vlm', 'text' or None, got {self.variant!r}")
+            object.__setattr__(self, "variant", self.variant.lower())
+
+
+@dataclass(frozen=True)
+class ChatTemplateOptions:
+    """How messages become the prompt; thinking is off unless asked for. `thinking_marks`: what a model opens and closes a thought with."""
+
+    add_generation_prompt: bool = True
+    tokenize: bool = False
+    enable_thinking: bool = False
+    continue_final_message: bool = False
+    thinking_marks: tuple[str, str] = DEFAULT_MARKS
+
+    def __post_init__(self) -> None:
+        for name in ("add_generation_prompt", "tokenize", "enable_thinking", "continue_final_message"):
+            check_boolean(f"chat_template.{name}", getattr(self, name))
+        check_sequence("chat_template.thinking_marks", self.thinking_marks, "texts")
+        if len(self.thinking_marks) != 2 or not all(isinstance(mark, str) and mark.strip() for mark in self.thinking_marks):
+            raise ContractValueError(f"chat_template.thinking_marks must be two texts such as {DEFAULT_MARKS}, got {self.thinking_marks!r}")
+        object.__setattr__(self, "thinking_marks", tuple(self.thinking_marks))
+        if self.add_generation_prompt and self.continue_final_message:
+            raise ContractValueError(
+                "chat_template.continue_final_message and chat_template.add_generation_prompt exclude each other; set one to False"
+            )
+
+
+@dataclass(frozen=True)
+class VlmPreprocessOptions:
+    """How images are resized; `max_pixels` and `min_pixels` are areas in pixels, None keeps the checkpoint's own budget."""
+
+    max_pixels: int | None = None
+    min_pixels: int | None = None
+    do_resize: bool | None = None
+    padding_side: str = "left"
+    truncation_side: str = "left"
+    pad_token_fallback: bool = True
+
+    def __post_init__(self) -> None:
+        check_integer("preprocess.max_pixels", self.max_pixels, minimum=1, optional=True)
+        check_integer("preprocess.min_pixels", self.min_pixels, minimum=1, optional=True)
+        if self.max_pixels is not None and self.min_pixels is not None and self.min_pixels > self.max_pixels:
+            raise ContractValueError(f"preprocess.min_pixels ({self.min_pixels}) must not exceed preprocess.max_pixels ({self.max_pixels})")
+        check_boolean("preprocess.do_resize", self.do_resize, optional=True)
+        check_boolean("preprocess.pad_token_fallback", self.pad_token_fallback)
+        for name in ("padding_side", "truncation_side"):
+            check_text(f"preprocess.{name}", getattr(self, name))
+            if getattr(self, name) not in ("left", "right"):
+                raise ContractValueError(f"preprocess.{name} must be 'left' or 'right', got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class VllmEngineOptions:
+    """How vLLM is started; None leaves vLLM's own default. `extra`: (name, value) of engine arguments that have no field here."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    distributed_executor_backend: str | None = None
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
+    trust_remote_code: bool = False
+    dtype: str | None = None
+    enforce_eager: bool | None = None
+    extra: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_integer("vllm.tensor_parallel_size", self.tensor_parallel_size, minimum=1)
+        check_integer("vllm.pipeline_parallel_size", self.pipeline_parallel_size, minimum=1)
+        check_text("vllm.distributed_executor_backend", self.distributed_executor_backend, optional=True)
+        for name, value in self.extra:
+            check_json(f"vllm.extra.{name}", value)
+        if self.gpu_memory_utilization is not None:
+            check_number("vllm.gpu_memory_utilization", self.gpu_memory_utilization, integer=False, above=0.0, maximum=1.0)
+        check_integer("vllm.max_model_len", self.max_model_len, minimum=1, optional=True)
+        check_boolean("vllm.trust_remote_code", self.trust_remote_code)
+        check_text("vllm.dtype", self.dtype, optional=True)
+        check_boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Which server answers (backend `openai`), and how patiently it is asked. Keys come from the environment, never from here.
+
+    `server` is its kind: vllm, sglang, trtllm, mlx, max or openai. `base_url` None: this machine, at that kind's port. `adapter_dir`:
+    where copies of adapters are put for it to read, a folder that it sees under the same path; None: this machine's temporary files.
+    """
+
+    server: str = "vllm"
+    base_url: str | None = None
+    served_model: str | None = None
+    concurrency: int = 64
+    request_timeout_s: float = 120.0
+    max_attempts: int = 3
+    adapter_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check_text("server.server", self.server)
+        check_text("server.adapter_dir", self.adapter_dir, optional=True)
+        check_text("server.base_url", self.base_url, optional=True)
+        check_text("server.served_model", self.served_model, optional=True)
+        check_integer("server.concurrency", self.concurrency, minimum=1)
+        check_number("server.request_timeout_s", self.request_timeout_s, integer=False, above=0.0)
+        check_integer("server.max_attempts", self.max_attempts, minimum=1)

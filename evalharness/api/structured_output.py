@@ -1,0 +1,181 @@
+"""What an answer must be, held token by token while it is written: JSON of a schema, a regular expression, one of some texts.
+
+    GenerationOptions(structured=StructuredOutput(choice=("yes", "no")))
+
+Checked when it is made, as far as that needs no engine; what an engine's grammars do not know is refused before anything runs.
+Imports neither torch nor an engine.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from evalharness.api.checks import check_instance, check_json, check_sequence, check_text, known_keys
+from evalharness.api.errors import ContractValueError
+
+__all__ = ["STRUCTURES", "StructuredOutput", "fits", "unheld_keywords"]
+
+STRUCTURES = ("json_schema", "regex", "choice", "grammar")
+_MAX_DEPTH = 64  # grammars are made by recursion, in C++
+
+
+@dataclass(frozen=True)
+class StructuredOutput:
+    """Exactly one of the four. `json_schema`: draft 2020-12, also `{"type": "object"}` for any object. `regex`: of the whole answer.
+
+    `choice`: the texts that are allowed. `grammar`: EBNF in the form of llama.cpp (GBNF), whose first rule is `root`.
+    """
+
+    json_schema: Mapping[str, Any] | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in STRUCTURES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ContractValueError(f"structured needs exactly one of {', '.join(STRUCTURES)}, got {', '.join(given) or 'none'}")
+        getattr(self, f"_check_{given[0]}")()
+
+    def _check_json_schema(self) -> None:
+        check_instance("structured.json_schema", self.json_schema, Mapping)
+        schema = dict(self.json_schema or {})
+        check_json("structured.json_schema", schema)
+        _check_depth(schema)
+        from jsonschema import Draft202012Validator, SchemaError  # few options have a schema
+
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            place = "/".join(map(str, error.absolute_path)) or "its top"
+            raise ContractValueError(f"structured.json_schema is no JSON schema: {error.message} (at {place})") from None
+        object.__setattr__(self, "json_schema", copy.deepcopy(schema))
+
+    def _check_regex(self) -> None:
+        check_text("structured.regex", self.regex)
+        try:
+            re.compile(self.regex or "")
+        except re.error as error:
+            raise ContractValueError(f"structured.regex {self.regex!r} is no regular expression: {error}") from None
+        if not self.regex or "\0" in self.regex:
+            raise ContractValueError(f"structured.regex must be a pattern without NUL characters, got {self.regex!r}")
+
+    def _check_choice(self) -> None:
+        check_sequence("structured.choice", self.choice, "texts")
+        texts = tuple(self.choice or ())
+        for position, text in enumerate(texts):
+            check_text(f"structured.choice[{position}]", text)
+            if not text:
+                raise ContractValueError(f"structured.choice[{position}] is empty; an answer must say something")
+        if not texts:
+            raise ContractValueError("structured.choice is empty; give the texts that an answer may be")
+        if len(set(texts)) != len(texts):
+            raise ContractValueError(f"structured.choice holds a text twice: {list(texts)!r}")
+        object.__setattr__(self, "choice", texts)
+
+    def _check_grammar(self) -> None:
+        check_text("structured.grammar", self.grammar)
+        if not re.search(r"^\s*root\s*::=", self.grammar or "", re.MULTILINE):
+            raise ContractValueError("structured.grammar has no rule 'root ::= …'; write it in EBNF, as llama.cpp takes it")
+
+    @property
+    def kind(self) -> str:
+        """Which of the four it is."""
+        return next(name for name in STRUCTURES if getattr(self, name) is not None)
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_json(), sort_keys=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the one that is given, as plain JSON data."""
+        value = getattr(self, self.kind)
+        return {self.kind: list(value) if isinstance(value, tuple) else value}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> StructuredOutput:
+        """Return what `to_json` wrote, or a file of settings says."""
+        given = {key: value for key, value in known_keys("structured", mapping, cls).items() if value is not None}
+        if isinstance(given.get("choice"), list):
+            given["choice"] = tuple(given["choice"])
+        return cls(**given)
+
+    def as_choice_grammar(self) -> str:
+        """Return the grammar of a `choice`, as vLLM writes it."""
+        return "root ::= " + " | ".join(f'"{_escaped(text)}"' for text in self.choice or ())
+
+
+assert tuple(f.name for f in fields(StructuredOutput)) == STRUCTURES
+
+_ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def _escaped(text: str) -> str:
+    return "".join(_ESCAPES.get(c) or (f"\\u{ord(c):04x}" if ord(c) < 0x20 or ord(c) == 0x7F else c) for c in text)
+
+
+def _check_depth(value: Any, depth: int = 0) -> None:
+    if depth > _MAX_DEPTH:
+        raise ContractValueError(f"structured.json_schema is nested more than {_MAX_DEPTH} deep; give parts names in $defs")
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        _check_depth(inner, depth + 1)
+
+
+def fits(text: str, structured: StructuredOutput) -> bool:
+    """Return whether a whole text is what was asked for; a `grammar` cannot be told here, and fits."""
+    if structured.choice is not None:
+        return text in structured.choice
+    if structured.regex is not None:
+        return re.fullmatch(structured.regex, text) is not None
+    if structured.json_schema is None:
+        return True
+    from jsonschema import Draft202012Validator
+
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    return Draft202012Validator(structured.json_schema).is_valid(value)
+
+
+# What xgrammar passes over, so that an answer could break it: most with a line in a log, some with none.
+_UNHELD = frozenset({"multipleOf", "uniqueItems", "contains", "minContains", "maxContains", "not", "if", "then", "else"}) | {
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "propertyNames",
+    "patternProperties",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+}
+_NAMED = frozenset({"properties", "$defs", "definitions"})  # their keys are names, not keywords
+_VALUES = frozenset({"enum", "const", "default", "examples", "example"})
+_FORMATS = frozenset({"email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference"}) | {
+    "uri-template",
+    "json-pointer",
+    "relative-json-pointer",
+}
+
+
+def unheld_keywords(schema: Any, path: str = "#") -> Iterator[str]:
+    """Yield what stands in a schema that xgrammar would pass over in silence, as `keyword at #/place`."""
+    if not isinstance(schema, Mapping):
+        return
+    for keyword, value in schema.items():
+        here = f"{path}/{keyword}"
+        if keyword in _UNHELD or (keyword == "allOf" and isinstance(value, list) and len(value) > 1):
+            yield f"{keyword} at {path}"
+        elif keyword == "format" and value not in _FORMATS:
+            yield f"format {value!r} at {path}"
+        elif keyword in ("pattern", "format") and not {"minLength", "maxLength"}.isdisjoint(schema):
+            yield f"{keyword} beside a length at {path}"
+        elif keyword in _NAMED and isinstance(value, Mapping):
+            for name, inner in value.items():
+                yield from unheld_keywords(inner, f"{here}/{name}")
+        elif keyword not in _VALUES:
+            for position, inner in enumerate(value) if isinstance(value, list) else [("", value)]:
+                yield from unheld_keywords(inner, f"{here}/{position}" if position != "" else here)

@@ -1,0 +1,75 @@
+"""Tools: what a model may be offered to call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evalharness.api.checks import check_instance, check_json, check_sequence, check_text
+from evalharness.api.errors import ContractTypeError, ContractValueError
+
+__all__ = ["Tool", "read_tools"]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that a model is offered; `parameters` is a JSON Schema of type object, as chat templates want it."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+    def __post_init__(self) -> None:
+        check_text("tool.name", self.name)
+        if not self.name.strip():
+            raise ContractValueError("tool.name is empty; a model must be able to name its tools")
+        check_text("tool.description", self.description)
+        check_instance("tool.parameters", self.parameters, Mapping)
+        check_json("tool.parameters", dict(self.parameters))
+        if self.parameters.get("type", "object") != "object":
+            raise ContractValueError(f"tool.parameters.type must be 'object', got {self.parameters['type']!r}")
+        _check_schema(self.name, self.parameters)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tool in the form that chat templates and servers take."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+
+def _check_schema(name: str, schema: Mapping[str, Any]) -> None:
+    from jsonschema import Draft202012Validator, SchemaError  # here: who offers no tools need not wait for it
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise ContractValueError(f"tool.parameters of {name!r} is no JSON Schema: {error.message} (at {error.json_path})") from error
+
+
+def read_tools(tools: Sequence[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
+    """Return tools from plain data: `{"type": "function", "function": {…}}`, or name, description and parameters as they are.
+
+    Raises `ContractTypeError` or `ContractValueError` with the place; two tools of one name are refused.
+    """
+    check_sequence("tools", tools, "tools")
+    read = tuple(_read_tool(f"tools[{position}]", tool) for position, tool in enumerate(tools))
+    names = [tool.name for tool in read]
+    for name in names:
+        if names.count(name) > 1:
+            raise ContractValueError(f"tools: {name!r} is offered {names.count(name)} times; give each tool a name of its own")
+    return read
+
+
+def _read_tool(path: str, given: Tool | Mapping[str, Any]) -> Tool:
+    if isinstance(given, Tool):
+        return given
+    if not isinstance(given, Mapping):
+        raise ContractTypeError(f"{path} must be a Tool or a mapping, got {given!r} ({type(given).__name__})")
+    function = given.get("function", given)
+    if not isinstance(function, Mapping) or "name" not in function:
+        raise ContractValueError(f"{path} has no name; write {{'type': 'function', 'function': {{'name': …, 'parameters': …}}}}")
+    more = {key: function[key] for key in ("description", "parameters") if function.get(key) is not None}
+    try:
+        return Tool(function["name"], **more)
+    except (ContractTypeError, ContractValueError) as error:
+        raise type(error)(f"{path}: {error}") from error

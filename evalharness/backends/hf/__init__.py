@@ -1,0 +1,1 @@
+"""The transformers backend: batches, decoding step by step, and live weights."""

@@ -1,0 +1,332 @@
+"""The transformers backend: `generate` on left-padded batches of similar length.
+
+No row's result depends on which batch it was in: padding is masked, penalties skip it, each row draws from its own
+generator and ends by itself. Batches are sized by memory; when it is not enough they are halved, and rows already
+finished are not run again. A little over 300 lines: one class that is one protocol, what could stand alone is in the modules named hf_….
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from evalharness.api.errors import BackendError, ConfigError, PromptTooLong, RequestError
+from evalharness.api.hooks import GenerationPlugin
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.requests import GenerationFailure, nothing_ran
+from evalharness.api.scoring import ResponseLogits, ResponseScores
+from evalharness.api.structured_output import STRUCTURES
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids
+from evalharness.backends.hf._transformers import transformers
+from evalharness.backends.hf.batching import (
+    BatchSizes,
+    describe_error,
+    groups_of_equal_plan,
+    is_broken_device,
+    is_out_of_memory,
+    release_memory,
+    windows,
+)
+from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested
+from evalharness.backends.hf.images import largest_image_tokens, row_with_images
+from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
+from evalharness.backends.hf.sampling import EXTRA_OPTIONS, check_extras
+from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
+from evalharness.backends.hf.shared_model import SharedModel
+from evalharness.backends.hf.structured import Grammars
+from evalharness.backends.hf.weights import HfLiveWeights
+from evalharness.checkpoints.adapter import adapter_of
+from evalharness.checkpoints.architecture import LoadedFolder
+
+__all__ = ["HfBackend"]
+
+logger = logging.getLogger(__name__)
+
+WINDOW_SIZE = 1024
+"""How many prompts are pulled, without their pictures, to be sorted by length."""
+
+
+Runner: TypeAlias = "BatchRunner | ScoringRunner"
+
+
+class HfBackend(HfLiveWeights):
+    """Generates with transformers; text and, for vision-language checkpoints, images."""
+
+    name = "hf"
+
+    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
+        folder, adapter = LoadedFolder.read(Path(config.model_name_or_path)), adapter_of(config)
+        self._take(load_checkpoint(config, preprocess), config, preprocess, None)
+        self._start_weights(folder, adapter)
+
+    @classmethod
+    def around(cls, model: Any, tokenizer: Any = None, processor: Any = None) -> HfBackend:
+        """Return a backend on a model that is in memory already, and stays its owner's: no weight is copied or changed.
+
+        Give its tokenizer, or for pictures its processor. Sampling finds the weights as they are at that time, with the adapters of
+        peft that are active then, and leaves the model as it was. See `hf_sharing.py`.
+        """
+        shared = SharedModel(model)
+        config = ModelLoadConfig(getattr(shared.model.config, "_name_or_path", None) or "shared")
+        backend = cls.__new__(cls)
+        backend._take(shared_checkpoint(shared, tokenizer, processor), config, VlmPreprocessOptions(), shared)
+        backend._start_weights(LoadedFolder.read(Path(config.model_name_or_path)), None)
+        return backend
+
+    def _take(
+        self, loaded: LoadedCheckpoint, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, shared: SharedModel | None
+    ) -> None:
+        self._config, self._preprocess, self._shared = config, preprocess, shared
+        self._computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if shared is None else shared.sampling
+        self._model: Any = loaded.model
+        self._settings = loaded.settings
+        self.tokenizer = loaded.tokenizer
+        self.processor = loaded.processor
+        self.eos_token_ids = loaded.eos_token_ids
+        self.max_model_len = loaded.max_model_len
+        self._read_model(loaded)
+
+    def _read_model(self, loaded: LoadedCheckpoint) -> None:
+        self._vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
+        live, why_not_live = self._what_is_live()
+        self.capabilities = Capabilities(
+            supports_vlm=loaded.variant == "vlm",
+            supports_hf_hooks=True,
+            supports_token_watchers=True,
+            supports_token_bans=True,
+            supports_no_repeat_ngram=True,
+            supports_use_cache_off=True,
+            supports_processed_logprobs=True,
+            supports_entropies=True,
+            supports_scoring=True,
+            supports_logits=True,
+            structures=frozenset(STRUCTURES),
+            supports_thinking_budget=True,
+            extra_options=EXTRA_OPTIONS,
+            vocab_size=self._vocab_size,
+            live=live,
+            why_not_live=why_not_live,
+        )
+        self._grammars = Grammars(self.tokenizer, self._vocab_size)
+        self.batch_sizes = BatchSizes(loaded.model, self._vocab_size)
+        """How large batches are; its bounds may be set."""
+        self._broken: str | None = None
+
+    @property
+    def supports_vlm(self) -> bool:
+        """Whether prompts with images can run."""
+        return self.capabilities.supports_vlm
+
+    @property
+    def model(self) -> Any:
+        """The loaded torch module, for whoever trains it or takes gradients."""
+        self._require_usable()
+        return self._model
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the model knows."""
+        return self._vocab_size
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return plain JSON facts for run.json."""
+        return {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            **self._settings,
+            "max_model_len": self.max_model_len,
+            "eos_token_ids": list(self.eos_token_ids),
+            "max_rows_per_batch": self.batch_sizes.row_cap,
+            "num_batches_halved": self.batch_sizes.num_halvings,
+            "adapter": self._adapter_facts(),
+            "is_shared": self._shared is not None,
+        }
+
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
+        """Yield one output per prompt, soon after it has ended; the longest prompts of each window run first."""
+        self._require_usable()
+        runner = BatchRunner(self._model, self.tokenizer, plugins, should_stop, self._grammars, self._computing)
+        try:
+            for output in self._outputs(prompts, runner):
+                if should_stop():
+                    return
+                yield output
+        except StopRequested:
+            return
+
+    def _outputs(self, prompts: Iterable[Prompt], runner: BatchRunner) -> Iterator[BackendOutput]:
+        for window in windows(prompts, WINDOW_SIZE):
+            for group in groups_of_equal_plan(window):
+                self.check_plan(group[0].plan)
+                is_given = group[0].response_ids is not None
+                runs: Runner = ScoringRunner(self._model, runner.should_stop, self._computing) if is_given else runner
+                if group[0].has_images:
+                    yield from self._run_image_prompts(group, runs)
+                else:
+                    rows, refused = _sort_out(group, self._text_row, runs)
+                    yield from refused
+                    yield from self._run_rows(rows, runs)
+
+    def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
+        """Return the scores of the prompts' responses as tensors; see `TensorBackend`."""
+        return padded_logprobs(self._through_model(prompts, grad), len(prompts))
+
+    def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:
+        """Return the logits of the prompts' responses; see `TensorBackend`."""
+        return padded_logits(self._through_model(prompts, grad), len(prompts))
+
+    def _through_model(self, prompts: Sequence[Prompt], grad: bool) -> list[tuple[list[Row], list[torch.Tensor]]]:
+        self._require_usable()
+        made, refused = {}, {}
+        for one in prompts:
+            try:
+                made[one.index] = self._image_row(one) if one.has_images else self._text_row(one)
+            except RequestError as error:
+                refused[one.index] = error
+        if refused:
+            raise nothing_ran(refused, len(prompts)) from refused[min(refused)]
+        batches = []
+        for group in groups_of_equal_plan(prompts):
+            rows = sorted((made[one.index] for one in group), key=_length)
+            while rows:
+                batches.append(self.batch_sizes.take(rows, _length, group, self._model.device))
+        if self._shared is None or grad:  # with gradients it is the trainer's own step, in the mode that it has chosen
+            return through_model(self._model, batches, grad=grad)
+        with self._shared.sampling():
+            return through_model(self._model, batches, grad=False)
+
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Raise `ConfigError` for a plan that cannot be honoured."""
+        check_extras(plan, self._vocab_size)
+        self._grammars.check(plan)
+        check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
+        if plan.pad_token_id is not None and plan.pad_token_id >= self._vocab_size:
+            raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self._vocab_size - 1}")
+
+    def _text_row(self, prompt: Prompt) -> Row:
+        return self._checked(Row(prompt, prompt.token_ids))
+
+    def _image_row(self, prompt: Prompt) -> Row:
+        if self.processor is None:
+            raise RequestError("this checkpoint takes text only, but the prompt has images")
+        return self._checked(row_with_images(prompt, self.processor))
+
+    def _checked(self, row: Row) -> Row:
+        """Return the row, or raise a `RequestError` for one that must not run (an unknown id would take a GPU down)."""
+        if row.prompt.response_ids is not None:
+            return row_to_score(row, self._vocab_size, self.max_model_len)
+        num_tokens, num_new = len(row.token_ids), row.prompt.plan.max_new_tokens
+        if not num_tokens:
+            raise RequestError("the prompt has no tokens")
+        if max(row.token_ids) >= self._vocab_size:
+            raise RequestError(f"the prompt has token id {max(row.token_ids)}; the model's vocabulary ends at {self._vocab_size - 1}")
+        row.prompt.plan.check_prompt_tokens(num_tokens)
+        if self.max_model_len is not None and num_tokens + num_new > self.max_model_len:
+            raise PromptTooLong(
+                f"the prompt's {num_tokens} tokens and max_new_tokens {num_new} exceed the context of {self.max_model_len} tokens; "
+                "shorten the prompt or lower max_new_tokens"
+            )
+        return row
+
+    def _run_image_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
+        """Open the pictures of one batch at a time; lengths are estimates until then."""
+        per_image = largest_image_tokens(self.processor) if self.processor is not None else 0
+        placeholder = getattr(self.processor, "image_token_id", None)
+
+        def estimate(prompt: Prompt) -> int:
+            num_tokens = prompt.num_tokens or len(prompt.token_ids) + prompt.token_ids.count(placeholder) * per_image
+            return num_tokens + len(prompt.response_ids or ())
+
+        prompts.sort(key=estimate)
+        while prompts:
+            batch = self.batch_sizes.take(prompts, estimate, prompts, self._model.device)
+            rows, refused = _sort_out(batch, self._image_row, runner)
+            yield from refused
+            yield from self._run_rows(rows, runner)
+
+    def _run_rows(self, rows: list[Row], runner: Runner) -> Iterator[BackendOutput]:
+        rows.sort(key=_length)
+        while rows:
+            batch = self.batch_sizes.take(rows, _length, [row.prompt for row in rows], self._model.device)
+            yield from self._run_batch(batch, runner)
+
+    def _run_batch(self, batch: list[Row], runner: Runner) -> Iterator[BackendOutput]:
+        """Run a batch: in halves when memory is not enough, row by row after any other error."""
+        waiting = [batch]
+        while waiting:
+            rows, problem = yield from self._attempt(waiting.pop(), runner)
+            if problem is None:
+                continue
+            if len(rows) == 1:
+                yield rows[0].prompt.index, GenerationFailure("error", problem.text, BackendError(problem.text))
+            elif problem.is_out_of_memory:
+                self.batch_sizes.note_halving([row.prompt for row in rows], max(map(_length, rows)), problem.text)
+                half = len(rows) // 2
+                waiting += [rows[half:], rows[:half]]
+            else:
+                # One bad row must not take the others along.
+                logger.warning("a batch of %d failed (%s); running its rows one by one", len(rows), problem.text)
+                waiting += [[row] for row in reversed(rows)]
+
+    def _attempt(self, rows: list[Row], runner: Runner) -> Generator[BackendOutput, None, tuple[list[Row], _Problem | None]]:
+        """Yield outputs; return the rows that have none, and what went wrong as plain text, as the exception would keep tensors alive."""
+        left = {row.prompt.index: row for row in rows}
+        try:
+            for output in runner.run(rows):
+                del left[output[0] if isinstance(output, tuple) else output.index]
+                yield output
+            return [], None
+        except Exception as error:
+            problem = _Problem(describe_error(error), is_out_of_memory(error))
+            if not problem.is_out_of_memory and is_broken_device(error):
+                self._broken = problem.text
+                raise BackendError(f"the device failed and cannot be used any more by this process: {problem.text}") from error
+        if problem.is_out_of_memory:
+            release_memory()
+        return list(left.values()), problem
+
+    def close(self) -> None:
+        """Free the model's memory; may be called twice."""
+        if self._model is None:
+            return
+        self._model = None
+        self._adapted = None
+        self._shared = None
+        self._sleeping = None
+        self.processor = None
+        release_memory()
+
+
+@dataclass(frozen=True)
+class _Problem:
+    text: str
+    is_out_of_memory: bool
+
+
+def _length(row: Row) -> int:
+    return len(row.token_ids)
+
+
+def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row], runner: Runner) -> tuple[list[Row], list[BackendOutput]]:
+    """Return the rows that can run, and the failures of the prompts that cannot."""
+    rows: list[Row] = []
+    refused: list[BackendOutput] = []
+    for prompt in prompts:
+        if runner.should_stop():
+            raise StopRequested
+        try:
+            rows.append(prepare(prompt))
+        except RequestError as error:
+            refused.append((prompt.index, GenerationFailure("invalid", str(error), error.with_traceback(None))))
+        except Exception as error:
+            text = f"preparing the prompt failed: {describe_error(error)}"
+            refused.append((prompt.index, GenerationFailure("error", text, BackendError(text))))
+    return rows, refused

@@ -1,0 +1,358 @@
+"""One batch: padded inputs in, one completion per row out, each when its row has ended.
+
+Each row carries its prompt's ids and, with images, the tensors of its pictures. Padding is on the left, by hand, so that
+no setting of a tokenizer can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from evalharness.api.errors import BackendError
+from evalharness.api.hooks import GenerationPlugin, RowWatchers
+from evalharness.api.requests import GenerationFailure
+from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
+from evalharness.backends.hf._transformers import transformers
+from evalharness.backends.hf.sampling import TokenBans, processors_for
+from evalharness.backends.hf.structured import Grammars
+from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
+
+__all__ = ["BatchRunner", "Row", "RowEnds", "StopRequested", "collate", "select_rows", "selectable_cache"]
+
+
+# Where each row of a running batch ends, and when the batch is interrupted so that finished rows leave it
+
+_LOOK_EVERY = 8
+"""Steps from one count of finished rows to the next: on a GPU each makes the host wait."""
+_LEAVING_SHARE = 0.25
+"""From this share of finished rows on it pays to go on without them."""
+_LONGEST_WAIT = 32
+"""Steps after which a finished row leaves even if it is the only one: its test waits for it."""
+
+
+class StopRequested(BaseException):
+    """Somebody wants generation to end. It is no error, and no `except Exception` on its way may take it for one."""
+
+
+class RowEnds(transformers.StoppingCriteria):
+    """Ends each row by itself at a stop string or at a plugin's wish, and remembers after how many tokens.
+
+    `by_plugin` also says which plugin it was. `should_stop` is asked in every step; `StopRequested` then ends the batch.
+    Where `rows_may_leave`, all rows are said to end once enough are finished: the batch is to go on without these.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        plan: SamplingPlan,
+        num_rows: int,
+        tokenizer: Any,
+        plugins: Sequence[GenerationPlugin],
+        should_stop: Callable[[], bool],
+        *,
+        rows_may_leave: bool = False,
+    ) -> None:
+        self.by_string: dict[int, int] = {}
+        self.by_plugin: dict[int, tuple[int, str]] = {}
+        self._should_stop = should_stop
+        self._width = width
+        self._stop_ids = frozenset(plan.stop_token_ids)
+        self._criteria = [(plugin.name, each) for plugin in plugins for each in plugin.hf_stopping_criteria([width] * num_rows)]
+        self._strings = {
+            row: StopStringWatcher(tokenizer, plan.stop_strings, plan.skip_special_tokens)
+            for row in range(num_rows if plan.stop_strings else 0)
+        }
+        is_watched = any(plugin.watches_tokens for plugin in plugins)
+        self._watchers = {row: RowWatchers(plugins, tokenizer, plan.stop_token_ids) for row in range(num_rows if is_watched else 0)}
+        # A plugin's own criteria count rows from the start of the batch.
+        self._may_leave = rows_may_leave and not self._criteria and num_rows > 1
+        self._num_rows = num_rows
+        self._num_looked = 0
+        self._ended_by_id: set[int] = set()
+        self._first_end: int | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        num_new = input_ids.shape[1] - self._width
+        if self._should_stop():
+            raise StopRequested
+        if self._strings or self._watchers:
+            self._watch(input_ids[:, -1].tolist(), num_new)
+        ended = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+        for name, criterion in self._criteria:
+            wishes = criterion(input_ids, scores, **kwargs)
+            ended = ended | wishes
+            for row, has_ended in enumerate(wishes.tolist()):
+                if has_ended:
+                    self.by_plugin.setdefault(row, (num_new, name))
+        for rows in (self.by_string, self.by_plugin):
+            if rows:
+                ended[list(rows)] = True
+        if self._may_leave and num_new - self._num_looked >= _LOOK_EVERY and self._some_should_leave(input_ids, num_new):
+            return torch.ones_like(ended)
+        return ended
+
+    def _watch(self, newest: Sequence[int], num_new: int) -> None:
+        for row in {*self._strings, *self._watchers}:
+            if row in self._strings and self._strings[row].push(newest[row]):
+                self.by_string[row] = num_new
+            if row in self._watchers and (name := self._watchers[row].push(newest[row])) is not None:
+                self.by_plugin[row] = (num_new, name)
+            if row in self.by_string or row in self.by_plugin or newest[row] in self._stop_ids:
+                self._strings.pop(row, None)  # what follows is padding
+                self._watchers.pop(row, None)
+
+    def _some_should_leave(self, input_ids: torch.Tensor, num_new: int) -> bool:
+        latest = input_ids[:, self._width + self._num_looked :].tolist()
+        self._num_looked = num_new
+        self._ended_by_id |= {row for row, ids in enumerate(latest) if not self._stop_ids.isdisjoint(ids)}
+        num_ended = len(self.ended_rows())
+        if num_ended == 0:
+            return False
+        if self._first_end is None:
+            self._first_end = num_new
+        return num_ended >= _LEAVING_SHARE * self._num_rows or num_new - self._first_end >= _LONGEST_WAIT
+
+    def ended_rows(self) -> set[int]:
+        """Return the rows that had ended when they were last counted."""
+        return {*self._ended_by_id, *self.by_string, *self.by_plugin}
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these rows alone, none of which has ended."""
+        self._strings = {new: self._strings[old] for new, old in enumerate(rows) if old in self._strings}
+        self._watchers = {new: self._watchers[old] for new, old in enumerate(rows) if old in self._watchers}
+        self.by_string, self.by_plugin = {}, {}
+        self._ended_by_id = set()
+        self._first_end = None
+        self._num_rows = len(rows)
+        self._may_leave = self._may_leave and len(rows) > 1
+
+
+# Keys and values of a running batch: whether rows can be taken out of them, and how
+
+
+def selectable_cache(model: Any) -> Any:
+    """Return an empty cache that rows can be taken out of; None for a model that keeps anything else than keys and values by row.
+
+    Only plain growing layers are taken for that: what recurrent and windowed layers, or caches of a model's own, keep, and
+    where, is theirs to know. Vision models that keep positions by row beside the cache (`rope_deltas`) are not taken either.
+    """
+    supports = getattr(model, "_supports_default_dynamic_cache", None)
+    if supports is None or not supports() or getattr(model.generation_config, "cache_implementation", None) is not None:
+        return None
+    if model.config.is_encoder_decoder or any(hasattr(module, "rope_deltas") for module in model.modules()):
+        return None
+    cache = transformers.DynamicCache(config=model.config.get_text_config(decoder=True))
+    layers = getattr(cache, "layers", None)
+    return cache if layers and all(type(layer) is transformers.cache_utils.DynamicLayer for layer in layers) else None
+
+
+def select_rows(cache: Any, indices: torch.Tensor) -> None:
+    """Keep these rows of the cache."""
+    cache.batch_select_indices(indices)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prompt ready for the model.
+
+    `token_ids` have their images expanded. `per_token` are further inputs with one value per id; `per_image` are
+    tensors whose first dimension runs over this row's images or patches.
+    """
+
+    prompt: Prompt
+    token_ids: tuple[int, ...]
+    per_token: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    per_image: dict[str, torch.Tensor] = field(default_factory=dict)
+    image_grids: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class BatchRunner:
+    """What the batches of one `generate` call have in common."""
+
+    model: Any
+    tokenizer: Any
+    plugins: Sequence[GenerationPlugin]
+    should_stop: Callable[[], bool]
+    grammars: Grammars
+    computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
+    """What the model must be in while tokens are made."""
+
+    def run(self, rows: Sequence[Row]) -> Iterator[BackendOutput]:
+        """Yield one completion per row as rows end; a row for which the model gave no usable numbers is an `error`.
+
+        The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
+        """
+        batch = _Batch(rows, self)
+        while batch.rows:
+            yield from batch.go_on()
+
+
+class _Batch:
+    """One batch as it runs: `rows` are those that have not ended.
+
+    It runs in stretches of `model.generate`. Between them the rows that have ended leave, and keys, values and whatever
+    else is kept by row is that of the others; no row's numbers change by it, as none ever looked at another.
+    """
+
+    def __init__(self, rows: Sequence[Row], runner: BatchRunner) -> None:
+        model, tokenizer, plugins, grammars = runner.model, runner.tokenizer, runner.plugins, runner.grammars
+        self.rows = list(rows)
+        self._model = model
+        self._computing = runner.computing
+        self._plan = plan = rows[0].prompt.plan
+        self._pad_id = _pad_id(plan, tokenizer)
+        self._inputs = collate(rows, self._pad_id, model.device, model.dtype)
+        self._width = self._inputs["input_ids"].shape[1]
+        prompt_lengths = [self._width] * len(rows)
+        own = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
+        banning = [plugin for plugin in plugins if plugin.bans_tokens]
+        bans = [TokenBans(banning, tokenizer, len(rows))] if banning else []
+        prompts = [row.token_ids for row in rows]
+        self._processors, self._raw = processors_for(
+            plan,
+            prompts,
+            [row.prompt.plan.seed for row in rows],
+            self._inputs["attention_mask"],
+            [*own, *bans, *grammars.processors(plan, prompts)],
+        )
+        # Vision models keep positions of their own beside the cache: batches with pictures stay whole.
+        stays_whole = bool(own) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
+        self._cache = None if stays_whole else selectable_cache(model)
+        self._ends = RowEnds(self._width, plan, len(rows), tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
+
+    def go_on(self) -> list[BackendOutput]:
+        """Generate until rows are to leave, or the last one has ended; return the completions of those that have."""
+        num_before = self._inputs["input_ids"].shape[1] - self._width
+        more = {} if self._cache is None else {"past_key_values": self._cache}
+        with self._computing():
+            sequences = self._model.generate(
+                **self._inputs,
+                **more,
+                generation_config=_generation_config(self._plan, self._pad_id, self._plan.max_new_tokens - num_before),
+                logits_processor=self._processors,
+                stopping_criteria=[self._ends],
+            )
+            num_new = sequences.shape[1] - self._width
+            is_over = self._cache is None or num_new >= self._plan.max_new_tokens
+            left = set(range(len(self.rows))) if is_over else self._ended(sequences)
+            outputs = self._outputs(sequences, sorted(left))
+            stay = [row for row in range(len(self.rows)) if row not in left]
+            self.rows = [self.rows[row] for row in stay]
+            if stay:
+                self._keep(stay, sequences)
+        return outputs
+
+    def _ended(self, sequences: torch.Tensor) -> set[int]:
+        stop_ids = frozenset(self._plan.stop_token_ids)
+        by_id = {row for row, ids in enumerate(sequences[:, self._width :].tolist()) if not stop_ids.isdisjoint(ids)}
+        return by_id | self._ends.ended_rows()
+
+    def _outputs(self, sequences: torch.Tensor, ended: Sequence[int]) -> list[BackendOutput]:
+        new_ids = sequences[ended, self._width :].tolist()
+        logprobs, entropies = (
+            torch.stack(steps, dim=1)[ended].tolist() if steps else [None] * len(ended)
+            for steps in (self._raw.logprobs, self._raw.entropies)
+        )
+        broken_at = self._raw.broken_at[ended].tolist()
+        return [
+            _output(
+                self.rows[row],
+                new_ids[i],
+                (self._ends.by_string.get(row), self._ends.by_plugin.get(row)),
+                (logprobs[i], entropies[i]),
+                broken_at[i],
+            )
+            for i, row in enumerate(ended)
+        ]
+
+    def _keep(self, stay: Sequence[int], sequences: torch.Tensor) -> None:
+        indices = torch.tensor(stay, device=sequences.device)
+        mask = self._inputs["attention_mask"][indices]
+        self._inputs = {  # pictures are in keys and values by now
+            "input_ids": sequences[indices],
+            "attention_mask": torch.nn.functional.pad(mask, (0, sequences.shape[1] - mask.shape[1]), value=1),
+        }
+        select_rows(self._cache, indices)
+        for processor in self._processors:
+            if hasattr(processor, "keep_rows"):
+                processor.keep_rows(indices)
+        self._ends.keep(stay)
+
+
+def _pad_id(plan: SamplingPlan, tokenizer: Any) -> int:
+    """Return what fills the left edge and the rows that have ended: it is masked, so its value changes nothing."""
+    candidates = (plan.pad_token_id, getattr(tokenizer, "pad_token_id", None), *plan.stop_token_ids, 0)
+    return next(int(token_id) for token_id in candidates if token_id is not None)
+
+
+def collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torch.dtype, *, left: bool = True) -> dict[str, torch.Tensor]:
+    """Return the model's inputs: ids, mask and per-token values `(rows, width)`, padded; image tensors one after another."""
+    width = max(len(row.token_ids) for row in rows)
+    padding = [width - len(row.token_ids) for row in rows]
+
+    def padded(values: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
+        filled = [[fill] * gap + list(row) if left else list(row) + [fill] * gap for gap, row in zip(padding, values, strict=True)]
+        return torch.tensor(filled, dtype=torch.long, device=device)
+
+    inputs = {
+        "input_ids": padded([row.token_ids for row in rows], pad_id),
+        "attention_mask": padded([[1] * len(row.token_ids) for row in rows], 0),
+    }
+    # A row without pictures may stand beside rows with some.
+    for name in dict.fromkeys(name for row in rows for name in row.per_token):
+        inputs[name] = padded([row.per_token.get(name) or (0,) * len(row.token_ids) for row in rows], 0)
+    for name in dict.fromkeys(name for row in rows for name in row.per_image):
+        joined = torch.cat([row.per_image[name] for row in rows if name in row.per_image])
+        inputs[name] = joined.to(device, dtype if joined.is_floating_point() else joined.dtype)
+    return inputs
+
+
+def _generation_config(plan: SamplingPlan, pad_id: int, max_new_tokens: int) -> Any:
+    # Sampling and penalties are done by our own processors; here is only what ends a row.
+    return transformers.GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        num_beams=1,
+        use_cache=plan.use_cache,
+        eos_token_id=list(plan.stop_token_ids) or None,
+        pad_token_id=pad_id,
+    )
+
+
+def _output(
+    row: Row,
+    new_ids: Sequence[int],
+    ends: tuple[int | None, tuple[int, str] | None],
+    numbers: tuple[Sequence[float] | None, Sequence[float] | None],
+    broken_at: int,
+) -> BackendOutput:
+    by_string, (by_plugin, name) = ends[0], ends[1] or (None, None)
+    budget = min(end for end in (by_string, by_plugin, len(new_ids)) if end is not None)
+    token_ids, found_id = trim_at_stop_id(new_ids[:budget], row.prompt.plan.stop_token_ids)
+    num_tokens = len(token_ids)
+    if broken_at < num_tokens:
+        problem = f"the model gave no usable scores (NaN, infinite, or every token banned) at token {broken_at}"
+        return row.prompt.index, GenerationFailure("error", problem, BackendError(problem))
+    stopped_by: Literal["id", "string", "plugin", "length"] = "length"
+    if found_id:
+        stopped_by = "id"
+    elif by_string == num_tokens:
+        stopped_by = "string"
+    elif by_plugin == num_tokens:
+        stopped_by = "plugin"
+    return Completion(
+        index=row.prompt.index,
+        token_ids=token_ids,
+        num_prompt_tokens=len(row.token_ids),
+        stopped_by=stopped_by,
+        logprobs=tuple(numbers[0][:num_tokens]) if numbers[0] is not None else None,
+        entropies=tuple(numbers[1][:num_tokens]) if numbers[1] is not None else None,
+        image_grids=row.image_grids,
+        stop_name=name if stopped_by == "plugin" else None,
+    )

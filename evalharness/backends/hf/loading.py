@@ -1,0 +1,206 @@
+"""A checkpoint directory becomes a model, with the tokenizer and processor of `checkpoint_reading`, ready for transformers' generate.
+
+The checkpoint's generation_config.json is read for one thing, its end-of-sequence ids; transformers never sees it, so it
+cannot change how tokens are chosen.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from evalharness.api.errors import BackendError, CheckpointError, ConfigError
+from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
+from evalharness.backends.checkpoint_reading import (
+    checkpoint_errors,
+    checkpoint_source,
+    declared_variant,
+    end_of_sequence_ids,
+    first_line,
+    load_tokenizer_and_processor,
+    pixel_budget,
+    resolve_dtype_name,
+)
+from evalharness.backends.hf._transformers import transformers
+from evalharness.backends.hf.batching import is_out_of_memory
+from evalharness.backends.hf.shared_model import SharedModel
+from evalharness.checkpoints.info import quantization_at
+
+__all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_attention", "resolve_device", "shared_checkpoint"]
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint in memory, ready to generate."""
+
+    model: Any
+    tokenizer: Any
+    processor: Any
+    variant: Variant
+    eos_token_ids: tuple[int, ...]
+    max_model_len: int | None
+    settings: Mapping[str, Any]
+    """Plain JSON facts: what was asked for and what is in force."""
+
+
+def resolve_device(device: str | None) -> torch.device:
+    """Return the device to run on; None is the GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"model.device {device!r} is unknown; give 'cpu', 'cuda' or 'cuda:0'") from error
+    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"model.device {device!r} is not there; this machine has {torch.cuda.device_count()} CUDA devices")
+    return resolved
+
+
+def resolve_attention(name: str | None) -> str | None:
+    """Return transformers' name of an attention implementation; None leaves the model's default."""
+    return "flash_attention_2" if name == "flash_attn" else name
+
+
+def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> LoadedCheckpoint:
+    """Return the loaded checkpoint.
+
+    Raises `ConfigError` for a setting that is wrong, `CheckpointError` for a checkpoint that cannot be used,
+    `MissingDependency` for a package that it needs, `BackendError` when memory is not enough.
+    """
+    device = None if config.device_map is not None else resolve_device(config.device)
+    on_cuda = torch.cuda.is_available() if device is None else device.type == "cuda"
+    dtype = resolve_dtype_name(config.torch_dtype, on_cuda=on_cuda, allow_auto=True)
+    is_vision = "vlm" in (config.variant, declared_variant(config.model_name_or_path))
+    with checkpoint_errors(config, "config"):
+        model_config = transformers.AutoConfig.from_pretrained(
+            **checkpoint_source(config.model_name_or_path), trust_remote_code=config.trust_remote_code
+        )
+    tokenizer, processor, eos_token_ids = read_companions(config, preprocess)
+    model = _load_model(config, model_config, is_vision, dtype, device)
+    device_map = None if device is not None else _plain(getattr(model, "hf_device_map", config.device_map))
+    loaded = _loaded(model, tokenizer, processor, eos_token_ids, device_map)
+    return replace(loaded, settings={**loaded.settings, "quantization": quantization_at(config.model_name_or_path)})
+
+
+def shared_checkpoint(shared: SharedModel, tokenizer: Any, processor: Any) -> LoadedCheckpoint:
+    """Return a model of somebody else's, with its tokenizer or processor, as if loaded. `ConfigError` where neither is given."""
+    tokenizer = tokenizer if tokenizer is not None else getattr(processor, "tokenizer", None)
+    if tokenizer is None:
+        raise ConfigError("a shared model needs its tokenizer, or the processor that holds it")
+    return _loaded(shared.model, tokenizer, processor, shared.eos_token_ids(tokenizer), None)
+
+
+def _loaded(model: Any, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...], device_map: Any) -> LoadedCheckpoint:
+    variant: Variant = "text" if processor is None else "vlm"
+    return LoadedCheckpoint(
+        model=model,
+        tokenizer=tokenizer,
+        processor=processor,
+        variant=variant,
+        eos_token_ids=eos_token_ids,
+        max_model_len=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        settings={
+            "variant": variant,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": str(model.device),
+            "device_map": device_map,
+            "attn_implementation": getattr(model.config, "_attn_implementation", None),
+            "pixel_budget": None if processor is None else pixel_budget(processor.image_processor),
+        },
+    )
+
+
+def read_companions(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> tuple[Any, Any | None, tuple[int, ...]]:
+    """Return what belongs to a checkpoint beside its model: tokenizer, processor (None for text), EOS ids."""
+    tokenizer, processor = load_tokenizer_and_processor(config, preprocess)
+    return tokenizer, processor, end_of_sequence_ids(config.model_name_or_path, tokenizer)
+
+
+def _plain(value: object) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dtype: str, device: torch.device | None) -> Any:
+    auto_class = transformers.AutoModelForImageTextToText if is_vision else transformers.AutoModelForCausalLM
+    arguments: dict[str, Any] = {
+        "config": model_config,
+        "dtype": "auto" if dtype == "auto" else getattr(torch, dtype),
+        # Read from a file, it would decide about every option that is not named in a call.
+        "generation_config": transformers.GenerationConfig(),
+        "trust_remote_code": config.trust_remote_code,
+        "use_safetensors": None if config.allow_pickle else True,
+        "output_loading_info": True,
+    }
+    if config.attn_implementation is not None:
+        arguments["attn_implementation"] = resolve_attention(config.attn_implementation)
+    if config.device_map is not None:
+        arguments["device_map"] = config.device_map
+    with checkpoint_errors(config, "model"), _model_errors(config), _quiet_unless_terminal():
+        model, info = auto_class.from_pretrained(**checkpoint_source(config.model_name_or_path), **arguments)
+        if missing := sorted(info["missing_keys"]):
+            raise CheckpointError(
+                f"{config.model_name_or_path} lacks {len(missing)} weights that its config asks for, such as {missing[0]}; "
+                "they would be random numbers. Is the checkpoint complete?"
+            )
+        if device is not None:
+            model.to(device)
+        _own_memory(model)
+    model.generation_config = transformers.GenerationConfig()
+    return model.eval()
+
+
+def _own_memory(model: Any) -> None:
+    """Copy what is mapped from the checkpoint's files: a trainer that writes the next checkpoint to the same place would end this process.
+
+    On a CPU transformers leaves weights that need no conversion where safetensors has mapped them; a file that gets shorter under a
+    mapping is a bus error, and one that is written to changes the weights.
+    """
+    copies: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and not tensor.untyped_storage().resizable():
+            place = (tensor.data_ptr(), tuple(tensor.shape))
+            if place not in copies:
+                copies[place] = tensor.detach().clone()
+            tensor.data = copies[place]
+
+
+@contextmanager
+def _model_errors(config: ModelLoadConfig) -> Iterator[None]:
+    """Explain what only a model can lack: memory, an attention, weights in a safe format; other errors pass."""
+    path = config.model_name_or_path
+    try:
+        yield
+    except (CheckpointError, ImportError):
+        raise
+    except Exception as error:
+        text = str(error)
+        if is_out_of_memory(error):
+            raise BackendError(f"not enough memory to load {path}: {first_line(error)}") from error
+        if "attn_implementation" in text or "attention implementation" in text.lower():
+            raise ConfigError(f"model.attn_implementation {config.attn_implementation!r} cannot be used: {first_line(error)}") from error
+        if not config.allow_pickle and "safetensors" in text and isinstance(error, OSError):
+            raise CheckpointError(
+                f"{path} has no weights in safetensors format; pickled weights can run code when they are opened and are refused. "
+                "Convert them, or allow them with --allow-pickle (model.allow_pickle)"
+            ) from error
+        raise
+
+
+@contextmanager
+def _quiet_unless_terminal() -> Iterator[None]:
+    """Keep transformers' progress bars out of log files."""
+    logging = transformers.utils.logging
+    was_on = logging.is_progress_bar_enabled()
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()

@@ -1,0 +1,340 @@
+"""Logits processors that give each row of a batch exactly what it would get alone.
+
+transformers' own processors look at the padding of a left-padded batch, and its sampling draws all rows from one global
+generator; both make a row depend on its neighbours. Order per step: raw scores → repetition penalty → no-repeat n-grams
+→ banned tokens → plugins → temperature, top-k, top-p, min-p, typical-p → pick. Knows nothing about models and texts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from evalharness.api.errors import ConfigError, UnsupportedOption
+from evalharness.api.hooks import GenerationPlugin, TokenBan
+from evalharness.backends.base import SamplingPlan
+from evalharness.backends.hf._transformers import transformers
+
+__all__ = [
+    "EXTRA_OPTIONS",
+    "NoRepeatNgrams",
+    "RawScores",
+    "RepetitionPenalty",
+    "TokenBans",
+    "TokenPicker",
+    "check_extras",
+    "entropies_of",
+    "processors_for",
+    "warpers_for",
+]
+
+
+class RawScores(transformers.LogitsProcessor):
+    """Keeps what the model itself said, before anything changes it.
+
+    `broken_at` (rows,): the first step (from 0) without a usable number to choose by, `NEVER` if there was none; a row
+    that has ended is still computed, so only a step before its end counts. `logprobs`, raw or processed, and `entropies`: per
+    step (rows,) float32, natural log.
+    """
+
+    NEVER = 2**31 - 1
+
+    def __init__(
+        self, num_rows: int, device: torch.device, keep_logprobs: bool, *, are_processed: bool = False, keep_entropies: bool = False
+    ) -> None:
+        self.broken_at = torch.full((num_rows,), self.NEVER, dtype=torch.int64, device=device)
+        self.logprobs: list[torch.Tensor] = []
+        self.entropies: list[torch.Tensor] = []
+        self._keep_raw = keep_logprobs and not are_processed
+        self._keep_processed = keep_logprobs and are_processed
+        self._keep_entropies = keep_entropies
+        self._num_steps = 0
+        self._kept: torch.Tensor | None = None  # (rows, vocab)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.note_broken(~torch.isfinite(scores.amax(dim=-1)))  # amax passes NaN on
+        if self._keep_entropies or self._keep_raw:
+            logprobs = scores.float().log_softmax(dim=-1)
+            if self._keep_entropies:
+                self.entropies.append(entropies_of(logprobs))
+            if self._keep_raw:
+                self._kept = logprobs
+        return scores
+
+    def note_processed(self, scores: torch.Tensor) -> None:
+        """Take down the scores (rows, vocab) that the tokens of this step are picked by."""
+        if self._keep_processed:
+            self._kept = scores.float().log_softmax(dim=-1)
+
+    def note_broken(self, is_broken: torch.Tensor) -> None:
+        """Take down rows (rows,) that have nothing to choose by in this step."""
+        self.broken_at = torch.where(is_broken, self.broken_at.clamp(max=self._num_steps), self.broken_at)
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        self.broken_at = self.broken_at[rows]
+        self.logprobs = [step[rows] for step in self.logprobs]
+        self.entropies = [step[rows] for step in self.entropies]
+
+    def note_tokens(self, tokens: torch.Tensor) -> None:
+        """Take down the log-probabilities of this step's tokens (rows,)."""
+        if self._kept is not None:
+            self.logprobs.append(self._kept.gather(1, tokens[:, None]).squeeze(1))
+            self._kept = None
+        self._num_steps += 1
+
+
+def entropies_of(logprobs: torch.Tensor) -> torch.Tensor:
+    """Return the entropy, in nats, of each distribution (…, vocab) given by its log-probabilities; what is impossible adds nothing."""
+    return -(logprobs.exp() * logprobs.masked_fill(logprobs == -torch.inf, 0.0)).sum(dim=-1)
+
+
+class RepetitionPenalty(transformers.LogitsProcessor):
+    """The penalty of CTRL over prompt and completion; transformers' own one also punishes the padding token."""
+
+    def __init__(self, penalty: float, attention_mask: torch.Tensor) -> None:
+        self._penalty = penalty
+        self._mask = attention_mask.bool()
+        self._seen: torch.Tensor | None = None  # (rows, vocab)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self._seen is None:
+            counts = torch.zeros(scores.shape, dtype=torch.int32, device=scores.device)
+            counts.scatter_add_(1, input_ids, self._mask.to(torch.int32))
+            self._seen = counts > 0
+        else:
+            self._seen.scatter_(1, input_ids[:, -1:], True)
+        penalised = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
+        return torch.where(self._seen, penalised, scores)
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        if self._seen is not None:
+            self._seen = self._seen[rows]
+
+
+class NoRepeatNgrams(transformers.LogitsProcessor):
+    """Bans each token that would complete an n-gram its row (prompt included, padding not) already has."""
+
+    def __init__(self, size: int, prompts: Sequence[Sequence[int]]) -> None:
+        self._size = size
+        self._rows = [list(prompt) for prompt in prompts]
+        self._next: list[dict[tuple[int, ...], set[int]]] = [{} for _ in prompts]
+        for row in range(len(self._rows)):
+            for end in range(size, len(self._rows[row]) + 1):
+                self._remember(row, end)
+        self._is_first = True
+
+    def _remember(self, row: int, end: int) -> None:
+        *prefix, token_id = self._rows[row][end - self._size : end]
+        self._next[row].setdefault(tuple(prefix), set()).add(token_id)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not self._is_first:
+            for row, token_id in enumerate(input_ids[:, -1].tolist()):
+                self._rows[row].append(token_id)
+                if len(self._rows[row]) >= self._size:
+                    self._remember(row, len(self._rows[row]))
+        self._is_first = False
+        scores = scores.clone()
+        for row, ids in enumerate(self._rows):
+            prefix = tuple(ids[len(ids) - self._size + 1 :])
+            if banned := self._next[row].get(prefix):
+                scores[row, list(banned)] = -torch.inf
+        return scores
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        self._rows = [self._rows[row] for row in rows.tolist()]
+        self._next = [self._next[row] for row in rows.tolist()]
+
+
+class _WithoutPadding(transformers.LogitsProcessor):
+    """Runs a processor that reads `input_ids` on each row alone, without its padding."""
+
+    def __init__(self, processor: transformers.LogitsProcessor, num_padding: Sequence[int]) -> None:
+        self._processor = processor
+        self._num_padding = tuple(num_padding)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        rows = [self._processor(input_ids[row : row + 1, padding:], scores[row : row + 1]) for row, padding in enumerate(self._num_padding)]
+        return torch.cat(rows)
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        self._num_padding = tuple(self._num_padding[row] for row in rows.tolist())
+
+
+class TokenBans(transformers.LogitsProcessor):
+    """Bans what each row's plugins ban, told by that row's new tokens alone."""
+
+    def __init__(self, plugins: Sequence[GenerationPlugin], tokenizer: Any, num_rows: int) -> None:
+        self._plugins = tuple(plugins)
+        self._tokenizer = tokenizer
+        self._num_rows = num_rows
+        self._rows: list[list[TokenBan]] | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self._rows is None:
+            vocab_size = scores.shape[-1]
+            self._rows = [[plugin.plugin.ban(self._tokenizer, vocab_size) for plugin in self._plugins] for _ in range(self._num_rows)]
+        else:
+            for token_id, bans in zip(input_ids[:, -1].tolist(), self._rows, strict=True):
+                for ban in bans:
+                    ban.push(token_id)
+        banned = [sorted({token_id for ban in bans for token_id in ban.banned()}) for bans in self._rows]
+        if any(banned):
+            scores = scores.clone()
+            for row, token_ids in enumerate(banned):
+                scores[row, token_ids] = -torch.inf
+        return scores
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone."""
+        self._num_rows = len(rows)
+        if self._rows is not None:
+            self._rows = [self._rows[row] for row in rows.tolist()]
+
+
+class TokenPicker(transformers.LogitsProcessor):
+    """The last processor: picks each row's token itself and leaves only that one possible.
+
+    Row i draws one number per step from its own generator, seeded with `seeds[i]`, on the CPU whatever the device: the
+    same seed gives the same draws in any batch.
+    """
+
+    def __init__(self, plan: SamplingPlan, seeds: Sequence[int | None], raw: RawScores) -> None:
+        self._raw = raw
+        self._temperature = max(plan.temperature, 1e-30)  # what is smaller would be 0 in float32
+        self._generators = [random.Random(seed) for seed in seeds] if plan.temperature > 0 else []
+        self._warpers = warpers_for(plan)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        highest = scores.amax(dim=-1, keepdim=True)
+        # Everything banned, or NaN from a plugin. An infinite score is a legal choice for greedy decoding only.
+        self._raw.note_broken(~torch.isfinite(highest[:, 0]) if self._generators else ~(highest[:, 0] > -torch.inf))
+        if not self._generators:
+            self._raw.note_processed(scores)
+            self._raw.note_tokens(scores.argmax(dim=-1))
+            return scores
+        scores = (scores - highest) / self._temperature  # the highest is 0: a tiny temperature cannot overflow
+        for warper in self._warpers:
+            scores = warper(input_ids, scores)
+        self._raw.note_processed(scores)
+        tokens = self._draw(scores)
+        self._raw.note_tokens(tokens)
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows alone, each drawing from where it was."""
+        if self._generators:
+            self._generators = [self._generators[row] for row in rows.tolist()]
+
+    def _draw(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return one token per row (rows,): the first whose cumulated probability exceeds the row's drawn share."""
+        shares = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64, device=scores.device)
+        cumulated = scores.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # (rows, vocab)
+        target = shares[:, None] * cumulated[:, -1:]
+        return torch.searchsorted(cumulated, target, right=True).squeeze(1).clamp_(max=scores.shape[-1] - 1)
+
+
+def warpers_for(plan: SamplingPlan) -> list[Any]:
+    """Return what cuts a distribution after temperature, in order; nothing where the plan is greedy."""
+    extra = dict(plan.extra)
+    if plan.temperature == 0:
+        return []
+    warpers: list[Any] = []
+    if extra.get("top_k"):
+        warpers.append(transformers.TopKLogitsWarper(extra["top_k"]))
+    if plan.top_p < 1.0:
+        warpers.append(transformers.TopPLogitsWarper(plan.top_p))
+    if extra.get("min_p"):
+        warpers.append(transformers.MinPLogitsWarper(float(extra["min_p"])))
+    if extra.get("typical_p", 1.0) < 1.0:
+        warpers.append(transformers.TypicalLogitsWarper(float(extra["typical_p"])))
+    return warpers
+
+
+def processors_for(
+    plan: SamplingPlan,
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[int | None],
+    attention_mask: torch.Tensor,
+    plugin_processors: Sequence[Any],
+) -> tuple[list[Any], RawScores]:
+    """Return the processors of one batch, in order, and the first of them; `attention_mask` (rows, width) shows the padding."""
+    extra = dict(plan.extra)
+    num_rows, width = attention_mask.shape
+    device = attention_mask.device
+    raw = RawScores(num_rows, device, plan.logprobs, are_processed=plan.logprobs_kind == "processed", keep_entropies=plan.entropies)
+    processors: list[Any] = [raw]
+    if plan.repetition_penalty != 1.0:
+        processors.append(RepetitionPenalty(plan.repetition_penalty, attention_mask))
+    if plan.no_repeat_ngram_size > 0:
+        processors.append(NoRepeatNgrams(plan.no_repeat_ngram_size, prompts))
+    if "bad_words_ids" in extra:
+        banned = transformers.NoBadWordsLogitsProcessor([list(word) for word in extra["bad_words_ids"]], eos_token_id=None)
+        processors.append(_WithoutPadding(banned, [width - len(prompt) for prompt in prompts]))
+    if extra.get("min_new_tokens") and plan.stop_token_ids:
+        stop_ids = torch.tensor(plan.stop_token_ids, device=device)
+        processors.append(transformers.MinNewTokensLengthLogitsProcessor(width, extra["min_new_tokens"], stop_ids, device=str(device)))
+    if "suppress_tokens" in extra:
+        processors.append(transformers.SuppressTokensLogitsProcessor(list(extra["suppress_tokens"]), device=str(device)))
+    processors.extend(plugin_processors)
+    processors.append(TokenPicker(plan, seeds, raw))
+    return processors, raw
+
+
+# Which options of transformers' own a request may carry besides the named ones, and what they may be. Knows nothing about how they act
+
+
+def _is_int(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(_is_int(item, 0) for item in value)
+
+
+_EXTRAS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "top_k": ("an int of at least 0 (0: off)", lambda value: _is_int(value, 0)),
+    "min_p": ("a number from 0 to 1 (0: off)", _is_share),
+    "typical_p": ("a number above 0 and at most 1 (1: off)", lambda value: _is_share(value) and value > 0),
+    "min_new_tokens": ("an int of at least 0", lambda value: _is_int(value, 0)),
+    "suppress_tokens": ("a non-empty list of token ids", _are_ids),
+    "bad_words_ids": (
+        "a non-empty list of non-empty lists of token ids",
+        lambda value: isinstance(value, (list, tuple)) and bool(value) and all(_are_ids(item) for item in value),
+    ),
+}
+
+EXTRA_OPTIONS: frozenset[str] = frozenset(_EXTRAS)
+"""What `GenerationOptions.extra_generation_kwargs` may carry here, with transformers' meaning.
+
+`top_k`, `min_p`, `typical_p`: cut the distribution, after temperature. `min_new_tokens`: no stop id before that many
+tokens (a stop string still ends the text). `bad_words_ids`, `suppress_tokens`: token sequences and tokens never
+generated.
+"""
+
+
+def check_extras(plan: SamplingPlan, vocab_size: int) -> None:
+    """Raise `UnsupportedOption` for an unknown extra and `ConfigError` for a value that transformers would misread."""
+    for name, value in plan.extra:
+        if name not in _EXTRAS:
+            raise UnsupportedOption(f"backend 'hf' cannot honour options.{name}; it knows the extras {', '.join(sorted(_EXTRAS))}")
+        wanted, is_legal = _EXTRAS[name]
+        if not is_legal(value):
+            raise ConfigError(f"options.{name} must be {wanted}, got {value!r}")
+        if name in ("bad_words_ids", "suppress_tokens"):
+            ids = list(value) if name == "suppress_tokens" else [token_id for word in value for token_id in word]
+            if max(ids) >= vocab_size:
+                raise ConfigError(f"options.{name} holds token id {max(ids)}; the vocabulary ends at {vocab_size - 1}")
+    if dict(plan.extra).get("min_new_tokens", 0) > plan.max_new_tokens:
+        raise ConfigError(f"options.min_new_tokens must not exceed max_new_tokens ({plan.max_new_tokens})")

@@ -1,0 +1,481 @@
+"""The part of `HfBackend` whose weights change: swaps, reloads, adapters, a trainer's tensors, sleep."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, MissingDependency
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.backends.base import LiveChange, WeightReport
+from evalharness.backends.checkpoint_reading import pixel_budget
+from evalharness.backends.hf.batching import BatchSizes, describe_error, release_memory
+from evalharness.backends.hf.loading import read_companions
+from evalharness.backends.hf.shared_model import SharedModel, stamp_of
+from evalharness.backends.hf.structured import Grammars
+from evalharness.backends.weight_sources import check_checkpoint, given_adapter, holds_adapter, pair_tensors, refuse_unmatched
+from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
+from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
+from evalharness.checkpoints.weights import base_shapes, find_weights
+
+__all__ = ["HfAdapter", "HfLiveWeights", "SleepingWeights", "load_in_place", "own_weights", "place_of", "why_not_in_place"]
+
+
+# Another checkpoint of the same architecture, or an adapter, put into a transformers model that is in memory already
+
+
+def why_not_in_place(model: Any, folder: Path) -> str | None:
+    """Return why the checkpoint's tensors cannot be copied into the model one by one, None where they can; adapters are left out.
+
+    They can where each means one weight of the model, under the same name and of the same shape, and none is left over;
+    transformers makes some models' weights out of several of the checkpoint's, which only a new load does.
+    """
+    try:
+        wanted = base_shapes(folder)
+    except CheckpointError as error:
+        return str(error)
+    own = own_weights(model)
+    if any(tensor.is_meta for tensor in own.values()):
+        return "parts of the model are kept on disk"
+    strange = sorted(set(wanted) - set(own))
+    if strange:
+        return f"its {strange[0]} is not a weight of the model as it is in memory"
+    storages = {name: place_of(tensor) for name, tensor in own.items()}
+    written = [storages[name] for name in wanted]
+    if len(set(written)) != len(written):
+        return "it holds a weight twice that the model ties"
+    left = sorted(name for name, place in storages.items() if place not in set(written))
+    if left:
+        return f"it lacks the model's {left[0]}"
+    other = sorted(name for name, shape in wanted.items() if tuple(own[name].shape) != shape)
+    return f"its {other[0]} has another shape" if other else None
+
+
+def own_weights(model: Any) -> dict[str, Any]:
+    """Return the model's weights by the names that they have without an adapter, whose own are left out."""
+    return {_bare(name): tensor for name, tensor in model.state_dict().items() if ".lora_" not in name}
+
+
+def place_of(tensor: Any) -> tuple[int, int]:
+    """Return where a weight lies in memory: names that the model ties have one place."""
+    # Two empty tensors have no place of their own; a model has none.
+    return tensor.data_ptr(), tensor.storage_offset()
+
+
+def load_in_place(model: Any, folder: Path) -> int:
+    """Copy a checkpoint's tensors into the model, each converted to the type of the weight it replaces, as a load does.
+
+    Return how many. No adapter may be on the model.
+    """
+    from safetensors import safe_open
+
+    own = model.state_dict()
+    num_loaded = 0
+    with torch.no_grad():
+        for name in find_weights(folder, allow_pickle=False).files:
+            with safe_open(folder / name, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 (no mapping)
+                    own[key].copy_(file.get_tensor(key))
+                    num_loaded += 1
+    return num_loaded
+
+
+class HfAdapter:
+    """An adapter in a model, through peft: the base's weights stay as they are, the product is added to each layer's output."""
+
+    def __init__(self, model: Any, adapter: Adapter) -> None:
+        try:
+            import peft
+        except ImportError as error:
+            raise MissingDependency(f"adapters on hf need peft, which cannot be imported ({error}); pip install peft") from error
+        self.adapter = adapter
+        self._saved: dict[str, Any] = {}
+        self._peft: Any = None
+        self._modules = modules = _modules_of(model, adapter)
+        if adapter.weights:
+            # By full names, ranks and factors of each: what a pattern of the adapter's settings matches depends on the model.
+            config = peft.LoraConfig(
+                r=1,
+                lora_alpha=1,
+                target_modules=list(modules),
+                rank_pattern={f"^{re.escape(module)}": weight.rank for module, weight in modules.items()},
+                alpha_pattern={f"^{re.escape(module)}": weight.scaling * weight.rank for module, weight in modules.items()},
+                inference_mode=True,
+            )
+            self._peft = peft.PeftModel(model, config)
+        try:
+            if adapter.weights:
+                self._fill(modules, adapter)
+            self._replace(model, adapter)
+        except BaseException:
+            self.remove()  # else peft's layers would stay in the model, and nobody would know
+            raise
+        model.eval()
+
+    def refill(self, adapter: Adapter) -> bool:
+        """Put another adapter of the same form in place of this one, and return True; False, and nothing is changed, for any other form."""
+        ours, theirs = ([(weight.base_name, weight.rank, weight.scaling) for weight in one.weights] for one in (self.adapter, adapter))
+        if ours != theirs or not ours or self.adapter.replaced or adapter.replaced:
+            return False
+        by_name = {weight.base_name: weight for weight in adapter.weights}
+        modules = {module: by_name[weight.base_name] for module, weight in self._modules.items()}
+        self._fill(modules, adapter)
+        self._modules, self.adapter = modules, adapter
+        return True
+
+    def _fill(self, modules: Mapping[str, Any], adapter: Adapter) -> None:
+        """Load A and B of every module, and fail unless the model then holds exactly those of the file."""
+        import peft
+        from safetensors.torch import load_file
+
+        tensors = load_file(adapter.path / ADAPTER_WEIGHTS)
+        wanted = {}
+        for module, weight in modules.items():
+            wanted[f"base_model.model.{module}.lora_A.weight"] = tensors[weight.a]
+            wanted[f"base_model.model.{module}.lora_B.weight"] = tensors[weight.b]
+        peft.set_peft_model_state_dict(self._peft, wanted)
+        held = peft.get_peft_model_state_dict(self._peft)
+        wrong = sorted(name for name in {*wanted, *held} if not _same(wanted.get(name), held.get(name)))
+        scalings = {
+            name.removeprefix("base_model.model."): layer.scaling["default"]
+            for name, layer in self._peft.named_modules()
+            if isinstance(getattr(layer, "scaling", None), dict)
+        }
+        wrong += [module for module, weight in modules.items() if abs(scalings.get(module, 0) - weight.scaling) > 1e-6 * weight.scaling]
+        if wrong:
+            raise BackendError(f"peft did not take {len(wrong)} weights of adapter {adapter.path} as they are, such as {wrong[0]}")
+
+    def _replace(self, model: Any, adapter: Adapter) -> None:
+        from safetensors.torch import load_file
+
+        if not adapter.replaced:
+            return
+        own = model.state_dict()
+        names = fits_of(adapter.replaced, {_bare(name): tuple(tensor.shape) for name, tensor in own.items()})
+        full = {_bare(name): name for name in own}
+        tensors = load_file(adapter.path / ADAPTER_WEIGHTS)
+        with torch.no_grad():
+            for base_name, tensor_name in adapter.replaced.items():
+                if base_name not in names:
+                    raise CheckpointError(f"adapter {adapter.path} replaces {base_name!r}, which the loaded model has not")
+                target = own[full[names[base_name]]]
+                self._saved[base_name] = (target, target.clone())
+                target.copy_(tensors[tensor_name])
+
+    def remove(self) -> None:
+        """Leave the base as it was, to the bit."""
+        with torch.no_grad():
+            for target, before in self._saved.values():
+                target.copy_(before)
+        self._saved = {}
+        if self._peft is not None:
+            self._peft.unload()
+            self._peft = None
+
+
+def _modules_of(model: Any, adapter: Adapter) -> dict[str, Any]:
+    """Return {module of the loaded model: its adapter}, all of them."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    names = {weight.base_name: weight.base_name for weight in adapter.weights if weight.base_name in shapes}
+    names |= fits_of((weight.base_name for weight in adapter.weights if weight.base_name not in names), shapes)
+    missing = [weight.base_name for weight in adapter.weights if weight.base_name not in names]
+    if missing:
+        raise CheckpointError(
+            f"adapter {adapter.path} adapts {missing[0]!r}, which is no weight of the model as transformers loads it; "
+            "merge it into its base and give that folder"
+        )
+    return {names[weight.base_name].removesuffix(".weight"): weight for weight in adapter.weights}
+
+
+def _bare(name: str) -> str:
+    """Return the name that a weight has without peft's layer around it."""
+    return name.replace(".base_layer.", ".")
+
+
+def _same(wanted: Any, held: Any) -> bool:
+    return wanted is not None and held is not None and torch.equal(wanted.to(held.device, held.dtype), held)
+
+
+# Weights put away while something else needs their memory, and brought back to the bit
+
+
+class SleepingWeights:
+    """The parameters of a model, put away when this is made. Each piece of memory is kept once, so ties stay ties."""
+
+    def __init__(self, model: Any) -> None:
+        parameters = list(model.parameters())
+        if any(parameter.is_meta for parameter in parameters):
+            raise CapabilityError("parts of the model are kept on disk already (device_map); it cannot be put to sleep")
+        self._file: Any = None
+        pieces: dict[int, Any] = {parameter.untyped_storage().data_ptr(): parameter.untyped_storage() for parameter in parameters}
+        kept = {place: self._put_away(storage) for place, storage in pieces.items()}
+        self._views = [
+            (
+                parameter,
+                kept[parameter.untyped_storage().data_ptr()],
+                parameter.storage_offset(),
+                tuple(parameter.shape),
+                parameter.stride(),
+            )
+            for parameter in parameters
+        ]
+        self.num_bytes = sum(storage.nbytes() for storage in pieces.values())
+        for parameter in parameters:
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+
+    def _put_away(self, storage: Any) -> _Piece:
+        values = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        if storage.device.type != "cpu":
+            return _Piece(storage.device, len(values), values.cpu(), 0)
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="evalharness-sleeping-")  # noqa: SIM115 (closed when the weights wake)
+        start = self._file.tell()
+        self._file.write(memoryview(values.numpy()))
+        return _Piece(storage.device, len(values), None, start)
+
+    def wake(self) -> None:
+        """Bring every parameter back, each where it was."""
+        back: dict[int, torch.Tensor] = {}
+        for parameter, piece, offset, shape, stride in self._views:
+            if id(piece) not in back:
+                back[id(piece)] = self._bring_back(piece)
+            whole = back[id(piece)].untyped_storage()
+            empty = torch.empty(0, dtype=parameter.dtype, device=piece.device)
+            parameter.data = empty.set_(whole, offset, shape, stride)
+        if self._file is not None:
+            self._file.close()
+
+    def _bring_back(self, piece: _Piece) -> torch.Tensor:
+        if piece.values is not None:
+            return piece.values.to(piece.device)
+        values = torch.empty(piece.num_bytes, dtype=torch.uint8)
+        self._file.seek(piece.start)
+        if self._file.readinto(memoryview(values.numpy())) != piece.num_bytes:
+            raise OSError("the file of sleeping weights is shorter than what was written")
+        return values
+
+
+class _Piece:
+    """One piece of memory: its values, or where they begin in the file."""
+
+    def __init__(self, device: torch.device, num_bytes: int, values: torch.Tensor | None, start: int) -> None:
+        self.device, self.num_bytes, self.values, self.start = device, num_bytes, values, start
+
+
+_ALL: frozenset[LiveChange] = frozenset({"checkpoint", "adapter", "tensors", "sleep"})
+_SHARED = "the model is shared with its trainer, who changes it; there is nothing to bring here"
+
+
+class HfLiveWeights:
+    """Weights of a transformers model in memory, and what is known of where they are from."""
+
+    tokenizer: Any
+    processor: Any
+    eos_token_ids: tuple[int, ...]
+    _model: Any
+    _config: ModelLoadConfig
+    _preprocess: VlmPreprocessOptions
+    _settings: Mapping[str, Any]
+    batch_sizes: BatchSizes
+    _vocab_size: int
+    _grammars: Grammars
+    _broken: str | None
+
+    _shared: SharedModel | None
+
+    def _start_weights(self, folder: LoadedFolder, adapter: Adapter | None) -> None:
+        self._folder = folder
+        self._is_as_loaded = True  # the base is the folder's, no tensor of it was given since
+        self._between: str | None = None  # why the weights are of two kinds
+        self._sleeping: SleepingWeights | None = None
+        self._adapter_source = self._config.adapter_path
+        self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
+        self._own_stamp = self.weight_stamp()  # of what was done here: another is somebody's training
+
+    def _what_is_live(self) -> tuple[frozenset[LiveChange], Mapping[LiveChange, str]]:
+        """Return what can be done to the weights, and why the rest cannot."""
+        return (_ALL, {}) if self._shared is None else (frozenset(), dict.fromkeys(_ALL, _SHARED))
+
+    def _adapter_facts(self) -> Mapping[str, Any] | None:
+        return {**self._adapted.adapter.to_json(), "path": self._adapter_source} if self._adapted is not None else None
+
+    def weight_stamp(self) -> Hashable | None:
+        """Return what differs after each change of the weights, whoever makes it; None when there are none any more."""
+        return stamp_of(self._model) if self._model is not None else None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the model is somebody else's."""
+        return self._shared is not None
+
+    def _require_open(self) -> None:
+        if self._model is None:
+            raise BackendError("backend 'hf' is closed; make a new one")
+        if self._broken is not None:
+            raise BackendError(f"backend 'hf' cannot go on after: {self._broken}")
+        if self._sleeping is not None:
+            raise CapabilityError("backend 'hf' sleeps, its weights are put away; wake the engine first (engine.wake())")
+
+    def _require_usable(self) -> None:
+        """Raise unless the weights are there and all of one kind."""
+        self._require_open()
+        if self._between is not None:
+            raise BackendError(f"a change of weights broke off, they are of two kinds: {self._between}; load a checkpoint (reload_weights)")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Whatever ends this early leaves weights of two kinds behind, and nothing may be generated with them."""
+        if self._own_stamp != self.weight_stamp():  # somebody trained the base, which the stamp taken below would not tell
+            self._is_as_loaded = False
+        try:
+            yield
+        except BaseException as error:
+            self._between = describe_error(error) if isinstance(error, Exception) else type(error).__name__
+            raise
+        self._between = None
+        self._own_stamp = self.weight_stamp()
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
+        if self._shared is not None:
+            return "the model is a trainer's"
+        self._require_open()
+        return None if self._keeps_base(config) else self._why_not_load(config)
+
+    def _keeps_base(self, config: ModelLoadConfig) -> bool:
+        is_same = config.model_name_or_path == self._config.model_name_or_path
+        untouched = self._is_as_loaded and self._between is None and self._own_stamp == self.weight_stamp()
+        return is_same and untouched and not self._folder.has_changed()
+
+    def _why_not_load(self, config: ModelLoadConfig) -> str | None:
+        other = Path(config.model_name_or_path)
+        difference = architecture_difference(self._folder, other, dtype_matters=(config.torch_dtype or "").lower() == "auto")
+        return difference or why_not_in_place(self._model, other)
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Copy another checkpoint's weights into the model; its tokenizer, processor and EOS ids are read anew."""
+        problem = self.why_not_swap(config)
+        if problem is not None:
+            raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
+        if self._keeps_base(config):
+            adapter = self._read_adapter(config.adapter_path) if config.adapter_path is not None else None
+            self._put_adapter(adapter, config.adapter_path)
+            self._config = config
+        else:
+            self._load(config)
+        self.batch_sizes.num_halvings = 0  # of this checkpoint
+
+    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
+        """Read a checkpoint's folder anew, whatever was loaded from it before."""
+        self._require_open()
+        check_checkpoint(path, self._folder)
+        config = replace(self._config, model_name_or_path=path, adapter_path=adapter_path)
+        problem = self._why_not_load(config)
+        if problem is not None:
+            raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
+        num_loaded = self._load(config)
+        return WeightReport(path, num_loaded, adapter=self._adapter_facts())
+
+    def _load(self, config: ModelLoadConfig) -> int:
+        """Load base and adapter; whatever can be refused is refused before anything is touched. Return the number of tensors."""
+        folder = LoadedFolder.read(Path(config.model_name_or_path))
+        adapter = read_adapter(Path(config.adapter_path), folder.weight_shapes()) if config.adapter_path is not None else None
+        tokenizer, processor, eos_token_ids = read_companions(config, self._preprocess)
+        with self._changing():
+            self._take_adapter_off()
+            num_loaded = load_in_place(self._model, folder.path)
+            if adapter is not None:
+                self._adapted = HfAdapter(self._model, adapter)
+        self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
+        self._grammars = Grammars(self.tokenizer, self._vocab_size)
+        budget = pixel_budget(self.processor.image_processor) if self.processor is not None else None
+        self._settings = {**self._settings, "pixel_budget": budget}
+        self._config, self._folder, self._is_as_loaded, self._adapter_source = config, folder, True, config.adapter_path
+        return num_loaded
+
+    def load_adapter(self, path: str) -> WeightReport:
+        """Put an adapter on the base that is in memory."""
+        self._require_usable()
+        adapter = self._read_adapter(path)
+        self._put_adapter(adapter, path)
+        return WeightReport(path, adapter.num_tensors, adapter=self._adapter_facts())
+
+    def unload_adapter(self) -> WeightReport:
+        """Take the adapter off."""
+        self._require_usable()
+        if self._adapted is None:
+            raise CapabilityError("there is no adapter to take off")
+        self._put_adapter(None, None)
+        return WeightReport(self._config.model_name_or_path, 0)
+
+    def _read_adapter(self, path: str) -> Adapter:
+        if not Path(path).is_dir():
+            raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
+        return read_adapter(Path(path), self._folder.weight_shapes())
+
+    def _put_adapter(self, adapter: Adapter | None, source: str | None) -> None:
+        with self._changing():
+            if adapter is None or self._adapted is None or not self._adapted.refill(adapter):
+                self._take_adapter_off()
+                self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
+        self._adapter_source = source
+
+    def _take_adapter_off(self) -> None:
+        if self._adapted is not None:
+            self._adapted.remove()
+            self._adapted = None
+
+    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
+        """Copy a trainer's tensors into the model, or put its adapter on."""
+        if holds_adapter(tensors):
+            self._require_usable()
+            loaded = self._adapted.adapter if self._adapted is not None else None
+            with given_adapter(tensors, adapter_config, loaded, self._folder.weight_shapes(), strict=strict) as (adapter, left):
+                self._put_adapter(adapter, "tensors")
+            return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self._adapter_facts())
+        self._require_open()
+        if self._adapted is not None:
+            raise CapabilityError("an adapter is loaded, which would be added to these weights as well; call unload_adapter() first")
+        if getattr(self._model, "is_quantized", False):
+            raise CapabilityError(
+                "the loaded weights are quantized; a trainer's cannot be put in their place, start anew on a saved checkpoint"
+            )
+        own = own_weights(self._model)
+        given = pair_tensors(tensors, {name: tuple(tensor.shape) for name, tensor in own.items()}, lambda name: place_of(own[name]))
+        written = {place_of(own[name]) for name in given.tensors}
+        missing = tuple(sorted(name for name, tensor in own.items() if place_of(tensor) not in written))
+        if strict or self._between is not None:
+            refuse_unmatched(given.not_matched, missing)
+        with self._changing(), torch.no_grad():
+            for name, tensor in given.tensors.items():
+                own[name].copy_(tensor)
+            self._is_as_loaded = False
+        return WeightReport("tensors", len(given.tensors), given.not_matched, missing, given.tied)
+
+    def sleep(self) -> None:
+        """Put the weights away: a GPU's into the machine's memory, a CPU's into a temporary file."""
+        if self._sleeping is None:
+            self._require_usable()
+            try:
+                self._sleeping = SleepingWeights(self._model)
+            except CapabilityError:
+                raise
+            except (OSError, RuntimeError) as error:
+                raise BackendError(f"the weights cannot be put away, they stay where they are: {describe_error(error)}") from error
+            release_memory()
+
+    def wake(self, tags: Sequence[str] | None) -> None:
+        """Bring the weights back, unless only the cache is asked for: keys and values are made anew by each call."""
+        if self._sleeping is not None and (tags is None or "weights" in tags):
+            try:
+                self._sleeping.wake()
+            except (OSError, RuntimeError) as error:
+                raise BackendError(f"the weights cannot be brought back, try again when there is room: {describe_error(error)}") from error
+            self._sleeping = None

@@ -1,0 +1,1 @@
+"""The MAX backend, in process."""

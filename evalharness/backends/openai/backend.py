@@ -1,0 +1,320 @@
+"""Servers of OpenAI's form: vLLM, SGLang, TensorRT-LLM, MLX, MAX, and whatever else speaks like them.
+
+The checkpoint folder gives tokenizer, chat template and, for pictures, the processor; the server has the weights, and whether they are
+those of the folder is its owner's word. To servers that take token ids (vllm, sglang) the ids of the prompt are sent, and those
+that were generated come back: texts, stops and counts are then as on the other backends. Other servers get the rendered text;
+their results say `exact_ids: false`. Pictures go with their messages to the chat route, where the server renders the prompt: one
+that makes another number of tokens of it than the checkpoint would is an error of that request.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
+from evalharness.api.hooks import GenerationPlugin
+from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
+from evalharness.api.redaction import API_KEY
+from evalharness.api.requests import GenerationFailure
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids, preflight
+from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.openai.answers import completion_of
+from evalharness.backends.openai.client import HttpClient, RefusedRequest
+from evalharness.backends.openai.flavours import FLAVOURS, base_url
+from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of_response, scoring_body
+from evalharness.backends.openai.weights import ServerAdapters, ServerLiveWeights
+from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
+from evalharness.checkpoints.architecture import LoadedFolder
+from evalharness.checkpoints.weights import find_weights, fingerprint_weights
+
+__all__ = ["OpenAIBackend", "ServedModel", "check_weights", "find_model", "listed_models"]
+
+
+# Which model of a server answers: found in its list, and, where its folder can be seen from here, held against the checkpoint's
+
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model of a server's list; `is_adapter`: the server says that it is an adapter, loaded already."""
+
+    name: str
+    max_model_len: int | None
+    is_adapter: bool
+    root: str | None
+
+
+def listed_models(client: HttpClient) -> list[ServedModel]:
+    """Return the models that a server lists; `BackendError` where it has no such list."""
+    try:
+        listed = client.ask("/v1/models")
+    except RequestError as error:  # no request of an eval's, so none is at fault
+        raise BackendError(f"{client.url}/v1/models cannot be read: {error}") from error
+    cards = listed.get("data") if isinstance(listed, Mapping) else None
+    if not isinstance(cards, list) or not all(isinstance(card, Mapping) and isinstance(card.get("id"), str) for card in cards):
+        raise BackendError(f"{client.url}/v1/models lists no models; is this a server of OpenAI's form?")
+    lengths = {card["id"]: _length(card) for card in cards}
+    return [
+        ServedModel(
+            card["id"],
+            lengths[card["id"]] or lengths.get(_text(card.get("parent")) or ""),
+            _text(card.get("parent")) is not None,
+            _text(card.get("root")),
+        )
+        for card in cards
+    ]
+
+
+def find_model(client: HttpClient, wanted: str | None) -> ServedModel:
+    """Return the model of that name, else the only one that is no adapter; `ConfigError` where there is none such."""
+    models = listed_models(client)
+    candidates = [model for model in models if (not model.is_adapter if wanted is None else model.name == wanted)]
+    if len(candidates) == 1:
+        return candidates[0]
+    names = ", ".join(model.name for model in models[:20])
+    if wanted is not None:
+        raise ConfigError(f"the server has no model {wanted!r}; it has: {names or 'none'}")
+    raise ConfigError(f"the server has {len(candidates)} models; name one with --served-model: {names}")
+
+
+def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> None:
+    """Raise `ConfigError` where the server runs on this machine, from a folder whose weights are others than the checkpoint's.
+
+    What is served from elsewhere cannot be told: then it is its owner's word.
+    """
+    root = Path(served.root) if served.root is not None and urlsplit(url).hostname in _HERE else None
+    if root is None or not _is_folder(root):
+        return
+    asked = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
+    if is_adapter(root) != is_adapter(asked):
+        return  # the base of an adapter that was named by hand
+    try:
+        theirs, ours = (_fingerprint(folder, config.allow_pickle) for folder in (root, asked))
+    except (CheckpointError, OSError):
+        return  # no folder that we understand
+    if theirs != ours:
+        raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {asked}; serve that, or ask for that")
+
+
+def _is_folder(root: Path) -> bool:
+    try:
+        return root.is_dir()
+    except OSError:  # no name of a folder at all
+        return False
+
+
+def _fingerprint(folder: Path, allow_pickle: bool) -> str:
+    if is_adapter(folder):
+        return fingerprint_adapter(folder)
+    return fingerprint_weights(folder, find_weights(folder, allow_pickle=allow_pickle))
+
+
+def _length(card: Mapping[str, Any]) -> int | None:
+    length = card.get("max_model_len")
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+_KEYS = (API_KEY, "OPENAI_API_KEY")
+_Done: TypeAlias = "queue.SimpleQueue[tuple[Prompt, bool, Future[Any]]]"
+"""Prompts, whether they were sent as text, and what came of them."""
+_TICK_S = 0.1  # how often `should_stop` is asked while nothing comes
+
+
+class OpenAIBackend(ServerLiveWeights):
+    """A server. `BackendError` where none answers, `ConfigError` for options that it cannot be asked with."""
+
+    name = "openai"
+
+    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: ServerOptions) -> None:
+        url = base_url(options.server, options.base_url)
+        self._flavour_name, self._flavour = options.server, FLAVOURS[options.server]
+        if config.torch_dtype is not None:
+            raise ConfigError(f"backend 'openai' cannot choose a dtype ({config.torch_dtype}): it is the server's; leave --dtype out")
+        if (preprocess.max_pixels, preprocess.min_pixels) != (None, None):
+            raise ConfigError("backend 'openai' cannot set a pixel budget: it is the server's; start it with one, or leave the option out")
+        if config.device is not None:
+            raise ConfigError(f"backend 'openai' runs nothing on a device of this machine ({config.device}); leave --device out")
+        self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
+        self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
+        self._config, self._preprocess = config, preprocess
+        self._folder = LoadedFolder.read(Path(config.model_name_or_path))
+        self._adapters: ServerAdapters | None = None
+        self._broken: str | None = None
+        self._concurrency = options.concurrency
+        self._ids_refused = False
+        self._vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
+        self._client = HttpClient(
+            url,
+            api_key=next((os.environ[name] for name in _KEYS if os.environ.get(name)), None),
+            concurrency=options.concurrency,
+            timeout_s=options.request_timeout_s,
+            max_attempts=options.max_attempts,
+        )
+        try:
+            self._start(config, options)
+        except BaseException:
+            self.close()
+            raise
+        live, why_not_live = self._what_is_live()
+        self.capabilities = Capabilities(
+            supports_vlm=self.supports_vlm,
+            supports_logprobs=self._flavour.token_ids,
+            supports_processed_logprobs=self._flavour.tempered_logprobs,
+            supports_scoring=self._flavour.scores_prompts,
+            structures=frozenset(self._flavour.structures),
+            extra_options=frozenset(self._flavour.extras),
+            live=live,
+            why_not_live=why_not_live,
+            vocab_size=self._vocab_size,
+        )
+
+    def _start(self, config: ModelLoadConfig, options: ServerOptions) -> None:
+        """Find the model, and bring the adapter if there is one to bring."""
+        served = find_model(self._client, options.served_model)
+        check_weights(served, config, self._client.url)
+        self.max_model_len: int | None = served.max_model_len
+        way = self._flavour.adapters if not served.is_adapter else None
+        self._model = served.name
+        folder = Path(options.adapter_dir) if options.adapter_dir is not None else None
+        if way is not None:
+            self._adapters = ServerAdapters(self._client, way, served.name, folder, self._listed)
+            if config.adapter_path is not None:
+                self._adapters.load(Path(config.adapter_path), self._folder.weight_shapes())
+        elif config.adapter_path is not None and options.served_model is None:
+            raise ConfigError(
+                f"server {options.server!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and name it "
+                "with --served-model"
+            )
+
+    def _listed(self) -> frozenset[str]:
+        return frozenset(model.name for model in listed_models(self._client))
+
+    @property
+    def supports_vlm(self) -> bool:
+        """Whether prompts with images can be asked; what the served model takes, only the server knows."""
+        return self.processor is not None
+
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
+        if self._flavour.stop_ids:
+            check_stop_ids(plan, vocab_size=len(self.tokenizer), eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
+        check_plan(plan, self._flavour, self._flavour_name, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids)
+
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
+        """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`. One failure takes no other along."""
+        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
+        self._require_usable()
+        return self._generate(iter(prompts), should_stop)
+
+    def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
+        done: _Done = queue.SimpleQueue()
+        running: dict[int, Future[Any]] = {}
+        try:
+            while not should_stop():
+                while len(running) < self._concurrency and (prompt := next(source, None)) is not None:
+                    yield from self._send(prompt, running, done)
+                if not running:
+                    return
+                try:
+                    prompt, as_text, future = done.get(timeout=_TICK_S)
+                except queue.Empty:
+                    continue
+                del running[prompt.index]
+                if self._takes_no_ids(prompt, as_text, future):
+                    yield from self._send(prompt, running, done, as_text=True)
+                else:
+                    yield self._read(prompt, as_text, future)
+        finally:
+            for future in running.values():
+                future.cancel()
+
+    def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool = False) -> Iterator[BackendOutput]:
+        """Send a prompt, or yield why it cannot be sent: its pictures, or what cannot be written as JSON. The others go on."""
+        try:
+            self._submit(prompt, running, done, as_text=as_text or self._ids_refused or not self._flavour.token_ids)
+        except Exception as error:
+            yield prompt.index, _failure(error)
+
+    def _submit(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool) -> None:
+        common: dict[str, Any] = {"tokenizer": self.tokenizer, "eos_token_ids": self.eos_token_ids}
+        model, fields = (self._adapters.model, self._adapters.fields) if self._adapters is not None else (self._model, {})
+        if prompt.response_ids is not None:
+            has_adapter = self._adapters is not None and self._adapters.adapter is not None
+            path, body = "/v1/completions", scoring_body(prompt, model, has_adapter=has_adapter)
+        elif prompt.load_images is not None and prompt.chat is not None:
+            path = "/v1/chat/completions"
+            body = chat_body(prompt, prompt.chat, prompt.load_images(), self._flavour, model, **common)
+        else:
+            path = "/v1/completions"
+            body = completion_body(prompt, self._flavour, model, as_text=as_text, **common)
+        future = self._client.submit(path, {**body, **fields})
+        running[prompt.index] = future
+        future.add_done_callback(lambda ended: done.put((prompt, as_text, ended)))
+
+    def _takes_no_ids(self, prompt: Prompt, as_text: bool, future: Future[Any]) -> bool:
+        """Return whether the server may refuse the form of the prompt alone (422, told by the status): then it is asked as text."""
+        if as_text or prompt.has_images or prompt.response_ids is not None or future.cancelled():
+            return False
+        error = future.exception()
+        return isinstance(error, RefusedRequest) and error.status == 422
+
+    def _read(self, prompt: Prompt, as_text: bool, future: Future[Any]) -> BackendOutput:
+        exact = prompt.has_images or not as_text
+        try:
+            answer = future.result()
+            self._check_who_answered(answer)
+            if prompt.response_ids is not None:
+                return completion_of_response(answer, prompt)
+            self._ids_refused |= not exact and self._flavour.token_ids  # a text was taken where ids were not: so will others
+            return completion_of(answer, prompt, tokenizer=self.tokenizer, vocab_size=self._vocab_size, exact_prompt=exact)
+        except Exception as error:  # whatever a server says concerns the request that it says it to
+            return prompt.index, _failure(error)
+
+    def _check_who_answered(self, answer: Any) -> None:
+        told = answer.get("model") if isinstance(answer, Mapping) else None
+        if self._adapters is not None and told == self._model != self._adapters.model:
+            raise BackendError(f"the server answered with {told!r}, the base, instead of the adapter {self._adapters.model!r}")
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return plain JSON facts: server, model, and how often requests were sent again or refused. No key is among them."""
+        return {
+            "server": self._flavour_name,
+            "base_url": self._client.url,
+            "served_model": self._model,
+            "concurrency": self._concurrency,
+            "prompts_as_text": self._ids_refused or not self._flavour.token_ids,
+            **vars(self._client.counts),
+            **(self._adapters.describe() if self._adapters is not None else {}),
+        }
+
+    def close(self) -> None:
+        """Give up what still waits and close the connections; may be called twice."""
+        try:
+            if self._adapters is not None:
+                self._adapters.close()
+        finally:
+            self._adapters = None
+            self._client.close()
+
+
+def _failure(error: Exception) -> GenerationFailure:
+    if isinstance(error, RequestError):
+        return GenerationFailure("invalid", str(error), error)
+    if isinstance(error, BackendError):
+        return GenerationFailure("error", str(error), error)
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return GenerationFailure("error", f"asking the server failed: {told}", error)

@@ -1,0 +1,242 @@
+"""HTTP with patience that ends: bounded concurrency, timeouts, retries for what may pass (no connection, 429, 503), none for the rest.
+
+An event loop in a thread of its own does the waiting; `submit` hands a request over and returns a future. The key is in no message,
+nor is what `redaction` knows of. Proxies of the environment are used, but never for a server on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import email.utils
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+
+from evalharness.api.errors import BackendError, ConfigError, RequestError
+from evalharness.api.redaction import redactor
+
+__all__ = ["HttpClient", "HttpCounts", "RefusedRequest"]
+
+_BACKOFF_S = 1.0
+_LONGEST_WAIT_S = 60.0
+_CANCELLING_S = 1.0
+_RETRIED = (429, 503)
+_SAMPLES_FAULT = (400, 413, 422)  # what a server says to a request that it understands and cannot take
+_LONGEST_BODY = 300
+_HERE = ("127.0.0.1", "[::1]", "localhost")
+_KEY = re.compile(r"[!-~]+")  # what a header can carry: else an error of the HTTP library would spell the key
+
+Answer = TypeVar("Answer")
+
+
+class RefusedRequest(RequestError):
+    """The server refuses this one request; `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class HttpCounts:
+    """How often something was sent, sent again, and refused."""
+
+    num_requests: int = 0
+    num_retries: int = 0
+    num_refused: int = 0
+
+
+class HttpClient:
+    """Speaks JSON with one server; `sleep` is for tests of what takes minutes.
+
+    `ConfigError` for an address or a key that cannot be used, and for proxies and certificates of the environment that cannot.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        concurrency: int = 64,
+        timeout_s: float = 120.0,
+        max_attempts: int = 3,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.url = url
+        self.counts = HttpCounts()
+        self._max_attempts = max_attempts
+        self._sleep = sleep
+        self._timeout_s = timeout_s
+        self._key = api_key
+        self._http = _http_client(url, api_key, concurrency)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="evalharness-http", daemon=True)
+        self._thread.start()
+
+    def submit(self, path: str, body: Mapping[str, Any] | None = None) -> Future[Any]:
+        """Return a future of the server's answer to a POST (GET without a body); cancel it to give the request up.
+
+        It fails with `RefusedRequest` where the request itself is at fault, else with `BackendError`.
+        """
+        return self._begin(lambda: self._ask(path, body))
+
+    def _begin(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Future[Answer]:
+        with self._lock:  # what came between the end of the others and that of the loop would never be answered
+            if self._is_closed:
+                raise BackendError(f"the connection to {self.url} is closed; make a new engine")
+            return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+
+    def tell(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> tuple[int, str]:
+        """Return status and text of the answer to a POST that changes the server; `BackendError` where none comes.
+
+        It is sent once: what a server may have begun to load it must not be told to load again.
+        """
+        return self._begin(lambda: self._tell(path, body, timeout_s or self._timeout_s)).result()
+
+    async def _tell(self, path: str, body: Mapping[str, Any], timeout_s: float) -> tuple[int, str]:
+        self.counts.num_requests += 1
+        try:
+            answer = await self._send(path, _json(body), timeout_s)
+        except (httpx.RequestError, asyncio.TimeoutError) as error:
+            raise BackendError(f"{self.url}{path} gave no answer ({self._what(error)})") from error
+        self.counts.num_refused += answer.status_code != 200
+        return answer.status_code, self._shown(answer.text)
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the server's answer; see `submit`."""
+        return self.submit(path, body).result()
+
+    async def _ask(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        content = None if body is None else _json(body)
+        wait_s = _BACKOFF_S
+        for attempt in range(1, self._max_attempts + 1):
+            self.counts.num_requests += 1
+            self.counts.num_retries += attempt > 1
+            is_last = attempt == self._max_attempts
+            try:
+                answer = await self._send(path, content, self._timeout_s)
+            except (httpx.RequestError, asyncio.TimeoutError) as error:
+                if is_last:
+                    raise BackendError(
+                        f"{self.url} gave no answer ({self._what(error)}), asked {attempt} times; is the server there and quick enough "
+                        "(--base-url, --request-timeout)?"
+                    ) from error
+                # A timeout has taken its time already.
+                await self._sleep(0.0 if isinstance(error, (httpx.TimeoutException, asyncio.TimeoutError)) else wait_s)
+            else:
+                if answer.status_code not in _RETRIED or is_last:
+                    return self._read(answer, attempt)
+                await self._sleep(_retry_after_s(answer.headers.get("retry-after"), wait_s))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _send(self, path: str, content: bytes | None, timeout_s: float) -> httpx.Response:
+        method, headers = "GET" if content is None else "POST", {"Content-Type": "application/json"}
+        sending = self._http.request(method, self.url + path, content=content, headers=headers, timeout=timeout_s)
+        # httpx's timeouts are of single reads, so a server that sends a byte now and then would never be given up.
+        return await asyncio.wait_for(sending, timeout_s)
+
+    def _read(self, answer: httpx.Response, attempts: int) -> Any:
+        self._check_status(answer, attempts)
+        try:
+            return json.loads(answer.content, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise BackendError(f"{self.url} answered with something that is no JSON ({error}): {self._body(answer)}") from error
+
+    def _check_status(self, answer: httpx.Response, attempts: int) -> None:
+        if answer.status_code in _SAMPLES_FAULT:
+            self.counts.num_refused += 1
+            raise RefusedRequest(f"the server refuses this request ({answer.status_code}): {self._body(answer)}", answer.status_code)
+        if answer.status_code != 200:
+            hint = "; is its key in EVALHARNESS_API_KEY?" if answer.status_code in (401, 403) else ""
+            times = f" after {attempts} attempts" if attempts > 1 else ""
+            raise BackendError(f"{self.url} answered with status {answer.status_code}{times}: {self._body(answer)}{hint}")
+
+    def _what(self, error: Exception) -> str:
+        return f"{type(error).__name__}: {self._shown(str(error))}" if str(error) else type(error).__name__
+
+    def _body(self, answer: httpx.Response) -> str:
+        text = self._shown(" ".join(answer.text.split()))
+        return text if len(text) <= _LONGEST_BODY else f"{text[:_LONGEST_BODY]}…"
+
+    def _shown(self, text: str) -> str:
+        """Return a text without secrets; the key by itself, as the environment may have changed since."""
+        return redactor().text(text.replace(self._key, "[key hidden]") if self._key else text)
+
+    def close(self) -> None:
+        """Give up what still waits, and end the thread; may be called twice, and by several threads."""
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+        if not is_first:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _end(self) -> None:
+        while waiting := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in waiting:
+                task.cancel()
+            # Else the loop would stop before their futures hear of it. Again: one whose answer has just come may miss it.
+            await asyncio.wait(waiting, timeout=_CANCELLING_S)
+        await self._http.aclose()
+
+
+def _http_client(url: str, api_key: str | None, concurrency: int) -> httpx.AsyncClient:
+    if api_key is not None and not _KEY.fullmatch(api_key):
+        raise ConfigError(
+            "the server's key holds a space, a line break or a character that is not ASCII, so it cannot be sent; set "
+            "EVALHARNESS_API_KEY or OPENAI_API_KEY to the key alone"
+        )
+    try:
+        httpx.URL(url)
+        return httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
+            mounts={f"all://{host}": None for host in _HERE},  # a proxy sees another machine under these names
+        )
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"base_url {redactor().text(url)!r} is no address ({error}); write it like http://127.0.0.1:8000") from error
+    except (ImportError, OSError, ValueError) as error:
+        told = redactor().text(str(error))
+        raise ConfigError(
+            f"proxies or certificates named in the environment cannot be used: {told}; mend HTTP_PROXY and the like"
+        ) from error
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, allow_nan=False).encode("ascii")
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _retry_after_s(header: str | None, default_s: float) -> float:
+    """Return the seconds that a Retry-After header asks for, as seconds or as a date, a minute at most; else the default."""
+    if not header:
+        return default_s
+    try:
+        wanted = float(header)
+    except ValueError:
+        try:
+            date = email.utils.parsedate_to_datetime(header)
+            # Dates of HTTP are of Greenwich, whether they say so or not.
+            wanted = (date if date.tzinfo is not None else date.replace(tzinfo=datetime.timezone.utc)).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return default_s
+    return min(max(wanted, 0.0), _LONGEST_WAIT_S) if math.isfinite(wanted) else default_s

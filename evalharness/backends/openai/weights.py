@@ -1,0 +1,397 @@
+"""LoRA adapters at a server: brought there, chosen in each request, taken away again. `openai_flavours.py` says who does it how.
+
+Servers read an adapter's folder when they like, some of them at every step, and remember prefixes and adapters by name, number or
+path. So a server is never given the caller's folder, which a trainer writes over or removes, but a copy of our own, under a name that
+was never used: nothing that it remembers can be of another adapter. Every weight of the copy must fit the base.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ConfigError, EvalHarnessError
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.backends.base import LiveChange, WeightReport
+from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.openai.client import HttpClient
+from evalharness.backends.openai.flavours import AdapterWay, Flavour
+from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter, read_adapter
+from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
+
+__all__ = ["ServerAdapters", "ServerLiveWeights", "refusal"]
+
+_FILES = ("adapter_config.json", "*.safetensors")  # beside them trainers keep what is far larger: optimizers
+_CLOSING_S = 10.0
+_UNKNOWN = (400, 404)  # what a server that was started anew says to the name of an adapter that it had
+
+
+@dataclass(frozen=True)
+class _Brought:
+    """An adapter that the server has, or is shown with each request."""
+
+    name: str
+    number: int
+    folder: Path
+    adapter: Adapter
+
+
+class ServerAdapters:
+    """The adapter in force at one server, at most one, for one client; others have theirs beside it.
+
+    `folder`: where the copies are put, which the server must see under the same path; None: among this machine's temporary files.
+    """
+
+    def __init__(
+        self, client: HttpClient, way: AdapterWay, base_model: str, folder: Path | None, listed: Callable[[], frozenset[str]]
+    ) -> None:
+        self._client, self._way, self._base_model, self._listed = client, way, base_model, listed
+        self._parent = folder
+        self._own_folder: Path | None = None
+        self._prefix, self._count = f"evalharness-{uuid.uuid4().hex[:8]}", 0
+        self._current: _Brought | None = None
+        self._left: list[_Brought] = []  # that the server did not take away
+        self.problem: str | None = None
+        """Why nothing can be asked now: the server has lost one adapter, or may have, and did not take the next."""
+
+    @property
+    def model(self) -> str:
+        """What requests name as their model."""
+        if self._current is None:
+            return self._base_model
+        return self._way.model.format(base=self._base_model, name=self._current.name)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What is added to each request."""
+        now = self._current
+        if now is None or self._way.field is None:
+            return {}
+        if self._way.field == "adapters":
+            return {"adapters": str(now.folder)}
+        return {"lora_request": {"lora_name": now.name, "lora_int_id": now.number, "lora_path": str(now.folder)}}
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The adapter in force, None for the base."""
+        return self._current.adapter if self._current is not None else None
+
+    def load(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Adapter:
+        """Put an adapter in force in place of the one before; return it. `shapes`: of the base's tensors.
+
+        `CheckpointError` for one that does not fit its base or that the server refuses: the one before is in force still, but at
+        servers that have room for one, where `problem` is set. `BackendError` where the server is not there.
+        """
+        before, brought = self._current, self._bring(path, shapes)
+        try:
+            if self._way.load is not None:
+                if self._way.unload_first:
+                    self._take_off()
+                self._load(brought, path)
+        except BaseException as error:
+            if before is not None and self._current is None:
+                self.problem = f"the server has no adapter since it did not take {path}: {error}"
+            shutil.rmtree(brought.folder, ignore_errors=True)
+            raise
+        left, self._current, self.problem = self._current, brought, None
+        if left is not None:
+            self._remove(left)
+        return brought.adapter
+
+    def unload(self) -> None:
+        """Go back to the base; raises where the server does not take the adapter away."""
+        self._take_off()
+        self.problem = None
+
+    def close(self) -> None:
+        """Take away what was brought, as far as the server is there, and remove the copies; may be called twice."""
+        brought, self._left = [*self._left, *([self._current] if self._current is not None else [])], []
+        self._current = None
+        for one in brought:
+            with contextlib.suppress(EvalHarnessError):  # a server that is gone has no adapters either
+                self._unload(one, _CLOSING_S)
+        if self._own_folder is not None:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
+            self._own_folder = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return plain JSON facts."""
+        adapter = self.adapter
+        return {
+            "adapter": adapter.to_json() if adapter is not None else None,
+            "adapter_served_as": self.model if adapter is not None else None,
+            "num_adapters_not_unloaded": len(self._left),
+        }
+
+    def _bring(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> _Brought:
+        """Return a copy of the adapter, whole and fitting; the caller's folder may change or go from here on."""
+        if not path.is_dir():
+            raise CheckpointError(f"there is no folder {path}; the weights that answer stay")
+        adapter = read_adapter(path, shapes)
+        if adapter.replaced:
+            raise CheckpointError(
+                f"adapter {path} replaces whole weights ({', '.join(sorted(adapter.replaced)[:3])}), which servers leave out; "
+                "merge it into its base and serve that"
+            )
+        self._count += 1
+        name = f"{self._prefix}-v{self._count}"
+        folder = self._folder() / name
+        partial = folder.with_name(f".{name}.partial")
+        try:
+            partial.mkdir()
+            for pattern in _FILES:
+                for file in path.glob(pattern):
+                    shutil.copyfile(file, partial / file.name)
+            os.rename(partial, folder)  # so that nobody ever sees half of it
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(f"adapter {path} cannot be copied to {folder}: {error}") from error
+        if fingerprint_adapter(folder) != adapter.fingerprint:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise CheckpointError(f"adapter {path} was written to while it was copied; load it again once it is whole")
+        return _Brought(name, uuid.uuid4().int % 2**31, folder, adapter)
+
+    def _folder(self) -> Path:
+        if self._own_folder is None:
+            try:
+                self._own_folder = Path(tempfile.mkdtemp(prefix="evalharness-adapters-", dir=self._parent))
+                weakref.finalize(self, shutil.rmtree, self._own_folder, ignore_errors=True)  # of a script that closes nothing
+                self._own_folder.chmod(0o755)  # the server may run as somebody else
+            except OSError as error:
+                raise ConfigError(f"copies of adapters cannot be put into {self._parent or tempfile.gettempdir()}: {error}") from error
+        return self._own_folder
+
+    def _load(self, brought: _Brought, path: Path) -> None:
+        assert self._way.load is not None
+        body = {"lora_name": brought.name, "lora_path": str(brought.folder)}
+        refused = refusal(*self._client.tell(self._way.load, body))
+        if refused is not None:
+            raise self._refusal(path, refused)
+        if self._way.is_listed and brought.name not in self._listed():
+            raise self._refusal(path, f"it says that it loaded {brought.name}, and does not list it")
+
+    def _refusal(self, path: Path, told: str) -> CheckpointError:
+        hint = f"; {self._way.hint}" if self._way.hint else ""
+        where = "" if self._parent is not None else " (a server on another machine: give a folder that both see with --adapter-dir)"
+        return CheckpointError(f"the server did not take adapter {path}: {told}{hint} Does it see {self._own_folder}{where}?")
+
+    def _take_off(self) -> None:
+        before = self._current
+        if before is None:
+            return
+        try:
+            self._unload(before)
+        except BaseException as error:
+            self.problem = f"nobody knows whether the server still has {before.name}: {str(error) or type(error).__name__}"
+            raise
+        self._current = None
+        shutil.rmtree(before.folder, ignore_errors=True)
+
+    def _remove(self, before: _Brought) -> None:
+        """Take away an adapter that is not in force any more; one that stays there harms nobody, and is tried again at the end."""
+        try:
+            self._unload(before)
+        except EvalHarnessError:
+            self._left.append(before)
+        else:
+            shutil.rmtree(before.folder, ignore_errors=True)
+
+    def _unload(self, brought: _Brought, timeout_s: float | None = None) -> None:
+        if self._way.unload is None:
+            return
+        status, told = self._client.tell(self._way.unload, {"lora_name": brought.name}, timeout_s=timeout_s)
+        refused = refusal(status, told)
+        if refused is not None and status not in _UNKNOWN:
+            raise BackendError(f"the server did not take adapter {brought.name} away: {refused}")
+
+
+def refusal(status: int, told: str) -> str | None:
+    """Return what a server said that did not do it; None where it did: status 200, in plain text, or in JSON without `success: false`."""
+    short = told if len(told) <= 300 else f"{told[:300]}…"
+    if status != 200:
+        return f"status {status}: {short}"
+    try:
+        answer = json.loads(told)
+    except (ValueError, RecursionError):
+        return None  # vLLM's plain text
+    if not isinstance(answer, Mapping) or answer.get("success", True) is True:
+        return None
+    return short
+
+
+# The part of `OpenAIBackend` whose weights change: adapters, a trainer's adapter from memory, and checkpoints where a server takes them
+
+_LOADING_S = 1800.0  # for a whole checkpoint, which may come over a network
+
+
+class ServerLiveWeights:
+    """The weights of a server, as far as this client has a say in them."""
+
+    tokenizer: Any
+    processor: Any
+    eos_token_ids: tuple[int, ...]
+    _config: ModelLoadConfig
+    _preprocess: VlmPreprocessOptions
+    _client: HttpClient
+    _flavour: Flavour
+    _flavour_name: str
+    _folder: LoadedFolder
+    _adapters: ServerAdapters | None
+    _broken: str | None
+
+    def _what_is_live(self) -> tuple[frozenset[LiveChange], Mapping[LiveChange, str]]:
+        """Return what can be done to the weights, and why the rest cannot."""
+        able: set[LiveChange] = set()
+        why: dict[LiveChange, str] = {"sleep": "its memory is the server's own, which has routes for it"}
+        if self._adapters is not None:
+            able |= {"adapter", "tensors"}
+        else:
+            why["adapter"] = (
+                f"server {self._flavour_name!r} cannot be told to load adapters; start it with one and name that as served model"
+            )
+            why["tensors"] = why["adapter"]
+        if self._flavour.reload is not None:
+            able.add("checkpoint")
+        else:
+            why["checkpoint"] = f"server {self._flavour_name!r} keeps the checkpoint that it was started with"
+        return frozenset(able), why
+
+    def _require_usable(self) -> None:
+        problem = self._broken or (self._adapters.problem if self._adapters is not None else None)
+        if problem is not None:
+            raise BackendError(f"the server cannot be asked: {problem}")
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why a checkpoint cannot take the place of the one in force: between those of a run only adapters change."""
+        if config.model_name_or_path != self._config.model_name_or_path:
+            return "a server keeps the weights it has"
+        if config.adapter_path != self._config.adapter_path and self._adapters is None:
+            return f"server {self._flavour_name!r} cannot be told to load adapters"
+        return None
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Put another adapter of the same base in force, or none; `BackendError`: see `why_not_swap`."""
+        problem = self.why_not_swap(config)
+        if problem is not None:
+            raise BackendError(f"{config.model_name_or_path} cannot be put into a server from here: {problem}")
+        if config.adapter_path is not None and self._adapters is not None:
+            self.load_adapter(config.adapter_path)
+        elif self._adapters is not None:
+            self._adapters.unload()
+        self._config = config
+
+    def load_adapter(self, path: str) -> WeightReport:
+        """Bring an adapter to the server and have it answer from now on; see `ServerAdapters.load`."""
+        adapter = self._bring(Path(path))
+        self._config = replace(self._config, adapter_path=path)
+        return WeightReport(path, adapter.num_tensors, adapter=adapter.to_json())
+
+    def _bring(self, path: Path) -> Adapter:
+        assert self._adapters is not None  # else `Capabilities.live` is empty
+        return self._adapters.load(path, self._folder.weight_shapes())
+
+    def unload_adapter(self) -> WeightReport:
+        """Have the base answer again; `CapabilityError` where no adapter was brought."""
+        assert self._adapters is not None
+        if self._adapters.adapter is None and self._adapters.problem is None:
+            raise CapabilityError("there is no adapter to take off: the server's base answers")
+        self._adapters.unload()
+        self._config = replace(self._config, adapter_path=None)
+        return WeightReport(self._config.model_name_or_path, 0)
+
+    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
+        """Bring a trainer's adapter, through a folder of our own; `CapabilityError` for the weights of a model."""
+        from evalharness.backends.weight_sources import given_adapter, holds_adapter  # these alone need torch
+
+        if not holds_adapter(tensors):
+            raise CapabilityError(
+                "the weights of a model cannot be sent to a server; save them, and have it load the folder (reload_weights)"
+            )
+        before = self._adapters.adapter if self._adapters is not None else None
+        with given_adapter(tensors, adapter_config, before, self._folder.weight_shapes(), strict=strict) as (given, left):
+            adapter = self._bring(given.path)
+        return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter={**adapter.to_json(), "path": "tensors"})
+
+    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
+        """Have the server load a checkpoint from that folder, which it must see; for everybody that asks it.
+
+        `CheckpointError` for one that cannot take the place of the old, before the server is told. After a load that failed nothing is
+        asked until another has succeeded.
+        """
+        from evalharness.backends.weight_sources import check_checkpoint
+
+        folder = Path(path).absolute()
+        check_checkpoint(path, self._folder)
+        problem = (
+            architecture_difference(self._folder, folder, dtype_matters=False)
+            or companion_difference(self._folder, folder)
+            or tensor_difference(self._folder, folder)
+        )
+        if problem is not None:
+            raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
+        config = replace(self._config, model_name_or_path=path, adapter_path=None)
+        loaded = LoadedFolder.read(folder)
+        if adapter_path is not None:
+            if self._adapters is None:
+                raise CapabilityError(f"server {self._flavour_name!r} cannot be told to load adapters; load the checkpoint without one")
+            read_adapter(Path(adapter_path), loaded.weight_shapes())  # refused before anything is loaded
+        companions = load_tokenizer_and_processor(config, self._preprocess)
+        self._load_checkpoint(folder)
+        self.tokenizer, self.processor = companions
+        self.eos_token_ids = end_of_sequence_ids(path, self.tokenizer)
+        self._config, self._folder, self._broken = config, loaded, None
+        try:
+            if self._adapters is not None:
+                self._adapters.unload()  # not before: a server that does not load checkpoints keeps base and adapter
+            if adapter_path is None:
+                return WeightReport(path, len(loaded.weight_shapes()))
+            return replace(self.load_adapter(adapter_path), source=path)
+        except BaseException as error:
+            self._broken = f"{path} was loaded, its adapter not changed: {error}"
+            raise
+
+    def _load_checkpoint(self, folder: Path) -> None:
+        """Tell the server, step by step; once the first step has begun nobody knows its weights until the last has ended well."""
+        way = self._flavour.reload
+        assert way is not None  # else `Capabilities.live` does not say so
+        for number, (route, body) in enumerate(way.steps):
+            try:
+                status, told = self._client.tell(route, _filled(body, str(folder)), timeout_s=_LOADING_S)
+            except BaseException as error:  # Ctrl-C among them: the server goes on with what it was told
+                self._broken = f"{folder} was being loaded, and {str(error) or type(error).__name__}"
+                raise
+            if status == 404 and number == 0:
+                raise CapabilityError(f"the server has no {route}, so it keeps its checkpoint; {way.hint}")
+            refused = refusal(status, told)
+            if refused is not None:
+                self._broken = f"{folder} could not be loaded ({route}): {refused}"
+                raise BackendError(f"{self._broken}; {way.hint}" if way.hint else self._broken)
+
+    def sleep(self) -> None:
+        """Refuse: see `Capabilities.live`."""
+        raise CapabilityError("a server is not put to sleep from here")
+
+    def wake(self, tags: Sequence[str] | None) -> None:
+        """Refuse: see `Capabilities.live`."""
+        raise CapabilityError("a server is not woken from here")
+
+
+def _filled(body: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return the body with the folder where it stands as `{folder}`."""
+    return {
+        key: folder
+        if value == "{folder}"
+        else [folder if one == "{folder}" else one for one in value]
+        if isinstance(value, list)
+        else value
+        for key, value in body.items()
+    }

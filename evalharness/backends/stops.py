@@ -1,0 +1,65 @@
+"""Where the ids of a row end: at the first stop id, or where a stop string is complete in its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["StopStringWatcher", "trim_at_stop_id"]
+
+_MAX_WINDOW = 32  # tokens; a run of broken characters must not make every step decode the whole run
+_MAX_OPEN_CHARACTERS = 3  # a character takes at most 4 bytes, and a tokenizer may show each missing one as a character
+
+
+def trim_at_stop_id(token_ids: Sequence[int], stop_token_ids: Sequence[int]) -> tuple[tuple[int, ...], bool]:
+    """Return the ids up to and including the first stop id, and whether there was one; drops padding behind it."""
+    stops = set(stop_token_ids)
+    for position, token_id in enumerate(token_ids):
+        if token_id in stops:
+            return tuple(token_ids[: position + 1]), True
+    return tuple(token_ids), False
+
+
+class StopStringWatcher:
+    """Tells, token by token, when a stop string is complete in one row's text.
+
+    Decodes only the newest tokens. A character that is still incomplete (byte-level tokens) shows as U+FFFD until its
+    last byte is there; what stands before it counts already.
+    """
+
+    def __init__(self, tokenizer: Any, strings: Sequence[str], skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._strings = tuple(strings)
+        self._skip = skip_special_tokens
+        self._keep = max((len(s) for s in self._strings), default=1) - 1
+        self._tail = ""  # the last `_keep` characters that cannot change any more
+        self._window: list[int] = []  # the newest tokens, and before them those that give them their spacing
+        self._num_context = 0  # so many tokens of the window are only there for the spacing
+        self._num_seen = 0  # so many characters of the window's text are in the tail already
+
+    def push(self, token_id: int) -> bool:
+        """Return True once a stop string is complete in the text of the ids pushed so far."""
+        self._window.append(token_id)
+        text = self._text(self._window)
+        new = text[self._num_seen :]
+        found = any(string in self._tail + new for string in self._strings)
+        num_open = len(new) - len(new.rstrip("\ufffd"))
+        is_long = len(self._window) > _MAX_WINDOW
+        if is_long:
+            num_open = min(num_open, _MAX_OPEN_CHARACTERS)
+        settled = new[: len(new) - num_open]
+        self._num_seen = len(text) - num_open
+        if settled:
+            self._tail = (self._tail + settled)[-self._keep :] if self._keep else ""
+        if is_long or (settled and not num_open):
+            self._shorten(num_open)
+        return found
+
+    def _shorten(self, num_open: int) -> None:
+        first = max(self._num_context if not num_open else 0, len(self._window) - _MAX_WINDOW // 2)
+        self._window = self._window[first:]
+        self._num_context = len(self._window)
+        self._num_seen = max(0, len(self._text(self._window)) - num_open)
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=self._skip, clean_up_tokenization_spaces=False))

@@ -1,0 +1,1 @@
+"""The vLLM backend, in process: settings, sampling, images, and live weights."""

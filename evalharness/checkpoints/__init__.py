@@ -1,0 +1,1 @@
+"""What a checkpoint, an adapter or a GGUF file is, read from its files alone: nothing is loaded, no torch is imported."""

@@ -1,0 +1,352 @@
+"""A LoRA adapter: what its folder holds, where its base is, and whether its weights fit that base. Without torch.
+
+    adapted weight = base weight + scaling · B · A        scaling = lora_alpha / r  (rslora: lora_alpha / √r)
+
+Everything is known from adapter_config.json, the head of the adapter's weights and those of its base, so an adapter that
+does not fit is refused before an engine is started. What this sum does not say (DoRA, adapted embeddings…) is refused too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalharness.api.errors import CheckpointError, nearest_folder
+from evalharness.checkpoints.weights import base_shapes, read_head, tensors_of
+
+if TYPE_CHECKING:
+    from evalharness.api.options import ModelLoadConfig
+
+__all__ = [
+    "ADAPTER_WEIGHTS",
+    "MERGE",
+    "Adapter",
+    "LoraWeight",
+    "adapter_of",
+    "find_base",
+    "fingerprint_adapter",
+    "fits_of",
+    "is_adapter",
+    "read_adapter",
+    "read_settings",
+]
+
+
+# The settings of a LoRA adapter, and where its base is. Without torch
+
+MERGE = "merge it into its base (peft's merge_and_unload) and give that folder"
+# Each changes the sum above, or what is adapted.
+_OTHER_SUMS = (
+    "alora_invocation_tokens",
+    "fan_in_fan_out",
+    "layer_replication",
+    "lora_bias",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+)
+# Ways to start training that leave the base as it is; pissa, olora, corda and loftq change it.
+_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether the folder holds an adapter and no whole model."""
+    return (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
+
+
+def find_base(folder: Path, base_model: Path | None, root: Path) -> Path:
+    """Return the folder of an adapter's base: `base_model` if given, else what adapter_config.json names.
+
+    A name is looked for as a path (absolute; relative to the adapter, to its parent, to `root`), then as a folder beside the
+    adapter. Nothing is downloaded. Raises `CheckpointError` naming where it was looked for.
+    """
+    if base_model is not None:
+        if not (base_model / "config.json").is_file():
+            raise CheckpointError(f"--base-model {base_model} holds no config.json; give the folder of the checkpoint that {folder} adapts")
+        return base_model
+    named = read_settings(folder).get("base_model_name_or_path")
+    if not isinstance(named, str) or not named.strip():
+        raise CheckpointError(f"{folder / 'adapter_config.json'} names no base; give it with --base-model PATH")
+    candidates = [base / named for base in (folder, folder.parent, root)] + [folder.parent / Path(named).name]
+    found = next((path for path in candidates if (path / "config.json").is_file()), None)
+    if found is None:
+        looked = ", ".join(dict.fromkeys(str(path) for path in candidates))
+        raise CheckpointError(
+            f"the base {named!r} of adapter {folder} is not there (looked for {looked}; the nearest folder that exists is "
+            f"{nearest_folder(candidates[-1])}); give it with --base-model PATH, nothing is downloaded"
+        )
+    return found.resolve()
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return adapter_config.json. Raises `CheckpointError` for a kind of adapter that cannot be evaluated as it is."""
+    path = folder / "adapter_config.json"
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; it may have been written only in part") from error
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(settings).__name__}")
+    if settings.get("peft_type") != "LORA":
+        raise CheckpointError(
+            f"{folder} is an adapter of peft_type {settings.get('peft_type')!r}; only 'LORA' can be run as an adapter: {MERGE}"
+        )
+    others = [name for name in _OTHER_SUMS if settings.get(name)]
+    if others:
+        raise CheckpointError(f"adapter {folder} has {', '.join(others)} set, which is more than plain LoRA: {MERGE}")
+    if settings.get("init_lora_weights", True) not in _PLAIN_STARTS:
+        raise CheckpointError(
+            f"adapter {folder} was started with init_lora_weights {settings['init_lora_weights']!r}, which changes the base: {MERGE}"
+        )
+    return settings
+
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_USUAL_SCALING = (1 / 16, 16.0)
+# Where the model's own name for a weight and the checkpoint's differ, it is in these parts.
+_WRAPPERS = frozenset({"base_model", "language_model", "model"})
+
+
+@dataclass(frozen=True)
+class LoraWeight:
+    """The adapter of one weight of the base: `base_name` is the base's tensor, `a` (rank, in) and `b` (out, rank) the adapter's."""
+
+    base_name: str
+    a: str
+    b: str
+    rank: int
+    scaling: float
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter that fits its base.
+
+    `replaced`: {the base's tensor: the adapter's, which takes its place} (peft's modules_to_save, biases).
+    `fingerprint` (SHA-256, hex): of settings and weights, wherever folder and base lie. `notices`: what is odd about it.
+    `settings`: adapter_config.json.
+    """
+
+    path: Path
+    weights: tuple[LoraWeight, ...]
+    replaced: Mapping[str, str]
+    fingerprint: str
+    notices: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def num_tensors(self) -> int:
+        """How many tensors the adapter has."""
+        return 2 * len(self.weights) + len(self.replaced)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts for run.json."""
+        return {
+            "path": str(self.path),
+            "fingerprint": self.fingerprint,
+            "ranks": sorted({weight.rank for weight in self.weights}),
+            "scalings": sorted({weight.scaling for weight in self.weights}),
+            "num_adapted_weights": len(self.weights),
+            "num_replaced_weights": len(self.replaced),
+        }
+
+
+def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Adapter:
+    """Return the adapter, fitted to a base whose tensors have these shapes.
+
+    Raises `CheckpointError` where any of its weights would be ignored or does not fit.
+    """
+    settings = read_settings(folder)
+    path = folder / ADAPTER_WEIGHTS
+    if not path.is_file():
+        other = (
+            " but adapter_model.bin, a pickle, which can run any code; save it again as safetensors"
+            if (folder / "adapter_model.bin").is_file()
+            else ""
+        )
+        raise CheckpointError(f"{folder} has no {ADAPTER_WEIGHTS}{other}")
+    shapes = shapes_of(read_head(path))
+    if not shapes:
+        raise CheckpointError(f"{path} holds no weights; copy it again")
+    known = _by_core(base_shapes)
+    pairs, whole = _sort_names(shapes, path)
+    weights = [_lora_weight(module, names, shapes, settings, path, known, base_shapes) for module, names in sorted(pairs.items())]
+    replaced = {_fitting(name, shapes[name], path, known, base_shapes): name for name in sorted(whole)}
+    _check_distinct([*(weight.base_name for weight in weights), *replaced], path)
+    _check_targets(settings, pairs, whole, base_shapes, path)
+    return Adapter(
+        folder, tuple(weights), replaced, fingerprint_adapter(folder), tuple(_oddities(folder, settings, weights, replaced)), settings
+    )
+
+
+def adapter_of(config: ModelLoadConfig) -> Adapter | None:
+    """Return the adapter that a backend is to load, fitted to its base; None without one."""
+    if config.adapter_path is None:
+        return None
+    return read_adapter(Path(config.adapter_path), base_shapes(Path(config.model_name_or_path)))
+
+
+def shapes_of(head: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return {tensor: shape} of a safetensors head."""
+    return {name: tuple(tensor["shape"]) for name, tensor in tensors_of(head).items()}
+
+
+def fits_of(names: Iterable[str], wanted: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Return {name: the one of `wanted` that means the same weight}, by the rule that fits adapters to bases; absent without one."""
+    known = _by_core(wanted)
+    return {name: known[core][0] for name in names if len(known.get(core := _core(name), ())) == 1}
+
+
+def _core(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _by_core(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
+    known: dict[str, list[str]] = {}
+    for name in shapes:
+        known.setdefault(_core(name), []).append(name)
+    return known
+
+
+def _sort_names(shapes: Mapping[str, tuple[int, ...]], path: Path) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """Return {module: {"A": tensor, "B": tensor}} and the names of tensors that take the place of the base's."""
+    pairs: dict[str, dict[str, str]] = {}
+    whole = []
+    for name in shapes:
+        found = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", name)
+        if found:
+            pairs.setdefault(found[1], {})[found[2]] = name
+        elif "lora_" in name:
+            raise CheckpointError(f"{path} has {name!r}, which is more than plain LoRA: {MERGE}")
+        else:
+            whole.append(name)
+    for module, pair in pairs.items():
+        if len(pair) != 2:
+            raise CheckpointError(f"{path} has only {next(iter(pair.values()))!r} of {module}; A and B belong together, copy it again")
+    return pairs, whole
+
+
+def _lora_weight(
+    module: str,
+    names: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+    settings: Mapping[str, Any],
+    path: Path,
+    known: Mapping[str, list[str]],
+    base_shapes: Mapping[str, tuple[int, ...]],
+) -> LoraWeight:
+    a, b = shapes[names["A"]], shapes[names["B"]]
+    if len(a) != 2 or len(b) != 2:
+        raise CheckpointError(
+            f"{path} adapts {module} with {len(a)}-dimensional weights; only linear layers can be run as an adapter: {MERGE}"
+        )
+    if a[0] != b[1]:
+        raise CheckpointError(f"{path} has rank {a[0]} in {names['A']!r} but {b[1]} in {names['B']!r}; they belong to different adapters")
+    base_name = _fitting(f"{module}.weight", (b[0], a[1]), path, known, base_shapes)
+    rank, alpha = (_of_module(settings, key, module, path) for key in ("r", "lora_alpha"))
+    if rank != a[0]:
+        raise CheckpointError(
+            f"{path} has rank {a[0]} in {names['A']!r} but adapter_config.json says {rank:g}; they belong to different adapters"
+        )
+    return LoraWeight(base_name, names["A"], names["B"], a[0], alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank))
+
+
+def _of_module(settings: Mapping[str, Any], key: str, module: str, path: Path) -> float:
+    """Return r or lora_alpha of a module: its pattern's, else the adapter's."""
+    patterns = settings.get("rank_pattern" if key == "r" else "alpha_pattern") or {}
+    bare = module.removeprefix(_PREFIX)
+    value = next((value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", bare)), settings.get(key))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or not math.isfinite(value):
+        raise CheckpointError(
+            f"{key} in {path.parent / 'adapter_config.json'} must be above 0 for {bare}, got {value!r}; with it the adapter does nothing"
+        )
+    return float(value)
+
+
+def _fitting(
+    name: str, shape: tuple[int, ...], path: Path, known: Mapping[str, list[str]], base_shapes: Mapping[str, tuple[int, ...]]
+) -> str:
+    """Return the base's tensor that the adapter's `name` means."""
+    bare = name.removeprefix(_PREFIX)
+    found = [bare] if bare in base_shapes else known.get(_core(bare), [])
+    if len(found) != 1:
+        what = f"{len(found)} weights, such as {found[0]!r}" if found else "no weight of its base, so it would be ignored"
+        raise CheckpointError(f"{path} adapts {bare!r}, which fits {what}; is this the base that it was trained on? (--base-model PATH)")
+    if base_shapes[found[0]] != shape:
+        raise CheckpointError(
+            f"{path} adapts {bare!r} of shape {list(shape)}, but the base's {found[0]!r} has {list(base_shapes[found[0]])}; "
+            "is this the base that it was trained on? (--base-model PATH)"
+        )
+    return found[0]
+
+
+def _check_distinct(base_names: Iterable[str], path: Path) -> None:
+    seen: set[str] = set()
+    for name in base_names:
+        if name in seen:
+            raise CheckpointError(f"{path} adapts {name!r} twice, under different names; copy it again")
+        seen.add(name)
+
+
+def _check_targets(settings: Mapping[str, Any], pairs: Iterable[str], whole: Iterable[str], base_shapes: Iterable[str], path: Path) -> None:
+    """Raise for a kind of module that the settings name and the base has, but that no weight of the adapter adapts."""
+    adapted = {module.rpartition(".")[2] for module in pairs}
+    saved = {part for name in whole for part in name.split(".")}
+    in_base = {name.removesuffix(".weight").rpartition(".")[2] for name in base_shapes}
+    for key, found in (("target_modules", adapted), ("modules_to_save", saved)):
+        named = settings.get(key)
+        if isinstance(named, list):  # else a pattern, or a word such as all-linear
+            missing = sorted(name for name in named if name in in_base and name not in found)
+            if missing:
+                raise CheckpointError(
+                    f"{key} of adapter {path.parent} names {missing[0]!r}, but {path.name} has no weights for it; copy it again"
+                )
+
+
+def fingerprint_adapter(folder: Path) -> str:
+    """Return the SHA-256 (hex) of settings and weights that tells an adapter from others, wherever it and its base lie."""
+    settings = read_settings(folder)
+    # Where the base lies says nothing of what it is.
+    own = {key: value for key, value in settings.items() if key != "base_model_name_or_path"}
+    digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
+    with (folder / ADAPTER_WEIGHTS).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _oddities(folder: Path, settings: Mapping[str, Any], weights: list[LoraWeight], replaced: Mapping[str, str]) -> Iterable[str]:
+    if weights and not replaced and not _any_set(folder / ADAPTER_WEIGHTS, {weight.b for weight in weights}):
+        yield f"every B of adapter {folder} is zero, so it changes nothing: was it saved before it was trained?"
+    least, most = _USUAL_SCALING
+    odd = next((weight for weight in weights if not least <= weight.scaling <= most), None)
+    if odd is not None:
+        yield (
+            f"adapter {folder} is scaled by {odd.scaling:g} (lora_alpha over r), which is unusual; "
+            "compare adapter_config.json with the training settings"
+        )
+
+
+def _any_set(path: Path, names: set[str]) -> bool:
+    """Return whether any value of these tensors differs from zero."""
+    head = read_head(path)
+    with path.open("rb") as file:
+        start = 8 + struct.unpack("<Q", file.read(8))[0]
+        for name, tensor in tensors_of(head).items():
+            if name in names:
+                begin, end = tensor["data_offsets"]
+                file.seek(start + begin)
+                data = file.read(end - begin)
+                if data.count(0) + data.count(0x80) != len(data):  # 0x80 ends a zero with a sign
+                    return True
+    return False

@@ -1,0 +1,160 @@
+"""Whether one checkpoint's weights can take the place of another's in a model that is already running. Without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.errors import CheckpointError
+from evalharness.checkpoints.gguf import gguf_file_of
+from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights
+
+__all__ = ["LoadedFolder", "architecture_difference", "companion_difference", "tensor_difference"]
+
+# What a config says about how it was written, not about the model.
+_HARMLESS = frozenset({"_name_or_path", "transformers_version"})
+_DTYPE = frozenset({"dtype", "torch_dtype"})
+# Read anew for each checkpoint by this harness, not by the engine.
+_READ_ANEW = frozenset({"generation_config.json", "chat_template.jinja", "chat_template.json", "model.safetensors.index.json"})
+_ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class LoadedFolder:
+    """What a checkpoint's folder held when it was loaded; a trainer may have written something else there since, or removed it.
+
+    `problem` says why the folder cannot be told from others, None where it can; the other fields mean nothing then.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    companions: Mapping[str, Any]
+    stamps: tuple[tuple[Any, ...], ...]
+    shapes: Mapping[str, tuple[int, ...]] | None
+    problem: str | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> LoadedFolder:
+        """Return what the folder holds now. Raises nothing: what cannot be read may still be loaded, but nothing put in its place."""
+        try:
+            stamps, config, companions = _stamps(path), _config(path), _companions(path)
+        except (OSError, ValueError) as error:  # a CheckpointError is a ValueError
+            return cls(path, {}, {}, (), None, str(error))
+        try:
+            shapes = base_shapes(path)
+        except (OSError, CheckpointError):
+            shapes = None
+        return cls(path, config, companions, stamps, shapes)
+
+    def has_changed(self) -> bool:
+        """Return whether the folder's weights are other files by now, or have been written to."""
+        try:
+            return self.problem is not None or _stamps(self.path) != self.stamps
+        except (OSError, CheckpointError):
+            return True
+
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return {tensor: shape} of what was loaded; `CheckpointError` where that cannot be told."""
+        return self.shapes if self.shapes is not None else base_shapes(self.path)
+
+
+def _stamps(folder: Path) -> tuple[tuple[Any, ...], ...]:
+    states = [(name, (folder / name).stat()) for name in find_weights(folder, allow_pickle=True).files]
+    return tuple((name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino) for name, state in states)
+
+
+def architecture_difference(running: LoadedFolder, other: Path, *, dtype_matters: bool) -> str | None:
+    """Return why `other` is of another architecture than `running`, None where it is of the same.
+
+    The same means: config.json equal in every field but those that say who wrote it, and the weights' own type unless the
+    engine follows it (`dtype_matters`); unquantized; no code of its own.
+    """
+    if gguf_file_of(running.path) is not None or gguf_file_of(other) is not None:
+        return "a GGUF file is always loaded anew"
+    if running.problem is not None:
+        return running.problem
+    ours, theirs = running.config, _config(other)
+    ignored = _HARMLESS if dtype_matters else _HARMLESS | _DTYPE
+    field = _difference(ours, theirs, ignored)
+    if field is not None:
+        return f"config.json differs in {field}"
+    for key, why in (("quantization_config", "its weights are quantized"), ("auto_map", "it brings code of its own")):
+        if key in ours:
+            return why
+    return None
+
+
+def companion_difference(running: LoadedFolder, other: Path) -> str | None:
+    """Return which file that an engine reads once, at its start, differs (tokenizer, processor), None where all are equal.
+
+    Chat template and generation settings may differ: they are read anew.
+    """
+    ours, theirs = running.companions, _companions(other)
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
+            return f"{name} differs"
+    return None
+
+
+def tensor_difference(running: LoadedFolder, other: Path) -> str | None:
+    """Return which tensor only one of the two has, or has in another shape; None where they pair one by one.
+
+    What only the running model has would be kept without a word, by engines that load whatever they find.
+    """
+    try:
+        ours, theirs = running.weight_shapes(), base_shapes(other)
+    except CheckpointError as error:
+        return str(error)
+    for name in sorted({*ours, *theirs}):
+        if name not in theirs:
+            return f"it lacks {name}"
+        if name not in ours:
+            return f"it has {name}, which the loaded checkpoint has not"
+        if ours[name] != theirs[name]:
+            return f"its {name} has another shape"
+    return None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], ignored: frozenset[str], prefix: str = "") -> str | None:
+    for name in sorted({*ours, *theirs} - ignored):
+        left, right = ours.get(name, _ABSENT), theirs.get(name, _ABSENT)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            inner = _difference(left, right, ignored, f"{prefix}{name}.")
+            if inner is not None:
+                return inner
+        elif left != right:
+            return f"{prefix}{name} ({_short(left)}, {_short(right)})"
+    return None
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value) if value != _ABSENT else _ABSENT
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _companions(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for entry in folder.iterdir():
+        name = entry.name
+        if not entry.is_file() or entry.suffix not in FINGERPRINTED_SUFFIXES or name in {*NOT_FINGERPRINTED, *_READ_ANEW, "config.json"}:
+            continue
+        content = entry.read_bytes()
+        if name == "tokenizer_config.json":
+            values = json.loads(content)
+            values.pop("chat_template", None)
+            found[name] = values
+        else:
+            found[name] = hashlib.sha256(content).hexdigest()
+    return found

@@ -1,0 +1,185 @@
+"""Which checkpoints paths and patterns name: training runs opened up, in the order of their steps, unfinished ones left out.
+
+A trainer writes a checkpoint file by file. Whoever comes meanwhile finds a folder that looks damaged; what tells the two apart
+is that the one changes and the other does not.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.checks import is_folder
+from evalharness.api.errors import CheckpointError, nearest_folder
+from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, is_adapter
+from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.info import TOKENIZER_FILES, check_folder, natural_key
+from evalharness.checkpoints.weights import PICKLED_SUFFIXES, find_weights, read_head
+
+__all__ = ["RECENT_S", "checkpoints_in", "expand_models", "find_models", "is_numbered", "training_facts", "why_unfinished"]
+
+RECENT_S = 300.0
+"""A folder in which nothing was changed for so long is not being written any more: what it lacks will not come."""
+_PICKLE_RECENT_S = 10.0  # a pickle does not say how long it will be
+_POLL_S = 1.0
+_TEMPORARY = re.compile(r"(tmp|temp)[-_.].*|\..*|.*[-_.](tmp|temp|part|partial|incomplete|writing)", re.IGNORECASE)
+_NUMBERED = re.compile(r"checkpoint-[0-9]+")
+
+
+def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice: Callable[[str], None]) -> list[Path]:
+    """Return the checkpoints that paths and patterns name, as `expand_models`, without those that are still being written.
+
+    Those are waited for, up to `wait_s` seconds together, and so is a path that does not exist yet. One that a pattern or a
+    training run brought is then skipped, with a notice; one that was named itself is returned all the same. One folder by
+    several names counts once, with a notice. Raises `CheckpointError` as `expand_models` does, and where nothing is left.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            found, doubles = _expand(patterns, root)
+        except CheckpointError:
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            unfinished = {path: why for path in found if (why := why_unfinished(path)) is not None}
+            if not unfinished or time.monotonic() >= deadline:
+                break
+        time.sleep(max(0.0, min(_POLL_S, deadline - time.monotonic())))
+    for path, first in doubles.items():
+        on_notice(f"checkpoint {path} is the same folder as {first}, by a link or another spelling; it is evaluated once, as {first.name}")
+    skipped = {path: why for path, why in unfinished.items() if not found[path]}
+    for path, why in skipped.items():
+        on_notice(f"checkpoint {path} is still being written ({why}) and is skipped; wait for it with --wait SECONDS")
+    if skipped and len(skipped) == len(found):
+        raise CheckpointError(
+            f"all checkpoints found are still being written, such as {next(iter(skipped))}; wait for them with --wait SECONDS"
+        )
+    return [path for path in found if path not in skipped]
+
+
+def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
+    """Return the folders and GGUF files that paths and glob patterns name, each once; what one pattern matches comes in natural order.
+
+    Natural order takes numbers as numbers: checkpoint-200 before checkpoint-1000. A training run's folder that is no
+    checkpoint itself stands for its checkpoint-N folders. Relative patterns are relative to `root`. Raises `CheckpointError`
+    for a path that is no folder and for a pattern that matches none.
+    """
+    return list(_expand(patterns, root)[0])
+
+
+def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict[Path, Path]]:
+    """Return {folder: whether it was named itself}, and {folder left out: the same one by the name that came first}."""
+    found: dict[Path, tuple[Path, bool]] = {}
+    doubles: dict[Path, Path] = {}
+    for pattern in patterns:
+        full = root / pattern
+        # A folder that is literally called "run[1]" is meant as such.
+        named = full.exists() or not glob.has_magic(pattern)
+        if named:
+            check_folder(full)
+            matches = checkpoints_in(full) or [full]
+            named = matches == [full]
+        else:
+            every = (Path(match) for match in glob.glob(str(full), recursive=True))
+            matches = [match for match in every if match.is_dir() or gguf_file_of(match) is not None]
+            if not matches:
+                nearest = nearest_folder(_before_wildcards(full))
+                raise CheckpointError(f"{pattern!r} matches no folder; the nearest folder that exists is {nearest}{_listing(nearest)}")
+            matches = [folder for match in matches for folder in checkpoints_in(match) or [match]]
+        for match in sorted(matches, key=natural_key):
+            first, _ = found.setdefault(match.resolve(), (match, named))
+            if first != match:
+                doubles[match] = first
+    return dict(found.values()), doubles
+
+
+def checkpoints_in(run: Path) -> list[Path]:
+    """Return the checkpoint-N folders of a training run that is no checkpoint itself, by step; [] for anything else."""
+    if not run.is_dir() or (run / "config.json").exists() or (run / "adapter_config.json").exists():
+        return []
+    return sorted((entry for entry in run.iterdir() if _NUMBERED.fullmatch(entry.name) and entry.is_dir()), key=natural_key)
+
+
+def is_numbered(folder: Path) -> bool:
+    """Return whether the folder is called as trainers call a checkpoint, checkpoint-200."""
+    return _NUMBERED.fullmatch(folder.name) is not None
+
+
+def _before_wildcards(pattern: Path) -> Path:
+    """Return the part of a pattern that is a plain path."""
+    return next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
+
+
+def _listing(folder: Path, most: int = 5) -> str:
+    """Return " (it has a, b, c, …)" for the folders inside, "" without any."""
+    visible = (entry.name for entry in os.scandir(folder) if is_folder(entry) and not entry.name.startswith("."))
+    names = sorted(visible, key=lambda name: natural_key(Path(name)))
+    return f" (it has {', '.join(names[:most])}{', …' if len(names) > most else ''})" if names else ""
+
+
+def why_unfinished(folder: Path) -> str | None:
+    """Return what shows that the checkpoint is still being written, None where it is complete or will not change any more."""
+    if _TEMPORARY.fullmatch(folder.name):
+        return "its name is a temporary one"
+    try:
+        missing = _what_is_missing(folder)
+        if missing is None or time.time() - _last_change(folder) > RECENT_S:
+            return None
+    except FileNotFoundError as error:  # a trainer that keeps the latest few deletes the others
+        return f"{error.filename} has just gone"
+    return missing
+
+
+def _what_is_missing(folder: Path) -> str | None:
+    try:
+        gguf_file = gguf_file_of(folder)
+        if gguf_file is not None:
+            read_gguf(gguf_file)
+        elif is_adapter(folder):
+            read_head(folder / ADAPTER_WEIGHTS)
+        elif not (folder / "config.json").is_file():
+            return "it has no config.json yet"
+        else:
+            weights = find_weights(folder, allow_pickle=True)
+            if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+                return "it has no tokenizer files yet"
+            for name in weights.files:
+                if name.endswith(PICKLED_SUFFIXES) and time.time() - (folder / name).stat().st_mtime < _PICKLE_RECENT_S:
+                    return f"{name} has just been changed"
+    except FileNotFoundError as error:
+        return f"it has no {Path(str(error.filename)).name} yet"
+    except CheckpointError as error:
+        return str(error)
+    if _NUMBERED.fullmatch(folder.name) and not (folder / "trainer_state.json").is_file():
+        beside = (entry for entry in folder.parent.iterdir() if _NUMBERED.fullmatch(entry.name))
+        if any((entry / "trainer_state.json").is_file() for entry in beside):
+            return "it has no trainer_state.json yet, which is written last and which the checkpoints beside it have"
+    return None
+
+
+def _last_change(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in (folder, *(folder.iterdir() if folder.is_dir() else ())))
+
+
+def training_facts(folder: Path) -> dict[str, Any] | None:
+    """Return step, epoch and time (ISO 8601, UTC: when the file was written) of trainer_state.json; None without a readable one."""
+    path = folder / "trainer_state.json"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        written = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(state, dict):
+        return None
+    numbers = {name: value if isinstance(value := state.get(key), int | float) else None for name, key in _FACTS.items()}
+    return {**numbers, "saved_at": written.isoformat(timespec="seconds")}
+
+
+_FACTS = {"step": "global_step", "epoch": "epoch", "max_steps": "max_steps"}

@@ -1,0 +1,290 @@
+"""What a checkpoint folder holds, found out from its JSON files and the heads of its weights: quick, and without torch.
+
+A checkpoint that cannot be used is refused here, before an engine is started for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalharness.api.checks import is_folder
+from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
+from evalharness.checkpoints.adapter import Adapter, find_base, is_adapter, read_adapter
+from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.weights import base_shapes, find_weights, fingerprint_checkpoint
+
+if TYPE_CHECKING:
+    from evalharness.api.options import Variant
+
+__all__ = [
+    "TOKENIZER_FILES",
+    "CheckpointInfo",
+    "check_folder",
+    "inspect_checkpoint",
+    "name_checkpoints",
+    "natural_key",
+    "package_hint",
+    "quantization_at",
+    "quantization_of",
+    "read_json",
+]
+
+
+# Quantised checkpoints: what their config says of it, and which package reads them. Knows neither torch nor an engine
+
+_PACKAGES = {
+    "awq": "gptqmodel",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "fp8": "kernels",
+    "gptq": "gptqmodel optimum",
+    "hqq": "hqq",
+    "quanto": "optimum-quanto",
+    "torchao": "torchao",
+}
+"""What transformers needs to read each method, beside itself."""
+_LONG = 40  # items; longer lists name every layer of a model
+
+
+def quantization_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return `method`, `format` and `settings` of a model's config as plain JSON, None for one that is not quantised."""
+    declared = config.get("quantization_config")
+    if not isinstance(declared, Mapping) and isinstance(config.get("text_config"), Mapping):
+        declared = config["text_config"].get("quantization_config")
+    if not isinstance(declared, Mapping):
+        return None
+    settings = {name: value for name, value in declared.items() if not (isinstance(value, list) and len(value) > _LONG)}
+    return {"method": str(declared.get("quant_method", "unknown")), "format": _format(declared), "settings": settings}
+
+
+def _format(declared: Mapping[str, Any]) -> str | None:
+    """Return in a word how weights are kept, as each method says it."""
+    if declared.get("format") is not None:
+        return str(declared["format"])
+    for name, word in (("load_in_4bit", "4-bit"), ("load_in_8bit", "8-bit"), ("_load_in_4bit", "4-bit"), ("_load_in_8bit", "8-bit")):
+        if declared.get(name) is True:
+            return word
+    bits = declared.get("bits", declared.get("w_bit", declared.get("weights")))
+    return None if bits is None else f"{bits}-bit" if isinstance(bits, int) else str(bits)
+
+
+def quantization_at(model_path: str) -> dict[str, Any] | None:
+    """Return the same for a checkpoint's folder or GGUF file; what cannot be read is refused where it is loaded."""
+    file = gguf_file_of(model_path)
+    if file is not None:
+        return read_gguf(file).quantization()
+    try:
+        config = json.loads((Path(model_path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return quantization_of(config) if isinstance(config, Mapping) else None
+
+
+def package_hint(model_path: str) -> str:
+    """Return "; pip install …" for a quantised checkpoint whose packages are known, "" for others."""
+    found = quantization_at(model_path)
+    package = _PACKAGES.get(found["method"]) if found is not None else None
+    return f"; its weights are quantised ({found['method']}): pip install {package}" if found is not None and package is not None else ""
+
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+# Where transformers looks for code to import; model code comes with config.json.
+REMOTE_CODE_FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """A usable checkpoint.
+
+    `fingerprint` (SHA-256, hex) tells two checkpoints apart whatever their folders are called; `fingerprint_checkpoint`
+    says what goes into it. Of an adapter it is made of its own and its base's; `variant` and template are the base's.
+    `quantization`: facts for run.json where weights are kept in fewer bits.
+    """
+
+    path: Path
+    variant: Variant
+    has_chat_template: bool
+    fingerprint: str
+    base: CheckpointInfo | None = None
+    adapter: Adapter | None = None
+    quantization: Mapping[str, Any] | None = None
+
+
+def inspect_checkpoint(
+    path: Path | str,
+    *,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    base_model: Path | None = None,
+    root: Path | None = None,
+) -> CheckpointInfo:
+    """Return what the checkpoint holds. Raises `CheckpointError` when it is no checkpoint, is damaged or needs a permission.
+
+    A folder with adapter_config.json alone is a LoRA adapter: its base is `base_model`, or looked for, also below `root`
+    (default: the current folder), and both must fit. A GGUF file, or a folder with one and no config.json, is a checkpoint too.
+    """
+    folder = Path(path)
+    check_folder(folder)
+    gguf_file = gguf_file_of(folder)
+    if gguf_file is not None:
+        gguf = read_gguf(gguf_file)
+        return CheckpointInfo(folder, "text", gguf.has_chat_template, gguf.fingerprint(), quantization=gguf.quantization())
+    if is_adapter(folder):
+        base_path = find_base(folder, base_model, root or Path.cwd())
+        return _with_adapter(folder, inspect_checkpoint(base_path, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle))
+    config = _read_config(folder)
+    _check_remote_code(folder, trust_remote_code)
+    weights = find_weights(folder, allow_pickle=allow_pickle)
+    _check_tokenizer(folder)
+    return CheckpointInfo(
+        path=folder,
+        variant="vlm" if "vl" in config["model_type"].lower() or config.get("vision_config") is not None else "text",
+        has_chat_template=_has_chat_template(folder),
+        fingerprint=fingerprint_checkpoint(folder, weights),
+        quantization=quantization_of(config),
+    )
+
+
+def _with_adapter(folder: Path, base: CheckpointInfo) -> CheckpointInfo:
+    adapter = read_adapter(folder, base_shapes(base.path))
+    _check_same_tokenizer(folder, base.path)
+    both = hashlib.sha256(f"{base.fingerprint}+{adapter.fingerprint}".encode()).hexdigest()
+    return replace(base, path=folder, fingerprint=both, base=base, adapter=adapter)
+
+
+def _check_same_tokenizer(folder: Path, base: Path) -> None:
+    """Raise where an adapter brings a tokenizer or a chat template that its base has not: the base's are used."""
+    ours, theirs = (_tokens_and_template(path) for path in (folder, base))
+    for what, mine in ours.items():
+        if mine is not None and mine != theirs[what]:
+            raise CheckpointError(
+                f"adapter {folder} brings another {what} than its base {base}, whose is used; "
+                "merge it into its base, together with its tokenizer files, and give that folder"
+            )
+
+
+def _tokens_and_template(folder: Path) -> dict[str, Any]:
+    tokenizer = read_json(folder / "tokenizer.json") or {}
+    template = folder / "chat_template.jinja"
+    return {
+        "tokenizer": (tokenizer.get("model"), tokenizer.get("added_tokens")) if tokenizer else None,
+        "chat template": template.read_text(encoding="utf-8")
+        if template.is_file()
+        else (read_json(folder / "tokenizer_config.json") or {}).get("chat_template"),
+    }
+
+
+def name_checkpoints(paths: Iterable[Path]) -> list[str]:
+    """Return one short unique name per path, in order, of letters, digits, '.', '_' and '-' only.
+
+    A name is the folder's own; where several would be called the same, parent folders are put before it.
+    """
+    parts = [[_safe(part) for part in Path(os.path.abspath(path)).parts[1:]] or ["root"] for path in paths]
+    depths = [1] * len(parts)
+    while True:
+        names = ["_".join(own[-depth:]) for own, depth in zip(parts, depths, strict=True)]
+        counts = Counter(names)
+        growing = [i for i, name in enumerate(names) if counts[name] > 1 and depths[i] < len(parts[i])]
+        if not growing:
+            break
+        for i in growing:
+            depths[i] += 1
+    unique: list[str] = []
+    for name in names:
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        unique.append(name if name not in unique else next(other for other in numbered if other not in unique and other not in names))
+    return unique
+
+
+def _safe(part: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", part)
+
+
+def natural_key(path: Path) -> list[list[str | int]]:
+    """Return what sorts paths with the numbers in them taken as numbers."""
+    # Every second piece is a number; digits of other scripts are text, which no number could be compared with.
+    return [[int(piece) if place % 2 else piece for place, piece in enumerate(re.split(r"([0-9]+)", part))] for part in path.parts]
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `CheckpointError` unless the path is a folder with something in it that may be a checkpoint, or a GGUF file."""
+    if not folder.exists():
+        parent = folder.parent
+        siblings = [entry.name for entry in os.scandir(parent) if is_folder(entry)] if parent.is_dir() else []
+        hint = did_you_mean(folder.name, siblings) or f"; the nearest folder that exists is {nearest_folder(folder)}"
+        raise CheckpointError(f"checkpoint {folder} does not exist{hint}")
+    if gguf_file_of(folder) is not None:
+        return
+    if not folder.is_dir():
+        raise CheckpointError(f"checkpoint {folder} is a file; give the folder that holds config.json and the weights, or a .gguf file")
+    if not any(folder.iterdir()):
+        raise CheckpointError(f"checkpoint {folder} is an empty folder; it must hold config.json, weights and tokenizer files")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "config.json")
+    if config is None:
+        inside = [entry.name for entry in folder.iterdir() if (entry / "config.json").is_file()]
+        hint = f"; did you mean a folder inside it, such as {min(inside, key=lambda n: natural_key(Path(n)))}?" if inside else ""
+        raise CheckpointError(f"{folder} has no config.json, so it is no checkpoint{hint}")
+    if not isinstance(config.get("model_type"), str) or not config["model_type"]:
+        raise CheckpointError(f"{folder / 'config.json'} names no model_type; it must be a transformers config")
+    return config
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object of a file, None where there is no such file."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; it may have been written only in part") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    return values
+
+
+def _check_remote_code(folder: Path, trusted: bool) -> None:
+    for name in REMOTE_CODE_FILES:
+        code = (read_json(folder / name) or {}).get("auto_map")
+        if code and not trusted:
+            classes = ", ".join(code) if isinstance(code, dict) else str(code)
+            raise CheckpointError(
+                f"{folder} needs Python code of its own (auto_map in {name}: {classes}), which is not run by default; "
+                "look at that code and give --trust-remote-code if you trust it"
+            )
+
+
+def _check_tokenizer(folder: Path) -> None:
+    has_own = "auto_map" in (read_json(folder / "tokenizer_config.json") or {})
+    if not has_own and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder} has no tokenizer files (looked for {', '.join(TOKENIZER_FILES)}); copy those of its base checkpoint into it"
+        )
+
+
+def _has_chat_template(folder: Path) -> bool:
+    tokenizer = read_json(folder / "tokenizer_config.json") or {}
+    if "auto_map" in tokenizer or (folder / "tekken.json").is_file():
+        return True  # made by the tokenizer's own code, or by Mistral's
+    if any((folder / name).is_file() and (folder / name).stat().st_size for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    return any((read_json(folder / name) or {}).get("chat_template") for name in ("tokenizer_config.json", "processor_config.json"))

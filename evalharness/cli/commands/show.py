@@ -1,0 +1,89 @@
+"""`evalharness show RUN CASE`: everything that a run knows about one case."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evalharness.api.errors import DONE, ConfigError, RecordError, did_you_mean
+from evalharness.cli.framework import command, find_run
+
+__all__ = ["show"]
+
+
+@command(
+    "show",
+    examples=[
+        "evalharness show reports/RUN_ID bbu-install/fail/QC-1/image_1",
+        "evalharness show RUN_ID image_17 --engine hf:final --json",
+        "evalharness show latest image_17 --overlay objects.png",
+    ],
+    exit_codes={DONE: "shown, whatever its outcome"},
+)
+@click.argument("run", metavar="RUN")
+@click.argument("case", metavar="CASE")
+@click.option("--engine", metavar="ID", help="Show one engine only, such as hf:final; the checkpoint's name is enough (default: all)")
+@click.option("--test", metavar="NAME", help="Show one test only, such as test_summary or stage_a::test_summary (default: all)")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows of samples.jsonl, one a line (default: for people)")
+@click.option(
+    "--overlay",
+    type=click.Path(path_type=Path),
+    metavar="PICTURE",
+    help="Draw truth and prediction of a dense eval's case into this file; for one row (default: no)",
+)
+@click.option("--data", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the photos are for --overlay (default: the run's)")
+def show(run: str, case: str, engine: str | None, test: str | None, as_json: bool, overlay: Path | None, data: Path | None) -> int:
+    """Show a case of a run: prompt, images, text, raw text, scores, details and what went wrong, per test and engine.
+
+    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
+    before). CASE is a case id or a node id; a part is enough where it fits one case only, else the candidates are listed.
+    """
+    from evalharness.report.case_view import find_rows, print_row
+    from evalharness.report.terminal import open_console
+
+    run_dir = find_run(run)
+    rows = _chosen(find_rows(run_dir, case), engine, test)
+    if overlay is not None:
+        _draw(rows, run_dir, overlay, data)
+    console = open_console()
+    for row in rows:
+        if as_json:
+            print(json.dumps(row, allow_nan=False))
+        else:
+            print_row(console, row)
+    return DONE
+
+
+def _chosen(rows: list[dict[str, Any]], engine: str | None, test: str | None) -> list[dict[str, Any]]:
+    def named(row: dict[str, Any]) -> tuple[set[str], set[str]]:
+        return {str(row.get("engine")), str(row.get("checkpoint"))}, {str(row.get("test")), f"{row.get('eval')}::{row.get('test')}"}
+
+    for flag, wanted, place in (("--engine", engine, 0), ("--test", test, 1)):
+        if wanted is None:
+            continue
+        known = sorted(set().union(*(named(row)[place] for row in rows)))
+        rows = [row for row in rows if wanted in named(row)[place]]
+        if not rows:
+            raise RecordError(f"{flag} {wanted!r} has no row of this case{did_you_mean(wanted, known) or '.'} Known: {', '.join(known)}.")
+    return rows
+
+
+def _draw(rows: list[dict[str, Any]], run_dir: Path, overlay: Path, data: Path | None) -> None:
+    from evalharness.runs.run_file import read_run
+    from evalharness.tasks.dense.spot_check import draw_row
+
+    if len(rows) != 1:
+        raise ConfigError(f"--overlay draws one row, got {len(rows)}; choose with --engine and --test")
+    details = rows[0].get("details")
+    if not isinstance(details, dict) or not {"image", "truth", "predictions", "pairs"} <= details.keys():
+        raise ConfigError("--overlay draws rows of dense evals; this one has no objects")
+    folder = data or (read_run(run_dir).get("config", {}).get("data") or {}).get("value")
+    if folder is None:
+        raise ConfigError("the run does not say where its photos are; give --data FOLDER")
+    try:
+        draw_row(rows[0], Path(folder)).save(overlay)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--overlay {overlay} cannot be written ({error}); give a .png or .jpg file in a folder that exists") from error

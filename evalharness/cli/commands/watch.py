@@ -1,0 +1,204 @@
+"""`evalharness watch DIR -- evals …`: evaluates each checkpoint of a training run as it appears, until stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from evalharness.api.errors import DONE, NOT_PASSED, CheckpointError, ConfigError
+from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
+from evalharness.checkpoints.discovery import is_numbered, why_unfinished
+from evalharness.checkpoints.info import name_checkpoints, natural_key
+from evalharness.checkpoints.weights import find_weights, fingerprint_checkpoint
+from evalharness.cli.framework import command, seconds
+
+__all__ = ["Watch", "watch"]
+
+_OWN = ("--model", "--run-id", "--report-dir")
+
+
+@command(
+    "watch",
+    examples=[
+        "evalharness watch runs/sft-42 -- evals --backend vllm",
+        "evalharness watch runs/sft-42 --idle 3600 --report-dir reports/sft-42 -- evals -k stage_a",
+    ],
+    exit_codes={DONE: "every run ended with 0", NOT_PASSED: "a run did not"},
+)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("for_pytest", nargs=-1, type=click.UNPROCESSED, metavar="-- PYTEST_ARGUMENTS")
+@click.option(
+    "--report-dir", type=click.Path(path_type=Path), default=Path("reports"), metavar="FOLDER", help="Folder of the runs (default: reports)"
+)
+@click.option("--interval", type=seconds, default=10.0, metavar="SECONDS", help="How often to look (default: 10)")
+@click.option("--idle", type=seconds, metavar="SECONDS", help="End after so long without a new checkpoint (default: never)")
+def watch(folder: Path, for_pytest: Sequence[str], report_dir: Path, interval: float, idle: float | None) -> int:
+    """Evaluate each checkpoint of a training run as it appears, until stopped (Ctrl-C).
+
+    DIR is the folder whose checkpoints lie in it: pytest PYTEST_ARGUMENTS --model CHECKPOINT, one at a time, those that are there
+    first, in the order of their steps. A checkpoint with a finished run is not evaluated again. PYTEST_ARGUMENTS are those of a run
+    without --model: evals --backend vllm
+    """
+    taken = [part for part in for_pytest if part.partition("=")[0] in _OWN]
+    if taken:
+        raise ConfigError(f"{taken[0]} is given by the watch itself for each checkpoint; leave it out after `--`")
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; give the folder that training writes its checkpoints into")
+    if not for_pytest:
+        raise ConfigError("say after `--` what to run, as for pytest: evalharness watch DIR -- evals")
+
+    watching = Watch(folder, for_pytest, report_dir, interval, idle)
+    with watching.stopped_by_signals():
+        watching.run()
+    return NOT_PASSED if watching.num_failed else DONE
+
+
+# Each checkpoint of a training run evaluated as it appears, in a pytest of its own. Knows nothing of the command line
+
+
+class Watch:
+    """A watch over one folder; `num_failed` counts the runs that did not end with 0."""
+
+    def __init__(self, folder: Path, for_pytest: Sequence[str], report_dir: Path, interval_s: float, idle_s: float | None) -> None:
+        self._folder = folder
+        self._for_pytest = tuple(for_pytest)
+        self._report_dir = report_dir
+        self._interval_s = interval_s
+        self._idle_s = idle_s
+        self._looked_at: set[tuple[Path, str]] = set()
+        self._told: set[tuple[Path, str]] = set()
+        self._stop = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.num_failed = 0
+
+    @contextmanager
+    def stopped_by_signals(self) -> Iterator[None]:
+        """Let SIGINT and SIGTERM end the watch once the running pytest has ended; it gets each of them as Ctrl-C."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        previous = [signal.signal(number, self._on_signal) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, previous, strict=True):
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stop.set()
+        child = self._child
+        if child is not None and child.poll() is None:
+            child.send_signal(signal.SIGINT)
+
+    def run(self) -> None:
+        """Look, evaluate, and look again."""
+        _say(f"watching {self._folder}, stop with Ctrl-C")
+        last_new = time.monotonic()
+        while not self._stop.is_set():
+            checkpoint = self._next()
+            if checkpoint is not None:
+                self._evaluate(*checkpoint)
+                last_new = time.monotonic()
+                continue
+            if self._idle_s is not None and time.monotonic() - last_new >= self._idle_s:
+                _say(f"no new checkpoint for {self._idle_s:g} s")
+                return
+            self._stop.wait(self._interval_s)
+        _say("stopped")
+
+    def _next(self) -> tuple[Path, str] | None:
+        """Return the first checkpoint, by step, that has no finished run, with its fingerprint."""
+        for folder in _candidates(self._folder):
+            why = why_unfinished(folder)
+            if why is not None:
+                self._tell(folder, f"waiting for {folder.name}: {why}")
+                continue
+            try:
+                fingerprint = _fingerprint(folder)
+            except (CheckpointError, FileNotFoundError) as error:
+                self._tell(folder, f"leaving out {folder.name}: {error}")
+                continue
+            if (folder, fingerprint) not in self._looked_at:
+                self._looked_at.add((folder, fingerprint))
+                done = _finished_run(self._report_dir, _run_id(folder, fingerprint))
+                if done is None:
+                    return folder, fingerprint
+                self._tell(folder, f"{folder.name} was evaluated already: {done}")
+        return None
+
+    def _tell(self, folder: Path, text: str) -> None:
+        if (folder, text) not in self._told:
+            self._told.add((folder, text))
+            _say(text)
+
+    def _evaluate(self, folder: Path, fingerprint: str) -> None:
+        run_id = _free_id(self._report_dir, _run_id(folder, fingerprint))
+        own = [f"--model={folder}", f"--run-id={run_id}", f"--report-dir={self._report_dir}"]
+        _say(f"evaluating {folder.name}, run {run_id}")
+        # A session of its own: Ctrl-C at the terminal then reaches it once, from here.
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *self._for_pytest, *own], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        if self._stop.is_set():
+            self._child.send_signal(signal.SIGINT)
+        code = self._child.wait()
+        self._child = None
+        self.num_failed += code != 0
+        _say(f"{folder.name} ended with exit code {code}")
+
+
+def _candidates(folder: Path) -> Sequence[Path]:
+    """Return the folders in it that are, or will be, checkpoints, by step."""
+    found = [
+        entry
+        for entry in folder.iterdir()
+        if entry.is_dir() and (is_numbered(entry) or (entry / "config.json").is_file() or (entry / "adapter_config.json").is_file())
+    ]
+    return sorted(found, key=natural_key)
+
+
+def _fingerprint(folder: Path) -> str:
+    return fingerprint_adapter(folder) if is_adapter(folder) else fingerprint_checkpoint(folder, find_weights(folder, allow_pickle=True))
+
+
+def _run_id(folder: Path, fingerprint: str) -> str:
+    return f"watch-{name_checkpoints([folder])[0][:60]}-{fingerprint[:8]}"
+
+
+def _runs(report_dir: Path, run_id: str) -> Iterator[tuple[str, Path]]:
+    """Yield the ids that runs of a checkpoint may have, the first one free last."""
+    number = 1
+    while True:
+        name = run_id if number == 1 else f"{run_id}-{number}"
+        yield name, report_dir / name
+        if not (report_dir / name).exists():
+            return
+        number += 1
+
+
+def _finished_run(report_dir: Path, run_id: str) -> Path | None:
+    """Return the folder of a run of the checkpoint that came to its end, None without one."""
+    for _, folder in _runs(report_dir, run_id):
+        try:
+            run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(run, dict) and run.get("finished_at") is not None and run.get("interrupted") is None:
+            return folder
+    return None
+
+
+def _free_id(report_dir: Path, run_id: str) -> str:
+    return [name for name, _ in _runs(report_dir, run_id)][-1]
+
+
+def _say(text: str) -> None:
+    print(f"evalharness watch: {text}", flush=True)

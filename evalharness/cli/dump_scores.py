@@ -1,0 +1,183 @@
+"""Answers on disk scored as a run: `gt_vs_pred.jsonl` and `<mission>_stage_a.jsonl`, ours or the original's. No model, no pytest.
+
+The rows, aggregates, tables and output files are made by the functions of the live evals; what tests would add, gates and
+misses by assertion, is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from evalharness.analysis.gates import was_judged
+from evalharness.api.cases import OutputTarget, folder_name
+from evalharness.api.errors import RecordError
+from evalharness.config import RunConfig
+from evalharness.runs.command_line import shown_command
+from evalharness.runs.run_file import environment_facts, write_run_file
+
+__all__ = ["score_dump_file"]
+
+Row: TypeAlias = "dict[str, Any]"
+
+_LEGAL = "a gt_vs_pred.jsonl of dense dumps, or a <mission>_stage_a.jsonl of summaries"
+
+
+@dataclass(frozen=True)
+class _Dump:
+    """What a file holds, as rows, and the functions of its eval; `test` is the eval's test that judges such answers live."""
+
+    eval: str
+    test: str
+    rows: list[Row]
+    aggregate: Callable[[Sequence[Row]], Mapping[str, float]]
+    tables: Callable[[Sequence[Row]], Mapping[str, Any]]
+    outputs: Callable[[Sequence[Row], OutputTarget], object]
+    problems: tuple[str, ...] = ()
+
+
+def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coordinates: str = "norm1000") -> Path:
+    """Score a file's answers and return the new run directory, without reports. `run` names folder, data, spot and seed.
+
+    `coordinates` is the space of a dense dump's texts where the file does not name it. Raises `RecordError` or `ConfigError`.
+    """
+    started_at, started = _now(), time.monotonic()
+    dump = _read(path, run, coordinates)
+    run_dir = Path(run.report_dir) / run.run_id
+    engine = f"dump:{path.stem}"
+    rows = [_row(dump, row, engine, path, run.run_id) for row in dump.rows]
+    _make_folder(run_dir)
+    _write_samples(run_dir / "samples.jsonl", rows)
+    judged = [row for row in rows if was_judged(row)]
+    place = {"eval": dump.eval, "test": dump.test, "engine": engine}
+    facts = {
+        "run_id": run.run_id,
+        "command": shown_command(command, Path.cwd()),
+        "started_at": started_at,
+        "config": run.to_json(),
+        "num_workers": 0,
+        "rescored": {"dump": path.name, "sha256": _sha256(path), "changes": []},
+        **environment_facts(Path.cwd()),
+        "finished_at": _now(),
+        "interrupted": None,
+        "exit_code": 0,
+        "engines": [{"id": engine, "backend": "dump", "checkpoint": path.stem, "checkpoint_path": str(path), "settings": {}}],
+        "evals": [{"name": dump.eval, "path": path.name, "num_cases": len({row["case_id"] for row in rows}), "tests": {dump.test: []}}],
+        "gates": [],
+        "aggregates": [{**place, "metric": name, "value": value} for name, value in dump.aggregate(judged).items()],
+        "tables": [{**place, "title": title, "rows": lines} for title, lines in dump.tables(judged).items()],
+        "outputs": _outputs(dump, rows, run_dir, engine, run),
+        "counts": dict(Counter(row["outcome"] for row in rows)),
+        "throughput": [],
+        "problems": list(dump.problems),
+        "duration_s": round(time.monotonic() - started, 3),
+    }
+    write_run_file(run_dir, facts)
+    return run_dir
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read(path: Path, run: RunConfig, coordinates: str) -> _Dump:
+    kind = _kind(path)
+    if kind == "dense":
+        from evalharness.tasks import dense
+
+        rows = dense.score_dump(path, coordinates=coordinates)
+        if not rows:
+            raise RecordError(f"{path} holds no picture")
+        return _Dump("dense_dump", "test_objects", rows, dense.aggregate, dense.tables, dense.outputs)
+    from evalharness.tasks import stage_a
+    from evalharness.tasks.stage_a.rescore_files import score_summaries, unscored_photos
+
+    if run.data is None:
+        raise RecordError(f"{path.name} holds summaries alone; give the folder of the references with --data")
+    rows = score_summaries(path, run.data)
+    problems = tuple(
+        f"{count} photos of {mission} have a reference in {run.data}, but no summary in {path.name}: they are in no number"
+        for mission, count in unscored_photos(rows, run.data).items()
+    )
+    return _Dump("stage_a", "test_summary", rows, stage_a.aggregate, stage_a.tables, stage_a.outputs, problems)
+
+
+def _kind(path: Path) -> str:
+    """Return "dense" or "stage_a" by what the first row holds; raises `RecordError` for anything else."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            first = json.loads(next((line for line in lines if line.strip()), "null"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} cannot be read ({error}); give {_LEGAL}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} does not begin with a line of JSON ({error}); give {_LEGAL}") from error
+    keys = set(first) if isinstance(first, Mapping) else set()
+    if ({"image_path"} <= keys and keys & {"pred", "gt", "gt_norm1000"}) or "summary" in keys:
+        return "dense"
+    if {"group_id", "per_image"} <= keys:
+        return "stage_a"
+    raise RecordError(f"{path} is neither {_LEGAL.replace(', or', ' nor')}: its first row has {', '.join(sorted(keys)) or 'no keys'}")
+
+
+def _row(dump: _Dump, row: Row, engine: str, path: Path, run_id: str) -> Row:
+    """Return the row as samples.jsonl has it."""
+    generation = row.get("generation")
+    return {
+        "nodeid": f"{path.name}::{row['case_id']}",
+        "eval": dump.eval,
+        "test": dump.test,
+        "case_id": row["case_id"],
+        "group": row.get("group"),
+        "tags": row["tags"],
+        "engine": engine,
+        "checkpoint": path.stem,
+        "backend": "dump",
+        "outcome": row["outcome"],
+        "problem": row["problem"],
+        "scores": row["scores"],
+        "details": row["details"],
+        "options": {},
+        "started_at": None,
+        "run_id": run_id,
+        "worker": None,
+        "duration_s": None,
+        "prompt_sha256": None,
+        "generation": generation,
+    }
+
+
+def _make_folder(run_dir: Path) -> None:
+    try:
+        run_dir.mkdir(parents=True)
+    except FileExistsError:
+        raise RecordError(f"run {run_dir.name!r} exists already in {run_dir.parent}; choose another --run-id") from None
+    except OSError as error:
+        raise RecordError(f"{run_dir} cannot be made: {error.strerror}; choose another folder with --report-dir") from error
+
+
+def _write_samples(path: Path, rows: Sequence[Row]) -> None:
+    try:
+        with path.open("w", encoding="ascii") as file:
+            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error.strerror}; choose another folder with --report-dir") from error
+
+
+def _outputs(dump: _Dump, rows: Sequence[Row], run_dir: Path, engine: str, run: RunConfig) -> list[Row]:
+    folder = run_dir / "outputs" / folder_name(engine)
+    folder.mkdir(parents=True)
+    dump.outputs(rows, OutputTarget(folder, engine, Path(run.data) if run.data is not None else None, run.spot, run.seed))
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    place = {"eval": dump.eval, "engine": engine}
+    return [{**place, "path": path.relative_to(run_dir).as_posix(), "num_bytes": path.stat().st_size} for path in found]

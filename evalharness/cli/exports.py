@@ -1,0 +1,237 @@
+"""A finished run for other tools: its samples as one flat table, its metrics by training step for experiment trackers.
+
+Everything is read from the run directory, so no secret can get in (`redaction.py`). The libraries are optional, and each is imported
+in the one module that knows it; `MissingDependency` says how to install it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.errors import MissingDependency
+from evalharness.report.tables import generations_of, load_tables, mapping, records, text_of
+from evalharness.report.text import printable, terminal_text
+from evalharness.runs.run_file import read_run, read_samples
+
+__all__ = ["COLUMNS", "Point", "Track", "columns_of", "flat_rows", "load", "tracks_of", "write_jsonl", "write_parquet"]
+
+
+# Optional libraries, imported when an export needs them
+
+
+def load(module: str, extra: str) -> Any:
+    """Return the imported module; `MissingDependency` says which extra installs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingDependency(f"{module} cannot be imported ({error}); install it with: pip install 'evalharness[{extra}]'") from error
+
+
+# What experiment trackers are told of a run: metrics and pictures of each training run, by the step of its checkpoints
+
+NUM_PICTURES = 20
+_UNSAFE = re.compile(r"[^\w.\- ]+")
+
+
+@dataclass
+class Point:
+    """One checkpoint: `metrics` by "eval/test/metric", `pictures` (files of the run) by "eval/name". `step` 0 where it tells none."""
+
+    engine: str
+    checkpoint: str
+    step: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    pictures: dict[str, Path] = field(default_factory=dict)
+
+
+@dataclass
+class Track:
+    """The checkpoints of one training run on one backend, by step: one line in a tracker. `config` is plain data for its page."""
+
+    name: str
+    run_id: str
+    points: list[Point]
+    config: dict[str, Any]
+
+
+def tracks_of(run_dir: Path) -> list[Track]:
+    """Return the tracks of a run; checkpoints without a step are tracks of their own. Raises `RecordError`."""
+    run = read_run(run_dir)
+    metrics = _metrics(run_dir)
+    tracks: dict[str, Track] = {}
+    for engine in records(run, "engines"):
+        name = text_of(engine.get("id"))
+        step = mapping(engine.get("training")).get("step")
+        step = step if isinstance(step, int) and not isinstance(step, bool) else None
+        path = text_of(engine.get("checkpoint_path"))
+        title = f"{text_of(engine.get('backend'))}-{Path(path).parent.name}" if step is not None else name
+        dtype = engine.get("dtype")
+        title = safe_name(f"{title}-{dtype}" if step is not None and dtype else title)
+        track = tracks.setdefault(title, Track(title, text_of(run.get("run_id")) or run_dir.name, [], _config(run)))
+        pictures = dict(_pictures(run_dir, run, name))
+        track.points.append(Point(name, text_of(engine.get("checkpoint")), step or 0, metrics.get(name, {}), pictures))
+    for track in tracks.values():
+        track.points.sort(key=lambda point: point.step)
+    return list(tracks.values())
+
+
+def safe_name(text: str) -> str:
+    """Return a name that every tracker and file system takes: letters of any script, digits, '_', '-', '.' and blanks."""
+    return _UNSAFE.sub("_", terminal_text(printable(text), 100)).strip(" .") or "unnamed"
+
+
+def _key(*parts: object) -> str:
+    return "/".join(safe_name(text_of(part)) for part in parts)
+
+
+def _in_letters(expression: str) -> str:
+    """Return a gate's expression with its signs as letters, which names of metrics may have."""
+    for sign, letters in ((">=", "ge"), ("<=", "le"), (">", "gt"), ("<", "lt"), ("==", "eq")):
+        expression = expression.replace(sign, letters)
+    return expression
+
+
+def _metrics(run_dir: Path) -> dict[str, dict[str, float]]:
+    """Return every number of the report by engine and name."""
+    tables = load_tables(run_dir)
+    found: dict[str, dict[str, float]] = {}
+    for (name, test, engine, metric), mean in tables.scores[["mean"]].itertuples(name=None):
+        found.setdefault(str(engine), {})[_key(name, test, metric)] = float(mean)
+    for (name, test, engine), counts in zip(tables.counts.index, tables.counts.to_dict("records"), strict=True):
+        shown = {f"num_{what}": float(counts[what]) for what in ("cases", "miss", "invalid", "error") if what in counts}
+        found.setdefault(str(engine), {}).update({_key(name, test, what): value for what, value in shown.items()})
+    for entry in records(tables.run, "aggregates"):
+        if isinstance(entry.get("value"), (int, float)):
+            names = [part for part in (entry.get("eval"), entry.get("test"), entry.get("metric")) if part]
+            found.setdefault(text_of(entry.get("engine")), {})[_key(*names)] = float(entry["value"])
+    for gate in records(tables.run, "gates"):
+        if isinstance(gate.get("passed"), bool):
+            key = _key(gate.get("eval"), gate.get("test"), "gates", _in_letters(text_of(gate.get("expression"))))
+            found.setdefault(text_of(gate.get("engine")), {})[key] = float(gate["passed"])
+    for entry in records(tables.run, "throughput"):
+        for what, value in entry.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                found.setdefault(text_of(entry.get("engine")), {})[_key("throughput", what)] = float(value)
+    return found
+
+
+def _pictures(run_dir: Path, run: dict[str, Any], engine: str) -> Iterator[tuple[str, Path]]:
+    """Yield the pictures of spot checks; a path that leads out of the run's folder is none."""
+    root, count = run_dir.resolve(), 0
+    for entry in records(run, "outputs"):
+        path = (root / text_of(entry.get("path"))).resolve()
+        is_picture = path.suffix.lower() in (".png", ".jpg", ".jpeg")
+        if text_of(entry.get("engine")) == engine and is_picture and path.is_relative_to(root) and path.is_file() and count < NUM_PICTURES:
+            count += 1
+            yield _key(entry.get("eval"), path.stem), path
+
+
+def _config(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked, without what was left to its default."""
+    options = {name: mapping(setting) for name, setting in mapping(run.get("config")).items()}
+    asked = {name: setting.get("value") for name, setting in options.items() if setting.get("origin") != "default"}
+    return {"run_id": text_of(run.get("run_id")), "git_commit": mapping(run.get("git")).get("commit"), **asked}
+
+
+# The rows of a run as one flat, typed table: JSONL, or Parquet through pyarrow
+
+_ROW = ("run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem", "prompt_sha256",
+        "worker", "started_at")  # fmt: skip
+_GENERATION_TEXTS = ("text", "raw_text", "prompt_text", "finish_reason", "stop_reason", "weight_version", "fallback")
+_GENERATION_COUNTS = ("num_prompt_tokens", "num_completion_tokens", "seed")
+_AS_JSON = ("details", "options", "reference")
+COLUMNS: Mapping[str, str] = {
+    **dict.fromkeys(_ROW, "text"),
+    "duration_s": "float",
+    "step": "int",
+    "epoch": "float",
+    **dict.fromkeys(_GENERATION_TEXTS, "text"),
+    **dict.fromkeys(_GENERATION_COUNTS, "int"),
+    "num_generations": "int",
+    "token_ids": "ints",
+    **dict.fromkeys(("generations", *_AS_JSON), "text"),
+}
+"""Name → type (text, int, float, ints) of the columns that every export has. `step` and `epoch` are the checkpoint's, where it tells."""
+
+_ROWS_PER_GROUP = 1000
+
+
+def columns_of(run_dir: Path) -> dict[str, str]:
+    """Return name → type of all columns of a run's table, scores and tags included, in their order."""
+    scores: dict[str, None] = {}
+    tags: dict[str, None] = {}
+    for row in read_samples(run_dir):
+        scores.update(dict.fromkeys(f"score.{printable(name)}" for name in mapping(row.get("scores"))))
+        tags.update(dict.fromkeys(f"tag.{printable(name)}" for name in mapping(row.get("tags"))))
+    return {**COLUMNS, **dict.fromkeys(scores, "float"), **dict.fromkeys(tags, "text")}
+
+
+def flat_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the table, one at a time; columns that a row has not are left out."""
+    engines = read_run(run_dir).get("engines")
+    known = [entry for entry in engines if isinstance(entry, Mapping)] if isinstance(engines, list) else []
+    training = {text_of(entry.get("id")): mapping(entry.get("training")) for entry in known}
+    for row in read_samples(run_dir):
+        generations = generations_of(row)
+        first = generations[0] if generations else {}
+        trained = training.get(text_of(row.get("engine")), {})
+        flat: dict[str, Any] = {name: row.get(name) for name in _ROW}
+        flat |= {name: first.get(name) for name in (*_GENERATION_TEXTS, *_GENERATION_COUNTS)}
+        flat |= {"duration_s": row.get("duration_s"), "step": trained.get("step"), "epoch": trained.get("epoch")}
+        flat |= {"num_generations": len(generations), "token_ids": first.get("token_ids")}
+        flat |= {"generations": json.dumps(generations) if len(generations) > 1 else None}
+        flat |= {name: json.dumps(row[name]) for name in _AS_JSON if row.get(name) is not None}
+        typed = {name: _typed(value, COLUMNS[name]) for name, value in flat.items()}
+        typed |= {f"score.{printable(name)}": _typed(value, "float") for name, value in mapping(row.get("scores")).items()}
+        typed |= {f"tag.{printable(name)}": _typed(value, "text") for name, value in mapping(row.get("tags")).items()}
+        yield typed
+
+
+def _typed(value: Any, kind: str) -> Any:
+    """Return a value as its column has it, None for what is none of that type."""
+    if value is None:
+        return None
+    if kind == "text":
+        return printable(value if isinstance(value, str) else str(value))
+    is_number = isinstance(value, (int, float))
+    if kind == "float":
+        number = float(value) if is_number and abs(value) < 1e308 else math.nan
+        return number if math.isfinite(number) else None
+    if kind == "int":
+        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
+    return value if isinstance(value, list) and all(isinstance(part, int) and abs(part) < 2**63 for part in value) else None
+
+
+def write_jsonl(run_dir: Path, path: Path) -> int:
+    """Write the table as ASCII JSON, one object a line with every column, and return the number of lines."""
+    columns = columns_of(run_dir)
+    count = 0
+    with path.open("w", encoding="ascii", newline="\n") as file:
+        for row in flat_rows(run_dir):
+            file.write(json.dumps({name: row.get(name) for name in columns}, allow_nan=False) + "\n")
+            count += 1
+    return count
+
+
+def write_parquet(run_dir: Path, path: Path) -> int:
+    """Write the table as Parquet and return the number of lines; `MissingDependency` without pyarrow."""
+    pyarrow, parquet = load("pyarrow", "parquet"), load("pyarrow.parquet", "parquet")
+    types = {"text": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64(), "ints": pyarrow.list_(pyarrow.int64())}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in columns_of(run_dir).items()])
+    count = 0
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        rows: list[dict[str, Any]] = []
+        for row in flat_rows(run_dir):
+            rows.append(row)
+            if len(rows) == _ROWS_PER_GROUP:
+                writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+                count, rows = count + len(rows), []
+        writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+    return count + len(rows)

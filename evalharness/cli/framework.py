@@ -1,0 +1,240 @@
+"""What all subcommands share: how their help looks, and a kind of value that click lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from evalharness.api.errors import BROKEN, DONE, MEANINGS, NOT_PASSED, REFUSED, RecordError, did_you_mean
+from evalharness.config import RunConfig, resolve
+from evalharness.config.kinds import Option, Setting
+from evalharness.config.options import ARGUMENTS, OPTIONS
+from evalharness.config.sources import SETTINGS_FILE
+from evalharness.report.text import one_line
+from evalharness.runs.run_file import find_latest, is_latest
+
+__all__ = [
+    "RUN_CODES",
+    "Command",
+    "CommandGroup",
+    "command",
+    "find_run",
+    "name_side",
+    "own_stdout",
+    "project_root",
+    "resolve_options",
+    "run_options",
+    "seconds",
+]
+
+_USUAL = {code: MEANINGS[code] for code in (DONE, NOT_PASSED, REFUSED, BROKEN)}
+RUN_CODES = {
+    DONE: "every gate passed and every other test",
+    NOT_PASSED: "a gate or a test failed",
+    REFUSED: "nothing was run; the message says why",
+    BROKEN: "a case ended as an error, or the run has problems",
+}
+"""What the codes say of a command that makes a run: those of pytest with this plugin."""
+
+
+class Command(click.Command):
+    """A command whose help ends with examples and with what its exit codes say."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), exit_codes: Mapping[int, str] | None = None, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.examples = tuple(examples)
+        self.exit_codes = {**_USUAL, **(exit_codes or {})}
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the two sections; lines of examples are never broken, so that they can be copied."""
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"{' ' * formatter.current_indent}{line}\n" for line in self.examples))
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in self.exit_codes.items()])
+
+
+def command(
+    name: str, *, examples: Sequence[str], exit_codes: Mapping[int, str] | None = None, **keywords: Any
+) -> Callable[[Any], Command]:
+    """Return the decorator that makes a `Command` of a function; `exit_codes` says what differs from the usual meanings."""
+    return click.command(name, cls=Command, examples=examples, exit_codes=exit_codes, **keywords)
+
+
+class CommandGroup(click.Group):
+    """Commands by section, name and "module:attribute"; a module is imported when its command runs or is listed."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, str]], **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._sections = sections
+        self._places = {name: place for section in sections.values() for name, place in section.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        return list(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, imported now; None for a name that is none."""
+        if cmd_name not in self._places:
+            return None
+        module, _, attribute = self._places[cmd_name].partition(":")
+        loaded: click.Command = getattr(import_module(module), attribute)
+        return loaded
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names, or say which one may have been meant."""
+        word = args[0]
+        if word not in self._places and not word.startswith("-"):
+            raise click.UsageError(
+                f"{word!r} is no command{did_you_mean(word, self._places) or '.'} Known: {', '.join(self._places)}.", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one list of commands per section."""
+        width = max(map(len, self._places))
+        for title, places in self._sections.items():
+            found = [(name, self.get_command(ctx, name)) for name in places]
+            rows = [(f"{name:{width}}", command.get_short_help_str(limit=200)) for name, command in found if command is not None]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def seconds(text: Any) -> float:
+    """Return seconds above 0; the `type` of an option."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"must be seconds above 0, got {text!r}")
+    return value
+
+
+# Options of a run for commands that open engines: the names, kinds and sources that `pytest evals` has, from the same table
+
+_EVALS_OWN = "what the eval says, otherwise "
+
+
+def run_options(*names: str, defaults: Mapping[str, str] | None = None) -> Callable[[Any], Any]:
+    """Return the decorator that adds these options, in this order; `defaults` says what is another default than in a run."""
+    by_name = {option.name: option for option in ARGUMENTS}
+
+    def decorate(function: Any) -> Any:
+        for name in reversed(names):
+            function = _click_option(by_name[name], (defaults or {}).get(name))(function)
+        return function
+
+    return decorate
+
+
+def _click_option(option: Option, default: str | None) -> Callable[[Any], Any]:
+    text = option.help.replace(_EVALS_OWN, "")
+    if default is not None:
+        text = f"{text.partition(' (default:')[0]} (default: {default})"
+    if option.kind.is_flag:
+        return click.option(f"{option.flag}/--no-{option.flag[2:]}", option.name, default=None, help=text)
+    return click.option(option.flag, option.name, multiple=option.kind.is_list, metavar=option.metavar or option.name.upper(), help=text)
+
+
+def project_root(start: Path) -> Path:
+    """Return the nearest folder at or above `start` with evalharness.toml or pyproject.toml, else `start` itself."""
+    for folder in (start, *start.parents):
+        if (folder / SETTINGS_FILE).is_file() or (folder / "pyproject.toml").is_file():
+            return folder
+    return start
+
+
+def resolve_options(given: Mapping[str, Any]) -> RunConfig:
+    """Return the config of the options `given` by click, () or None where not given; all other options have their default.
+
+    What settings files say of options that the command has not, such as `data`, is about runs and counts for nothing here.
+    """
+    cli = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items() if value not in (None, ())}
+    run = resolve(cli, os.environ, project_root(Path.cwd()))
+    plain = {option.name: Setting(option.default, "default") for option in OPTIONS if option.name not in given}
+    return RunConfig({**run.settings, **plain})
+
+
+# Which run a word of the command line means: the same for every command that takes one
+
+_SHOWN_CHARS = 500
+
+
+def find_run(word: str) -> Path:
+    """Return the run directory that `word` names: `latest` or `latest~1`, a path, or the name of a run in the report folder.
+
+    `latest` is that word wherever it stands; a folder of this name is `./latest`. Raises `RecordError` where no run is meant.
+    """
+    if is_latest(word):
+        return _announced(word, find_latest(word, _report_dir()))
+    if Path(word).is_dir():
+        return Path(word)
+    reports = _report_dir()
+    names = _run_names(reports)
+    if word in names:
+        return reports / word
+    raise RecordError(
+        f"{word} is no run directory, and {reports} has none of that name{did_you_mean(word, names)}; "
+        "give a run directory, the name of one in there, or latest"
+    )
+
+
+def name_side(text: str) -> str:
+    """Return one side of a comparison as `read_side` takes it: RUN and RUN:ENGINE with the path of the run, all else as it is."""
+    word, colon, engine = text.partition(":")
+    is_name = is_latest(word) or (not Path(text).exists() and not Path(word).exists() and word in _run_names(_report_dir()))
+    return f"{find_run(word)}{colon}{engine}" if is_name else text
+
+
+def _announced(word: str, run_dir: Path) -> Path:
+    """Return the run, once stderr says which one it is: what is blessed or exported should be no guess."""
+    print(f"evalharness: {word} is {one_line(str(run_dir), _SHOWN_CHARS)}", file=sys.stderr)
+    return run_dir
+
+
+def _report_dir() -> Path:
+    """Return the folder that runs go to, as settings and environment say."""
+    return Path(resolve({}, os.environ, project_root(Path.cwd())).report_dir)
+
+
+def _run_names(report_dir: Path) -> list[str]:
+    return sorted(path.name for path in report_dir.iterdir() if path.is_dir()) if report_dir.is_dir() else []
+
+
+# A stdout that is ours alone, while libraries print what they like
+
+
+@contextlib.contextmanager
+def own_stdout() -> Iterator[TextIO]:
+    """Yield a stream to stdout. What anything else prints there meanwhile, child processes included, goes to stderr."""
+    ours = sys.stdout
+    try:
+        is_process_wide = ours.fileno() == 1
+    except (AttributeError, io.UnsupportedOperation):
+        is_process_wide = False
+    if not is_process_wide:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield ours
+        return
+    ours.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with (
+            open(kept, "w", encoding=ours.encoding, errors="backslashreplace", closefd=False) as stream,
+            contextlib.redirect_stdout(sys.stderr),
+        ):
+            yield stream
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

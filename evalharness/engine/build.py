@@ -1,0 +1,107 @@
+"""From names and options to an engine with a checkpoint loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from evalharness.api.errors import ConfigError
+from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.backends import AUTO, BACKENDS, load_backend_class, unknown_backend
+from evalharness.backends.base import Backend
+from evalharness.engine.engine import Engine
+from evalharness.hardware.auto_backend import choose_backend
+
+__all__ = ["build_backend", "build_engine", "build_engine_around"]
+
+
+def build_backend(
+    name: str,
+    config: ModelLoadConfig,
+    preprocess: VlmPreprocessOptions,
+    vllm_options: VllmEngineOptions,
+    server_options: ServerOptions | None = None,
+) -> Backend:
+    """Return a loaded backend by name; `ConfigError` for an unknown one, `CheckpointError` or `BackendError` if it cannot start.
+
+    The `max_model_len` of `vllm_options` holds on every backend.
+    """
+    backend_class = load_backend_class(name)
+    if name == "vllm":
+        return backend_class(config, preprocess, vllm_options)
+    if name == "max":
+        return backend_class(config, preprocess, vllm_options.max_model_len)
+    backend = backend_class(config, preprocess, *([server_options or ServerOptions()] if name == "openai" else []))
+    if vllm_options.max_model_len is not None:
+        _limit_context(backend, vllm_options.max_model_len)
+    return backend
+
+
+def _limit_context(backend: Backend, max_model_len: int) -> None:
+    own = backend.max_model_len
+    if own is not None and max_model_len > own:
+        backend.close()
+        raise ConfigError(f"max_model_len {max_model_len} is more than the checkpoint's context of {own} tokens; lower it or leave it out")
+    backend.max_model_len = max_model_len
+
+
+def build_engine(
+    backend: str,
+    config: ModelLoadConfig,
+    *,
+    vllm_options: VllmEngineOptions | None = None,
+    server_options: ServerOptions | None = None,
+    chat_template: ChatTemplateOptions | None = None,
+    preprocess: VlmPreprocessOptions | None = None,
+    fallback_backend: str | None = None,
+    unsupported_options: str = "refuse",
+    on_notice: Callable[[str], None] | None = None,
+) -> Engine:
+    """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed.
+
+    `backend` is one of `BACKENDS`, or "auto" for what works best here (`auto_backend.py`); `Engine.chosen` then says why.
+    """
+    chosen = choose_backend(config) if backend == AUTO else None
+    if chosen is not None:
+        backend = chosen.backend
+        fallback_backend = None if fallback_backend == backend else fallback_backend
+    preprocess = preprocess or VlmPreprocessOptions()
+    vllm_options = vllm_options or VllmEngineOptions()
+    fallback = None
+    if fallback_backend is not None:
+        if fallback_backend not in BACKENDS:
+            raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
+        fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options, server_options)  # noqa: E731
+    primary = build_backend(backend, config, preprocess, vllm_options, server_options)
+    engine = Engine(
+        primary,
+        fallback_backend=fallback,
+        chat_template=chat_template,
+        unsupported_options=unsupported_options,
+        on_notice=on_notice,
+    )
+    engine.chosen = None if chosen is None else chosen.why
+    return engine
+
+
+def build_engine_around(
+    model: Any,
+    tokenizer: Any = None,
+    processor: Any = None,
+    *,
+    chat_template: ChatTemplateOptions | None = None,
+    unsupported_options: str = "refuse",
+    on_notice: Callable[[str], None] | None = None,
+) -> Engine:
+    """Return an engine on a transformers model that is in memory, such as one in training: no second copy, and left as it was found.
+
+    Give its tokenizer, or the processor that holds it. Each step of an optimizer is a new `weight_version`.
+    """
+    from evalharness.backends.hf.backend import HfBackend
+
+    return Engine(
+        HfBackend.around(model, tokenizer, processor),
+        chat_template=chat_template,
+        unsupported_options=unsupported_options,
+        on_notice=on_notice,
+    )

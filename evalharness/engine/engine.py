@@ -1,0 +1,375 @@
+"""The engine: requests in, results out, the same whatever backend does the work.
+
+    engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))  # in engine_building.py
+    results = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "Hi"}])], GenerationOptions())
+
+Rendering, tokenising, stop policy and decoding happen once, here: engine_jobs.py decides what is asked of which backend, engine_stream.py
+runs it; scores and changes of weights are in engine_scoring.py and live_weights.py. Knows nothing about evals or pytest.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evalharness.api.checks import check_integer, check_sequence
+from evalharness.api.errors import BackendError, CapabilityError, ConfigError, ContractTypeError, ContractValueError, EvalHarnessError
+from evalharness.api.hooks import normalise_plugins
+from evalharness.api.options import ChatTemplateOptions, GenerationOptions, ModelLoadConfig
+from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
+from evalharness.backends.base import Backend, Prompt, TensorBackend, WatchedBackend
+from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
+from evalharness.engine.jobs import Fallback, Job, JobMaker, has_images
+from evalharness.engine.prompts import Request
+from evalharness.engine.results import all_results
+from evalharness.engine.stream import JobStream, Outcome
+from evalharness.engine.weights import LiveWeights
+
+if TYPE_CHECKING:
+    from evalharness.engine.cache import ResponseCache
+
+__all__ = ["MAX_LOGIT_BYTES", "Engine", "EngineWarning", "options_of_samples", "response_logits", "response_logprobs"]
+
+
+# Scores of given responses, asked of an engine: `Engine.get_logprobs` and `Engine.get_logits`
+
+MAX_LOGIT_BYTES = 2 * 1024**3
+"""How large the answer of `get_logits` may be unless another size is allowed: 2 GiB is 3,500 tokens of a vocabulary of 150,000."""
+_FLOAT32_BYTES = 4
+
+
+def response_logprobs(
+    engine: Engine,
+    prompts: Sequence[Chat | TokenIds],
+    responses: Sequence[TokenIds],
+    options: GenerationOptions,
+    *,
+    ends: bool,
+    grad: bool,
+) -> ResponseScores:
+    """See `Engine.get_logprobs`."""
+    requests = _requests(prompts, responses, ends)
+    if not grad:
+        outcomes: dict[int, Any] = dict(engine.stream(requests, options))
+        return scores_of(all_results([outcomes[index] for index in range(len(requests))]))
+    backend = _tensor_backend(engine.backend, "give gradients")
+    return engine.with_prompts(
+        requests, options, lambda made: replace(backend.response_logprobs(made, grad=True), weight_version=engine.weight_version)
+    )
+
+
+def response_logits(
+    engine: Engine, prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds], *, ends: bool, grad: bool, max_bytes: int
+) -> ResponseLogits:
+    """See `Engine.get_logits`."""
+    requests = _requests(prompts, responses, ends)
+    check_integer("max_bytes", max_bytes, minimum=0)
+    backend = _tensor_backend(engine.backend, "give logits")
+
+    def run(made: Sequence[Prompt]) -> ResponseLogits:
+        shape = (len(made), max((len(prompt.response_ids or ()) for prompt in made), default=0), backend.vocab_size)
+        num_bytes = shape[0] * shape[1] * shape[2] * _FLOAT32_BYTES
+        if num_bytes > max_bytes:
+            raise ConfigError(
+                f"the logits {list(shape)} in float32 would take {num_bytes:,} bytes, more than max_bytes={max_bytes:,}; "
+                "ask for fewer or shorter responses at once, use get_logprobs, or allow more"
+            )
+        return replace(backend.response_logits(made, grad=grad), weight_version=engine.weight_version)
+
+    return engine.with_prompts(requests, GenerationOptions(), run)
+
+
+def _requests(prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds], ends: bool) -> list[ScoringRequest]:
+    for name, given in (("prompts", prompts), ("responses", responses)):
+        if isinstance(given, str):
+            raise ContractValueError(f"{name} must be a list, one per pair, got one text: {given[:80]!r}")
+        check_sequence(name, given, "texts, token ids or chats, one per pair")
+    if len(prompts) != len(responses):
+        raise ContractValueError(f"{len(prompts)} prompts but {len(responses)} responses; give one response for each prompt")
+    requests = []
+    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        try:
+            requests.append(ScoringRequest(prompt, response, ends))
+        except (ContractTypeError, ContractValueError) as error:
+            raise type(error)(f"pair {number}: {error}") from None
+    return requests
+
+
+def _tensor_backend(backend: Backend, what: str) -> TensorBackend:
+    if not backend.capabilities.supports_logits:
+        raise CapabilityError(f"backend {backend.name!r} cannot {what}: its model is not a torch module of this process; use --backend hf")
+    assert isinstance(backend, TensorBackend)
+    return backend
+
+
+# How several samples of one request are decoded
+
+
+def options_of_samples(options: GenerationOptions, num_samples: int) -> list[GenerationOptions]:
+    """Return the options of each sample: sample k has the seed plus k, as vLLM's own `n` has it; without a seed each draws its own.
+
+    `ConfigError` for several samples of greedy options, the same on every backend.
+    """
+    check_integer("num_samples", num_samples, minimum=1)
+    if num_samples > 1 and not options.samples:
+        raise ConfigError(f"num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0 or ask for one")
+    if options.seed is None:
+        return [options] * num_samples
+    return [replace(options, seed=options.seed + k) for k in range(num_samples)]
+
+
+Made = TypeVar("Made")
+
+
+class EngineWarning(UserWarning):
+    """Something was done otherwise than asked, with permission: a fallback, or options left out."""
+
+
+class Engine(LiveWeights):
+    """One loaded checkpoint behind one interface. Calls from several threads wait for each other.
+
+    `fallback_backend` takes the image requests that the backend cannot run (a backend, or a function that makes one);
+    each of its results says so. `unsupported_options`: "refuse" or "warn" where the backend cannot honour an option.
+    `on_notice` is called, once each, with what would otherwise be an `EngineWarning`, in the thread that generates.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        fallback_backend: Backend | Callable[[], Backend] | None = None,
+        chat_template: ChatTemplateOptions | None = None,
+        unsupported_options: str = "refuse",
+        on_notice: Callable[[str], None] | None = None,
+    ) -> None:
+        if unsupported_options not in ("refuse", "warn"):
+            raise ConfigError(f"unsupported_options must be 'refuse' or 'warn', got {unsupported_options!r}")
+        self._backend = backend
+        self._fallback = Fallback(fallback_backend) if fallback_backend is not None else None
+        self._chat_template = chat_template or ChatTemplateOptions()
+        warn_only = unsupported_options == "warn"
+        self._jobs = JobMaker(backend, self._fallback, self._chat_template, warn_only=warn_only, on_notice=on_notice or _warn)
+        self._lock = threading.RLock()
+        self._cache: ResponseCache | None = None
+        self._identity: Mapping[str, Any] = {}
+        self.chosen: str | None = None
+        """Why `auto` took this backend, None where it was named."""
+        LiveWeights.__init__(self)
+
+    def use_cache(self, cache: ResponseCache | None, identity: Mapping[str, Any]) -> None:
+        """Take answers from a cache, and keep them there; None: from now on from none.
+
+        `identity` says which weights answer and how they run, as plain JSON: two engines of one identity must answer alike. Give
+        it anew after a swap; changes of `LiveWeights` are added to it. Generations with plugins, and those of a fallback backend, are
+        never cached, and none of a trainer's own model: `CapabilityError`.
+        """
+        with self._lock:
+            if cache is not None and isinstance(self._backend, WatchedBackend) and self._backend.is_shared:
+                raise CapabilityError("the weights of a shared model may change unseen, so none of its answers can be kept")
+            changed = {"weights": self.weights_id} if self.weights_were_changed else {}
+            self._cache, self._identity = cache, {**identity, **changed}
+
+    @property
+    def name(self) -> str:
+        """The backend's name."""
+        return self._backend.name
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that runs what it can."""
+        return self._backend
+
+    @property
+    def tokenizer(self) -> Any:
+        """The checkpoint's tokenizer."""
+        return self._backend.tokenizer
+
+    @property
+    def processor(self) -> Any:
+        """The checkpoint's processor, None for a text model."""
+        return self._backend.processor
+
+    def describe(self) -> dict[str, Any]:
+        """Return plain JSON facts about backend, template and context for run.json."""
+        return {
+            **self._backend.describe(),
+            **({"chosen": self.chosen} if self.chosen is not None else {}),
+            "template_sha256": template_sha256(self.processor) or template_sha256(self.tokenizer),
+            "enable_thinking": self._chat_template.enable_thinking,
+            "template_knows_enable_thinking": knows_enable_thinking(self.tokenizer),
+            "max_model_len": self._backend.max_model_len,
+            "eos_token_ids": list(self._backend.eos_token_ids),
+        }
+
+    def generate_text_batch(
+        self, requests: Sequence[TextGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
+    ) -> list[GenerationResult]:
+        """Return one result per request, in order; `RequestsFailed` (with all outcomes) where any has none."""
+        return self._batch(requests, options, plugins)
+
+    def generate_token_batch(
+        self, requests: Sequence[TokenGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
+    ) -> list[GenerationResult]:
+        """Return one result per request, in order; `RequestsFailed` (with all outcomes) where any has none."""
+        return self._batch(requests, options, plugins)
+
+    def generate_samples(
+        self, requests: Sequence[Request], options: GenerationOptions, num_samples: int, *, plugins: Sequence[Any] = ()
+    ) -> list[list[GenerationResult]]:
+        """Return `num_samples` results per request, by request; `RequestsFailed` (with all outcomes, flat) where any has none.
+
+        Sample k is drawn with the options' seed plus k, so that sample 0 is what one sample alone is. `ConfigError` for more than one
+        sample of greedy options, which would be equal.
+        """
+        each = options_of_samples(options, num_samples)
+        asked = [request for request in requests for _ in each]
+        results = self._batch(asked, each * len(requests), plugins)
+        return [results[start : start + num_samples] for start in range(0, len(results), num_samples)]
+
+    def generate_vlm_batch(
+        self, requests: Sequence[VlmGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
+    ) -> list[GenerationResult]:
+        """Return one result per request, in order; `RequestsFailed` (with all outcomes) where any has none."""
+        return self._batch(requests, options, plugins)
+
+    def _batch(
+        self, requests: Sequence[Request], options: GenerationOptions | Sequence[GenerationOptions], plugins: Sequence[Any]
+    ) -> list[GenerationResult]:
+        outcomes: dict[int, Outcome] = dict(self.stream(requests, options, plugins=plugins))
+        return all_results([outcomes[index] for index in range(len(requests))])
+
+    def get_logprobs(
+        self,
+        prompts: Sequence[Chat | TokenIds],
+        responses: Sequence[TokenIds],
+        options: GenerationOptions | None = None,
+        *,
+        ends: bool = False,
+        grad: bool = False,
+    ) -> ResponseScores:
+        """Return how likely each response is to its prompt, token by token; see `ScoringRequest` and `ResponseScores`.
+
+        `grad` (hf): torch tensors through which gradients reach the loaded model's weights. `CapabilityError` and `UnsupportedOption`
+        for what the backend cannot do, `RequestsFailed` where any pair cannot be scored; one that is too long is never cut.
+        """
+        return response_logprobs(self, prompts, responses, options or GenerationOptions(), ends=ends, grad=grad)
+
+    def get_logits(
+        self,
+        prompts: Sequence[Chat | TokenIds],
+        responses: Sequence[TokenIds],
+        *,
+        ends: bool = False,
+        grad: bool = False,
+        max_bytes: int = MAX_LOGIT_BYTES,
+    ) -> ResponseLogits:
+        """Return the raw logits that each response's tokens were judged by, float32 `[batch, response, vocab]`; hf only.
+
+        `ConfigError`, before anything runs, where they would take more than `max_bytes`.
+        """
+        return response_logits(self, prompts, responses, ends=ends, grad=grad, max_bytes=max_bytes)
+
+    def check_options(self, options: Iterable[GenerationOptions]) -> None:
+        """Raise what `stream` would raise for these options, `UnsupportedOption` or `BackendError`, before anything is asked with them.
+
+        Where image requests run on a fallback backend, only `stream` can tell.
+        """
+        self._jobs.check_options(options)
+
+    def stream(
+        self,
+        requests: Sequence[Request],
+        options: GenerationOptions | Sequence[GenerationOptions],
+        *,
+        plugins: Sequence[Any] = (),
+        should_stop: Callable[[], bool] = lambda: False,
+        on_asked: Callable[[int], None] = lambda position: None,
+        more: Callable[[], Job | None] = lambda: None,
+    ) -> Generator[tuple[int, Outcome], None, None]:
+        """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
+
+        `options` is one for all or one per request. Everything that can be refused is refused at the first `next`,
+        before anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` when the engine breaks.
+        Closing the iterator, or `should_stop()` turning True, aborts what still runs. `on_asked(position)` is called as each
+        request is made ready for the backend. `more()` is called whenever the backend has room and nothing is left to ask: what
+        it returns, made by `join`, is asked too; None for nothing at present. Most backends ask again while they still work on something.
+        """
+        each = [options] * len(requests) if isinstance(options, GenerationOptions) else list(options)
+        if len(each) != len(requests):
+            raise ValueError(f"{len(requests)} requests but {len(each)} options; give one for all or one per request")
+        if not requests:
+            return
+        normalised = normalise_plugins(plugins)
+        with self._lock:
+            jobs = self._jobs.jobs(requests, each, normalised, self.weight_version)
+            can_join = len(jobs) == 1 and jobs[0].note is None and not normalised
+            self._num_generating += 1
+            try:
+                for job in jobs:
+                    cache = self._cache if job.note is None and not normalised else None
+                    joining = more if can_join else lambda: None
+                    run = JobStream(job, normalised, cache, lambda: self._identity, on_asked=on_asked, more=joining)
+                    yield from run.outcomes(should_stop)
+            finally:
+                self._num_generating -= 1
+
+    def with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
+        """Return what `run` makes of the requests' prompts, while no other call has the backend.
+
+        `RequestsFailed`, with an outcome for each request, where one has no prompt, or where `run` raises it. Nothing ran then.
+        """
+        with self._lock:
+            return run(self._jobs.own_job(requests, [options] * len(requests), self.weight_version).prompts())
+
+    def join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
+        """Return requests, with positions from `first` on, that a running `stream` of this engine can take up by its `more`.
+
+        None where they need a call of their own, which then says what is the matter with them, if anything is; with a cache, which has
+        an answer only once it is there.
+        """
+        if self._cache is not None:
+            return None
+        if not self._backend.supports_vlm and any(map(has_images, requests)):
+            return None
+        try:
+            return self._jobs.own_job(requests, options, self.weight_version, first=first)
+        except EvalHarnessError:
+            return None
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why another checkpoint cannot take the place of the loaded one, None where `swap` will do."""
+        if self._fallback is not None:
+            return "there is a fallback backend, which would keep the old one"
+        return self._backend.why_not_swap(config)
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Take another checkpoint's weights in place of the loaded one's; the engine can only be closed after an error."""
+        with self._lock:
+            problem = self.why_not_swap(config)
+            if problem is not None:
+                raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
+            self._backend.swap(config)
+            self._start_over()
+
+    def close(self) -> None:
+        """Free the models' memory and end all child processes; may be called twice."""
+        try:
+            self._backend.close()
+        finally:
+            if self._fallback is not None:
+                self._fallback.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, EngineWarning, stacklevel=3)

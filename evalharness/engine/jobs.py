@@ -1,0 +1,223 @@
+"""What a call of the engine comes to: which backend is asked which requests, with which options. All that can be refused is refused here.
+
+Knows nothing about how a job then runs (engine_stream.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evalharness.api.errors import CapabilityError, RequestError, UnsupportedOption
+from evalharness.api.hooks import GenerationPlugin, RequestType
+from evalharness.api.options import ChatTemplateOptions, GenerationOptions
+from evalharness.api.requests import VlmGenerationRequest, nothing_ran
+from evalharness.api.scoring import ScoringRequest, asked_chat
+from evalharness.backends.base import Backend, Capabilities, Prompt, preflight
+from evalharness.engine.chat_template import check_template_owner, knows_enable_thinking
+from evalharness.engine.prompts import PromptBuilder, Request, check_options
+
+__all__ = ["Fallback", "Job", "JobMaker", "has_images", "split_options"]
+
+
+# Which generation options a backend honours, by its capabilities. Knows nothing about what is done with the rest
+
+
+def split_options(options: GenerationOptions, can: Capabilities) -> tuple[GenerationOptions, tuple[str, ...]]:
+    """Return the options that a backend can honour, and the others as `name=value`."""
+    changes: dict[str, Any] = {}
+    ignored = []
+    if options.no_repeat_ngram_size and not can.supports_no_repeat_ngram:
+        ignored.append(f"no_repeat_ngram_size={options.no_repeat_ngram_size}")
+        changes["no_repeat_ngram_size"] = None
+    if not options.use_cache and not can.supports_use_cache_off:
+        ignored.append("use_cache=False")
+        changes["use_cache"] = True
+    if options.logprobs and not can.supports_logprobs:
+        ignored.append("logprobs=True")
+        changes["logprobs"] = False
+    if options.logprobs_kind != "raw" and not can.supports_processed_logprobs:
+        ignored.append(f"logprobs_kind={options.logprobs_kind!r}")
+        changes["logprobs_kind"] = "raw"
+    if options.entropies and not can.supports_entropies:
+        ignored.append("entropies=True")
+        changes["entropies"] = False
+    if options.structured is not None and options.structured.kind not in can.structures:
+        ignored.append(f"structured.{options.structured.kind}")
+        changes["structured"] = None
+    if options.max_thinking_tokens is not None and not can.supports_thinking_budget:
+        ignored.append(f"max_thinking_tokens={options.max_thinking_tokens}")
+        changes["max_thinking_tokens"] = None
+    extras = options.extra_generation_kwargs
+    unknown = [key for key in extras if key not in can.extra_options]
+    if unknown:
+        ignored += [f"{key}={extras[key]!r}" for key in unknown]
+        changes["extra_generation_kwargs"] = {key: value for key, value in extras.items() if key not in unknown}
+    return (replace(options, **changes) if changes else options), tuple(ignored)
+
+
+def has_images(request: Request) -> bool:
+    """Return whether a request asks about images."""
+    return isinstance(asked_chat(request), VlmGenerationRequest)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one backend does in one call; `requests`: position, request, options as honoured, options left out."""
+
+    backend: Backend
+    note: str | None
+    weight_version: str
+    builder: PromptBuilder
+    requests: tuple[tuple[int, Request, GenerationOptions, tuple[str, ...]], ...]
+
+    def prompts(self) -> list[Prompt]:
+        """Return the prompts of all requests, made now; `RequestsFailed`, with an outcome for each request, where one has none."""
+        prompts: list[Prompt] = []
+        refused: dict[int, RequestError] = {}
+        for i, request, honoured, _ in self.requests:
+            try:
+                prompts.append(self.builder.build(i, request, honoured).prompt)
+            except RequestError as error:
+                refused[i] = error
+        if refused:
+            raise nothing_ran(refused, len(self.requests)) from refused[min(refused)]
+        return prompts
+
+
+class Fallback:
+    """Another backend for what the first one cannot run; made when it is first needed, if it is given as a function."""
+
+    def __init__(self, given: Backend | Callable[[], Backend]) -> None:
+        self._given = given
+
+    def open(self) -> Backend:
+        """Return the backend."""
+        if not isinstance(self._given, Backend):
+            self._given = self._given()
+        return self._given
+
+    def close(self) -> None:
+        """Close the backend, if there is one by now."""
+        if isinstance(self._given, Backend):
+            self._given.close()
+
+
+class JobMaker:
+    """Makes jobs for a backend, and for its fallback what it cannot run.
+
+    `warn_only`: options that a backend cannot honour are left out instead of refused. `on_notice` is called, once each, with what is
+    done otherwise than asked.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        fallback: Fallback | None,
+        chat_template: ChatTemplateOptions,
+        *,
+        warn_only: bool,
+        on_notice: Callable[[str], None],
+    ) -> None:
+        self._backend = backend
+        self._fallback = fallback
+        self._chat_template = chat_template
+        self._warn_only = warn_only
+        self._on_notice = on_notice
+        self._noticed: set[str] = set()
+
+    def jobs(
+        self, requests: Sequence[Request], options: Sequence[GenerationOptions], plugins: Sequence[GenerationPlugin], weight_version: str
+    ) -> list[Job]:
+        """Return what each backend is to do; raises where one could not do it."""
+        return [self._job(*group, requests, options, plugins, weight_version) for group in self._split(requests)]
+
+    def own_job(self, requests: Sequence[Request], options: Sequence[GenerationOptions], weight_version: str, *, first: int = 0) -> Job:
+        """Return what the first backend is to do alone and without plugins, positions from `first` on; raises where it could not."""
+        return self._job(self._backend, None, range(len(requests)), requests, options, (), weight_version, first)
+
+    def check_options(self, options: Iterable[GenerationOptions]) -> None:
+        """Raise what the first backend would raise for these options. Where image requests run on a fallback, only `jobs` can tell."""
+        if self._backend.supports_vlm or self._fallback is None:
+            builder = PromptBuilder(self._backend, self._chat_template)
+            for value in options:
+                self._backend.check_plan(builder.sampling_plan(self._honoured(self._backend, value)[0]))
+
+    def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, Sequence[int]]]:
+        """Return which backend runs which positions, and why where it is not the first choice."""
+        if self._backend.supports_vlm:
+            return [(self._backend, None, range(len(requests)))]
+        images = [i for i, request in enumerate(requests) if has_images(request)]
+        texts = [i for i, request in enumerate(requests) if not has_images(request)]
+        groups: list[tuple[Backend, str | None, Sequence[int]]] = [(self._backend, None, texts)] if texts else []
+        if images:
+            reason = f"backend {self._backend.name!r} cannot run image requests with this checkpoint"
+            if self._fallback is None:
+                raise CapabilityError(f"{reason}; give a vision-language checkpoint, or allow another backend (--fallback-backend hf)")
+            fallback = self._fallback.open()
+            if not fallback.supports_vlm:
+                raise CapabilityError(f"{reason}, and neither can the fallback {fallback.name!r}; give a vision-language checkpoint")
+            self._notice(f"{reason}: they run on {fallback.name!r}")
+            groups.append((fallback, f"{fallback.name}: {reason}", images))
+        return groups
+
+    def _job(
+        self,
+        backend: Backend,
+        note: str | None,
+        positions: Sequence[int],
+        requests: Sequence[Request],
+        options: Sequence[GenerationOptions],
+        plugins: Sequence[GenerationPlugin],
+        weight_version: str,
+        first: int = 0,
+    ) -> Job:
+        types: set[RequestType] = {"vlm" if has_images(requests[i]) else "text" for i in positions}
+        is_chat = any(asked_chat(requests[i]) is not None for i in positions)
+        _refuse_scoring(backend, [(requests[i], options[i]) for i in positions], plugins)
+        preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
+        builder = PromptBuilder(backend, self._chat_template)
+        for request_type in types if is_chat else ():
+            owner = builder.template_owner(request_type)
+            check_template_owner(owner, self._chat_template)
+            if self._chat_template.enable_thinking and not knows_enable_thinking(owner):
+                self._notice("thinking was asked for, but the chat template does not know enable_thinking: the prompts are as without it")
+        distinct = {id(options[i]): options[i] for i in positions}
+        honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
+        for value, _ in honoured.values():
+            backend.check_plan(builder.sampling_plan(value))
+        each = tuple((first + i, requests[i], *honoured[id(options[i])]) for i in positions)
+        return Job(backend, note, weight_version, builder, each)
+
+    def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
+        """Return the options without what the backend cannot honour, and what that is; raises unless leaving out is allowed."""
+        honoured, ignored = split_options(options, backend.capabilities)
+        if ignored:
+            listed = ", ".join(ignored)
+            if not self._warn_only:
+                legal = ", ".join(sorted(backend.capabilities.extra_options)) or "none"
+                raise UnsupportedOption(
+                    f"backend {backend.name!r} cannot honour: {listed}. Leave them out, or allow it with --unsupported-options warn. "
+                    f"Extra options it knows: {legal}"
+                )
+            self._notice(f"backend {backend.name!r} ignores: {listed}")
+        return honoured, ignored
+
+    def _notice(self, message: str) -> None:
+        if message not in self._noticed:
+            self._noticed.add(message)
+            self._on_notice(message)
+
+
+def _refuse_scoring(backend: Backend, asked: Sequence[tuple[Request, GenerationOptions]], plugins: Sequence[GenerationPlugin]) -> None:
+    """Raise `CapabilityError` or `UnsupportedOption` where given responses are to be scored and cannot be, before anything runs."""
+    options = {id(one): one for request, one in asked if isinstance(request, ScoringRequest)}
+    if not options:
+        return
+    if not backend.capabilities.supports_scoring:
+        raise CapabilityError(f"backend {backend.name!r} cannot score given responses; use --backend hf or vllm")
+    if plugins:
+        raise CapabilityError("generation plugins act on what is generated, and a given response is not; leave them out")
+    for one in options.values():
+        check_options(one)

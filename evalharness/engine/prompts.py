@@ -1,0 +1,353 @@
+"""Requests → prompts: rendered, tokenised and measured once, before any backend sees them. Knows no torch.
+
+Pictures are referred to, not held (`request_images.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from evalharness.api import images
+from evalharness.api.errors import ConfigError, ImageError, PromptTooLong, RequestError, UnsupportedOption
+from evalharness.api.hooks import RequestType
+from evalharness.api.options import ChatTemplateOptions, GenerationOptions
+from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.scoring import Chat, ScoringRequest, asked_chat
+from evalharness.api.thinking import ThinkingBudget
+from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
+from evalharness.engine.chat_template import render_prompt
+from evalharness.engine.request_images import RequestImages, images_of, without_pictures
+from evalharness.engine.stop_policy import StopPlan, resolve_stops
+
+__all__ = [
+    "PreparedRequest",
+    "PromptBuilder",
+    "Request",
+    "bare_prompt",
+    "check_length",
+    "check_options",
+    "check_room",
+    "prompt_sha256",
+    "response_ids",
+    "text_ids",
+    "text_of_ids",
+    "token_ids_sha256",
+]
+
+
+# Token ids of prompts and responses that are scored: texts that are no chat, responses, and what must fit. Knows no torch
+
+_WORD_SPACE = "\u2581"  # how SentencePiece's tokenizers write the space before a word
+
+
+def text_ids(text: str, tokenizer: Any, what: str = "prompt") -> tuple[int, ...]:
+    """Return the ids of a text, nothing added; `RequestError` for half a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"the {what} holds {text[error.start]!r} at character {error.start}, half of a surrogate pair, which no model can read"
+        ) from None
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def text_of_ids(ids: Sequence[int], tokenizer: Any) -> str:
+    """Return what the ids of a prompt decode to, special tokens and spaces as they are."""
+    size = len(tokenizer)
+    known = [token_id for token_id in ids if token_id < size]  # a model may have more, which mean nothing
+    return str(tokenizer.decode(known, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def bare_prompt(prompt: str | tuple[int, ...], tokenizer: Any) -> tuple[str, tuple[int, ...]]:
+    """Return text and ids of a prompt that is no chat: a text begins as its tokenizer begins texts (BOS), once, and has no end token."""
+    if not isinstance(prompt, str):
+        return text_of_ids(prompt, tokenizer), prompt
+    ids = text_ids(prompt, tokenizer)
+    bos = getattr(tokenizer, "bos_token_id", None)
+    begins = tokenizer.encode("", add_special_tokens=True)[:1]
+    if bos is not None and begins == [bos] and ids[:1] != (bos,):
+        ids = (bos, *ids)
+    return prompt, ids
+
+
+def response_ids(request: ScoringRequest, tokenizer: Any, eos_token_ids: tuple[int, ...], image_token_id: int | None) -> tuple[int, ...]:
+    """Return the ids of a response, its end token included where it is asked for; `RequestError` where it cannot be scored."""
+    given = request.response
+    ids = _continuation_ids(given, tokenizer) if isinstance(given, str) else tuple(given)
+    if image_token_id is not None and image_token_id in ids:
+        raise RequestError(f"the response holds the image placeholder (token {image_token_id}); pictures belong into the prompt")
+    if not request.ends:
+        return ids
+    if not eos_token_ids:
+        raise RequestError("the response is to end, but the checkpoint names no end-of-sequence token; give eos_token_id, or ends=False")
+    return (*ids, eos_token_ids[0])
+
+
+def _continuation_ids(text: str, tokenizer: Any) -> tuple[int, ...]:
+    """Return the ids of a text that goes on.
+
+    Tokenizers of SentencePiece's kind put a space before a text that stands alone, which would make another response of it; behind a
+    line break they do not.
+    """
+    alone = text_ids(text, tokenizer, "response")
+    convert = getattr(tokenizer, "convert_ids_to_tokens", None)
+    if not alone or convert is None or text.startswith(" ") or not str(convert(alone[0])).startswith(_WORD_SPACE):
+        return alone
+    line_break = tuple(tokenizer.encode("\n", add_special_tokens=False))
+    behind = tuple(tokenizer.encode("\n" + text, add_special_tokens=False))
+    return behind[len(line_break) :] if behind[: len(line_break)] == line_break else alone
+
+
+def check_options(options: GenerationOptions) -> None:
+    """Raise `UnsupportedOption` for what depends on generated text, where the distribution after all options is asked for."""
+    if options.logprobs_kind != "processed":
+        return
+    if options.repetition_penalty != 1.0 or options.no_repeat_ngram_size:
+        raise UnsupportedOption(
+            "a given response cannot be scored after penalties: set repetition_penalty to 1 and no_repeat_ngram_size to 0, or ask for "
+            "logprobs_kind='raw'"
+        )
+    bans = [name for name in ("bad_words_ids", "suppress_tokens", "min_new_tokens") if options.extra_generation_kwargs.get(name)]
+    bans += [name for name in ("structured", "max_thinking_tokens") if getattr(options, name) is not None]
+    if bans:
+        raise UnsupportedOption(f"a given response cannot be scored with bans ({', '.join(bans)}); leave them out")
+
+
+def check_room(num_prompt_tokens: int | None, num_response_tokens: int, max_model_len: int | None) -> None:
+    """Raise `PromptTooLong` where prompt and response together do not fit the context: nothing is ever cut."""
+    if num_prompt_tokens is None or max_model_len is None:
+        return
+    if num_prompt_tokens + num_response_tokens > max_model_len:
+        raise PromptTooLong(
+            f"prompt ({num_prompt_tokens} tokens) + response ({num_response_tokens} tokens) exceed the context of {max_model_len}; "
+            "shorten one of them or use smaller images (--max-pixels)"
+        )
+
+
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
+
+_SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A prompt with what is needed to turn its completion into a result; `response_text`: of a given response, as it was given."""
+
+    prompt: Prompt
+    stops: StopPlan
+    options: GenerationOptions
+    images: RequestImages | None
+    response_text: str | None = None
+    thinking_marks: tuple[str, str] | None = None
+
+
+class PromptBuilder:
+    """Turns requests into prompts for one backend."""
+
+    def __init__(self, backend: Backend, chat_template: ChatTemplateOptions) -> None:
+        self._backend = backend
+        self._chat_template = chat_template
+        self._stops: dict[int, tuple[GenerationOptions, StopPlan]] = {}
+        self._decoded: tuple[TokenGenerationRequest, str] | None = None
+
+    def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
+        """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
+        request_images = images_of(request)
+        chat = asked_chat(request)
+        text, token_ids = self._rendered(chat, request_images) if chat is not None else self._without_chat(request)
+        self._check_placeholders(text, request_images)
+        num_tokens = self._num_tokens(token_ids, request_images)
+        plan = self.sampling_plan(options)
+        if num_tokens is not None:
+            plan.check_prompt_tokens(num_tokens)
+        given = self._response_ids(request, options) if isinstance(request, ScoringRequest) else None
+        if given is None:
+            check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
+        else:
+            check_room(num_tokens, len(given), self._backend.max_model_len)
+            plan = replace(plan, seed=None)  # nothing is drawn
+        load = request_images.load if request_images is not None else None
+        given_as_ids = isinstance(request.prompt, tuple) if isinstance(request, ScoringRequest) else chat is None
+        call = self._chat(chat) if chat is not None and request_images is not None else None
+        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, given)
+        response = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
+        marks = None if isinstance(request, ScoringRequest) else self._marks_of(text)
+        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response, marks)
+
+    def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...]]:
+        owner = self.template_owner("text" if request_images is None else "vlm")
+        text = render_prompt(owner, without_pictures(chat.messages), self._chat_template, tools=chat.tools)
+        return text, text_ids(text, self._backend.tokenizer)
+
+    def _without_chat(self, request: Request) -> tuple[str, tuple[int, ...]]:
+        if isinstance(request, TokenGenerationRequest):
+            return self._decode(request), tuple(request.prompt_token_ids)
+        assert isinstance(request, ScoringRequest)
+        assert isinstance(request.prompt, (str, tuple))
+        return bare_prompt(request.prompt, self._backend.tokenizer)
+
+    def _response_ids(self, request: ScoringRequest, options: GenerationOptions) -> tuple[int, ...]:
+        placeholder = getattr(self._backend.processor, "image_token_id", None)
+        return response_ids(request, self._backend.tokenizer, self._eos_token_ids(options), placeholder)
+
+    def _marks_of(self, prompt_text: str) -> tuple[str, str] | None:
+        """Return the marks of the thought that is expected: asked for, or begun by a template that always begins one."""
+        marks = self._chat_template.thinking_marks
+        return marks if self._chat_template.enable_thinking or prompt_text.rstrip().endswith(marks[0]) else None
+
+    def _decode(self, request: TokenGenerationRequest) -> str:
+        """Return the text of a prompt of ids; `RequestError` for ids that cannot be asked."""
+        if self._decoded is not None and self._decoded[0] is request:  # samples of one prompt follow each other
+            return self._decoded[1]
+        ids, tokenizer = list(request.prompt_token_ids), self._backend.tokenizer
+        if not ids:
+            raise RequestError("the prompt has no token ids; give at least one")
+        vocab_size = self._backend.capabilities.vocab_size or len(tokenizer)
+        if max(ids) >= vocab_size:
+            raise RequestError(f"the prompt has token id {max(ids)}; the vocabulary ends at {vocab_size - 1}")
+        text = text_of_ids(ids, tokenizer)
+        self._decoded = (request, text)
+        return text
+
+    def _chat(self, request: TextGenerationRequest | VlmGenerationRequest) -> ChatCall:
+        asked = self._chat_template
+        return ChatCall(
+            without_pictures(request.messages),
+            asked.add_generation_prompt,
+            asked.continue_final_message,
+            asked.enable_thinking,
+            tuple(tool if isinstance(tool, Mapping) else tool.to_json() for tool in request.tools),
+        )
+
+    def template_owner(self, request_type: RequestType) -> Any:
+        """Return whose chat template renders such requests: the processor's for images, else the tokenizer's."""
+        if request_type == "vlm":
+            return self._backend.processor or self._backend.tokenizer
+        return self._backend.tokenizer
+
+    def sampling_plan(self, options: GenerationOptions) -> SamplingPlan:
+        """Return the resolved options; raises `ConfigError` for stops that could never be found, and for what cannot go together."""
+        stops = self._stop_plan(options)
+        if options.structured is not None:
+            self._check_structured(options, stops)
+        return _sampling_plan(options, stops, self._thinking_budget(options.max_thinking_tokens))
+
+    def _check_structured(self, options: GenerationOptions, stops: StopPlan) -> None:
+        if not stops.token_ids:
+            raise ConfigError("options.structured needs a token that ends the answer; leave options.eos_token_id unset")
+        if options.extra_generation_kwargs.get("min_new_tokens"):
+            raise ConfigError("options.min_new_tokens would forbid a structured answer to end where it is complete; leave one of them out")
+        if self._chat_template.enable_thinking:
+            raise ConfigError("options.structured holds from the first token on, so that nothing could be thought; turn thinking off")
+
+    def _thinking_budget(self, max_tokens: int | None) -> ThinkingBudget | None:
+        if max_tokens is None:
+            return None
+        marks, tokenizer = self._chat_template.thinking_marks, self._backend.tokenizer
+        start, end = (tuple(int(i) for i in tokenizer.encode(mark, add_special_tokens=False)) for mark in marks)
+        tokens_of_their_own: dict[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
+        return ThinkingBudget(start, end, max_tokens, None if all(mark in tokens_of_their_own for mark in marks) else marks)
+
+    def _stop_plan(self, options: GenerationOptions) -> StopPlan:
+        known = self._stops.get(id(options))  # holding the options keeps their id from being given to others
+        if known is None:
+            skip = options.decode.skip_special_tokens
+            known = (options, resolve_stops(options.stop, self._eos_token_ids(options), self._backend.tokenizer, skip_special_tokens=skip))
+            self._stops[id(options)] = known
+        return known[1]
+
+    def _eos_token_ids(self, options: GenerationOptions) -> tuple[int, ...]:
+        if options.eos_token_id is None:
+            return tuple(self._backend.eos_token_ids)
+        return (options.eos_token_id,) if isinstance(options.eos_token_id, int) else options.eos_token_id
+
+    def _check_placeholders(self, text: str, request_images: RequestImages | None) -> None:
+        video = getattr(self._backend.processor, "video_token", None)
+        if video and video in text:
+            raise RequestError(f"the rendered prompt has a video placeholder ({video}); videos cannot be asked, and no text may hold one")
+        placeholder = getattr(self._backend.processor, "image_token", None)
+        if not placeholder:
+            return
+        wanted = len(request_images.sources) if request_images is not None else 0
+        found = text.count(placeholder)
+        if found != wanted:
+            raise ImageError(
+                f"the rendered prompt has {found} image placeholders ({placeholder}) for {wanted} images; "
+                "write no placeholder into a message's text, and use a chat template that gives each image one"
+            )
+
+    def _num_tokens(self, token_ids: tuple[int, ...], request_images: RequestImages | None) -> int | None:
+        if request_images is None:
+            return len(token_ids)
+        measure = getattr(self._backend.processor, "_get_num_multimodal_tokens", None)
+        resizes = getattr(getattr(self._backend.processor, "image_processor", None), "do_resize", False)
+        if measure is None or not resizes:
+            return None  # the backend checks the length once it has expanded the placeholders
+        sizes = [images.image_size(source) for source in request_images.sources]
+        counts = measure(image_sizes=[(height, width) for width, height in sizes])["num_image_tokens"]
+        return len(token_ids) - len(sizes) + sum(int(count) for count in counts)
+
+
+def check_length(num_tokens: int | None, max_new_tokens: int, max_model_len: int | None) -> None:
+    """Raise `PromptTooLong` where the prompt, or prompt + max_new_tokens, does not fit the context."""
+    if num_tokens is None or max_model_len is None:
+        return
+    if num_tokens >= max_model_len:
+        raise PromptTooLong(
+            f"the prompt has {num_tokens} tokens, the context {max_model_len}; shorten it or use smaller images (--max-pixels)"
+        )
+    if num_tokens + max_new_tokens > max_model_len:
+        raise PromptTooLong(
+            f"prompt ({num_tokens} tokens) + max_new_tokens ({max_new_tokens}) exceed the context of {max_model_len}; "
+            f"lower --max-new-tokens to at most {max_model_len - num_tokens} or shorten the prompt"
+        )
+
+
+def _sampling_plan(options: GenerationOptions, stops: StopPlan, thinking: ThinkingBudget | None) -> SamplingPlan:
+    seed = options.seed
+    if options.samples and seed is None:
+        seed = secrets.randbelow(_SEED_LIMIT)
+    return SamplingPlan(
+        max_new_tokens=options.max_new_tokens,
+        temperature=float(options.temperature) if options.samples else 0.0,
+        top_p=float(options.top_p) if options.samples else 1.0,
+        repetition_penalty=float(options.repetition_penalty),
+        no_repeat_ngram_size=options.no_repeat_ngram_size or 0,
+        stop_token_ids=stops.token_ids,
+        stop_strings=stops.watched,
+        skip_special_tokens=options.decode.skip_special_tokens,
+        seed=seed,
+        logprobs=options.logprobs,
+        use_cache=options.use_cache,
+        pad_token_id=options.pad_token_id,
+        extra=tuple(sorted(options.extra_generation_kwargs.items())),
+        max_prompt_tokens=options.max_prompt_tokens,
+        logprobs_kind=options.logprobs_kind,
+        entropies=options.entropies,
+        structured=options.structured,
+        thinking=thinking,
+    )
+
+
+def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
+    """Return the identity of what was asked: SHA-256 (hex) over the rendered prompt, or the ids given, the images and a given response."""
+    if prompt.given_as_ids:
+        return token_ids_sha256(prompt.token_ids, prompt.response_ids)
+    digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass"))
+    for fact in facts:
+        digest.update(b"\0" + fact["sha256"].encode("ascii"))
+    digest.update(_written_response(prompt.response_ids))
+    return digest.hexdigest()
+
+
+def token_ids_sha256(token_ids: Sequence[int], response_ids: Sequence[int] | None = None) -> str:
+    """Return the identity of a prompt given as ids, and of a given response: other ids may decode to the same text."""
+    return hashlib.sha256(b"token ids " + " ".join(map(str, token_ids)).encode("ascii") + _written_response(response_ids)).hexdigest()
+
+
+def _written_response(response_ids: Sequence[int] | None) -> bytes:
+    return b"" if response_ids is None else b"\0response " + " ".join(map(str, response_ids)).encode("ascii")

@@ -1,0 +1,107 @@
+"""The pictures of a request: which there are, in which order, and what is known of them once they are opened. Knows no torch.
+
+They are referred to, not held: a prompt opens its pictures when its backend asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from evalharness.api import images
+from evalharness.api.errors import ImageError, RequestError
+from evalharness.api.requests import TextGenerationRequest
+from evalharness.api.scoring import Chat, asked_chat
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["RequestImages", "images_of", "without_pictures"]
+
+
+@dataclass
+class RequestImages:
+    """The images of one request, in prompt order; `facts` is filled in when they are opened."""
+
+    sources: tuple[Any, ...]
+    verify: bool
+    facts: tuple[dict[str, Any], ...] = field(default=())
+
+    def identify(self) -> tuple[dict[str, Any], ...]:
+        """Return size, hash and file of each image, and note them, without reading pictures; raises `ImageError`."""
+        return self._note([images.image_size(source) for source in self.sources])
+
+    def load(self) -> list[Image.Image]:
+        """Return the opened images and note their size, hash and file."""
+        loaded = [images.load_image(source) for source in self.sources]
+        self._note([picture.size for picture in loaded])
+        return loaded
+
+    def _note(self, sizes: Sequence[tuple[int, int]]) -> tuple[dict[str, Any], ...]:
+        self.facts = tuple(
+            {"width": width, "height": height, "sha256": images.image_sha256(source), **images.image_file(source)}
+            for (width, height), source in zip(sizes, self.sources, strict=True)
+        )
+        return self.facts
+
+
+def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    parts: list[Mapping[str, Any]] = []
+    for message in messages:
+        content = message.get("content")
+        if _is_list(content):
+            parts += [part for part in content if _is_image(part)]
+    return parts
+
+
+def images_of(request: Any) -> RequestImages | None:
+    """Return the images of a request in prompt order, None for a text request; raises `RequestError` where they do not fit it."""
+    chat = asked_chat(request)
+    return _images_of_chat(chat) if chat is not None else None
+
+
+def _images_of_chat(request: Chat) -> RequestImages | None:
+    parts = _image_parts(request.messages)
+    if isinstance(request, TextGenerationRequest):
+        if parts:
+            raise RequestError(f"a TextGenerationRequest has {len(parts)} image parts; use VlmGenerationRequest")
+        return None
+    waiting = list(request.images)
+    sources = []
+    for part in parts:
+        source = part.get("image")
+        if source is None:
+            if not waiting:
+                counts = f"{len(parts)} placeholders, {len(request.images)} in request.images"
+                raise ImageError(f"the messages have more image placeholders than images: {counts}")
+            source = waiting.pop(0)
+        sources.append(source)
+    if waiting:
+        raise ImageError(
+            f"{len(waiting)} of {len(request.images)} images in request.images have no placeholder {{'type': 'image'}} in the messages"
+        )
+    if not sources:
+        raise ImageError("a VlmGenerationRequest needs at least one image; use TextGenerationRequest for a chat without")
+    return RequestImages(tuple(sources), request.verify)
+
+
+def without_pictures(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the messages as they are, but with image parts that name no source: templates only place them."""
+    if not _image_parts(messages):
+        return messages
+    bare = []
+    for message in messages:
+        content = message.get("content")
+        if _is_list(content):
+            message = {**message, "content": [{"type": "image"} if _is_image(part) else part for part in content]}
+        bare.append(message)
+    return bare
+
+
+def _is_list(content: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(content, Sequence) and not isinstance(content, (str, bytes))
+
+
+def _is_image(part: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(part, Mapping) and part.get("type") == "image"

@@ -1,0 +1,186 @@
+"""One job while it runs: prompts are made as the backend pulls them, and each outcome comes as soon as it is there.
+
+What goes wrong with one request is that request's outcome and takes no other along; what breaks the backend ends the stream. What a
+cache has is not asked again. Which backend does a job was decided before (engine_jobs.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from evalharness.api.errors import RequestError
+from evalharness.api.hooks import GenerationPlugin
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationFailure, GenerationResult
+from evalharness.backends.base import Completion, Prompt
+from evalharness.engine.jobs import Job
+from evalharness.engine.prompts import PreparedRequest, PromptBuilder, Request
+from evalharness.engine.results import result_of
+
+if TYPE_CHECKING:
+    from evalharness.engine.cache import ResponseCache
+
+__all__ = ["JobStream", "Outcome", "PromptSource"]
+
+
+# The prompts of a call as a backend pulls them: there may be more after there were none
+
+
+class PromptSource:
+    """An iterator that ends when there is no prompt at present, and gives those that came meanwhile when it is asked again.
+
+    A backend that takes the first end for the last one misses nothing: the rest is asked in a call of its own.
+    """
+
+    def __init__(self, next_prompt: Callable[[], Prompt | None]) -> None:
+        self._next_prompt = next_prompt
+
+    def __iter__(self) -> PromptSource:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Prompt:
+        """Return the next prompt; `StopIteration` while there is none."""
+        prompt = self._next_prompt()
+        if prompt is None:
+            raise StopIteration
+        return prompt
+
+
+Outcome: TypeAlias = "GenerationResult | GenerationFailure"
+
+
+class JobStream:
+    """The outcomes of a job and of those that `more` adds to it, by position.
+
+    `cache`: where answers are looked up and kept, under `identity()`, what says which weights answer; None: nowhere. `on_asked`,
+    `more`: see `Engine.stream`.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        plugins: Sequence[GenerationPlugin],
+        cache: ResponseCache | None,
+        identity: Callable[[], Mapping[str, Any]],
+        *,
+        on_asked: Callable[[int], None],
+        more: Callable[[], Job | None],
+    ) -> None:
+        self._job, self._plugins = job, plugins
+        self._cache, self._identity = cache, identity
+        self._on_asked, self._more = on_asked, more
+        self._waiting: deque[tuple[PromptBuilder, int, Request, GenerationOptions, tuple[str, ...]]] = deque()
+        self._take_up(job)
+        self._running: dict[int, tuple[PreparedRequest, tuple[str, ...]]] = {}
+        self._known: deque[tuple[int, Outcome]] = deque()  # refused, or had from the cache: whatever needs no backend
+        self._keys: dict[int, str] = {}  # under which an answer is to be kept
+
+    def _take_up(self, job: Job) -> None:
+        self._waiting.extend((job.builder, *one) for one in job.requests)
+
+    def outcomes(self, should_stop: Callable[[], bool]) -> Iterator[tuple[int, Outcome]]:
+        """Yield `(position, result or failure)` per request; `should_stop()` turning True ends it early, as closing it does."""
+        outputs = self._job.backend.generate(PromptSource(self._next_prompt), plugins=self._plugins, should_stop=should_stop)
+        try:
+            for output in outputs:
+                yield from self._take_known()
+                if isinstance(output, Completion):
+                    yield output.index, self._completed(output)
+                else:
+                    self._running.pop(output[0])
+                    yield output
+        except Exception:
+            yield from self._take_known()  # their verdict does not depend on the engine that broke
+            raise
+        finally:
+            # Left to the garbage collector, a backend would go on with what nobody waits for.
+            close = getattr(outputs, "close", None)
+            if close is not None:
+                close()
+        yield from self._take_known()
+        if self._running and not should_stop():
+            for i in self._running:
+                yield i, GenerationFailure("error", f"backend {self._job.backend.name!r} gave no output for this request")
+
+    def _take_known(self) -> Iterator[tuple[int, Outcome]]:
+        while self._known:
+            yield self._known.popleft()
+
+    def _next_prompt(self) -> Prompt | None:
+        """Return the next prompt that the backend has to answer, None where there is none at present."""
+        while True:
+            if not self._waiting:
+                joining = self._more()
+                if joining is None:
+                    return None
+                self._take_up(joining)
+                continue
+            builder, i, request, options, ignored = self._waiting.popleft()
+            self._on_asked(i)
+            try:
+                prepared = builder.build(i, request, options)
+                cached = self._cached(prepared)
+            except RequestError as error:
+                self._known.append((i, GenerationFailure("invalid", str(error), error)))
+            except Exception as error:  # one request must not take the others along
+                self._known.append((i, _error("preparing the prompt", error)))
+            else:
+                if cached is None:
+                    self._running[i] = (prepared, ignored)
+                    return prepared.prompt
+                outcome = self._read(prepared, cached, ignored)
+                self._known.append((i, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
+
+    def _cached(self, prepared: PreparedRequest) -> Completion | None:
+        """Return what the cache has for a prompt; else note under which key its answer is to be kept, if it may be."""
+        if self._cache is None:
+            return None
+        from evalharness.engine.cache import cache_key, is_deterministic  # few runs have a cache
+
+        draws_nothing = prepared.options.seed is not None or prepared.prompt.response_ids is not None
+        if not is_deterministic(prepared.prompt.plan, seed_was_given=draws_nothing):
+            self._cache.counts.not_cacheable += 1
+            return None
+        facts = prepared.images.identify() if prepared.images is not None else ()
+        key = cache_key(self._identity(), prepared.prompt, [fact["sha256"] for fact in facts])
+        found = self._cache.get(key, prepared.prompt.index)
+        if found is None:
+            self._keys[prepared.prompt.index] = key
+        return found
+
+    def _completed(self, completion: Completion) -> Outcome:
+        prepared, ignored = self._running.pop(completion.index)
+        outcome = self._read(prepared, completion, ignored)
+        if self._cache is not None and completion.index in self._keys:
+            self._cache.put(self._keys.pop(completion.index), completion, on_disk=_may_be_kept(outcome))
+        return outcome
+
+    def _read(self, prepared: PreparedRequest, completion: Completion, ignored: tuple[str, ...]) -> Outcome:
+        job = self._job
+        try:
+            return result_of(
+                prepared,
+                completion,
+                job.backend,
+                fallback=job.note,
+                ignored=ignored,
+                plugins=self._plugins,
+                weight_version=job.weight_version,
+            )
+        except Exception as error:  # a plugin's or tokenizer's fault concerns this request only
+            return _error("reading the completion", error)
+
+
+def _may_be_kept(outcome: Outcome) -> bool:
+    """Return whether an answer may be written to disk as ids, where no secret in it can be hidden."""
+    from evalharness.api.redaction import redactor  # few runs have a cache
+
+    return isinstance(outcome, GenerationResult) and redactor().known(outcome.raw_text) == outcome.raw_text
+
+
+def _error(doing: str, error: Exception) -> GenerationFailure:
+    return GenerationFailure("error", f"{doing} failed: {type(error).__name__}: {error}", error)

@@ -1,0 +1,228 @@
+"""New weights for an engine that runs: for trainers, who sample from a policy that changes every few steps.
+
+    engine.load_adapter("runs/42/adapter")            # a LoRA adapter on the base that is loaded
+    engine.reload_weights("runs/42/checkpoint-100")   # another checkpoint of the same architecture, or the same folder, rewritten
+    engine.sync_from_state_dict(model.state_dict())   # a model's weights, or peft's of an adapter, from memory
+
+Each answers as a new start on those weights would, and nothing that was computed with the old ones is used: no prefix, picture or
+cached answer. What is loaded stays as it is whatever becomes of the folder. A change that is refused changes nothing, and the error
+says why. Knows no torch: how weights get there is the backend's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from evalharness.api.errors import BackendError, CapabilityError, ContractTypeError, ContractValueError
+from evalharness.backends.base import Backend, LiveBackend, LiveChange, WatchedBackend, WeightReport
+
+if TYPE_CHECKING:
+    from evalharness.engine.jobs import Fallback
+
+__all__ = ["LiveWeights", "WeightSync"]
+
+
+class LiveWeights:
+    """The part of `Engine` that changes weights, and says with which a generation was made."""
+
+    _backend: Backend
+    _fallback: Fallback | None
+    _lock: threading.RLock
+    _identity: Mapping[str, Any]
+
+    def __init__(self) -> None:
+        self._num_generating = 0
+        self._num_changes = 0
+        self._version = "0"
+        self._weights_id = uuid.uuid4().hex
+        self._stamp: Hashable | None = self._look_at_stamp()
+
+    @property
+    def weight_version(self) -> str:
+        """Which weights answer now: "0" from the start, then the number of changes, or the names given to them.
+
+        It stands in every result. Steps of an optimizer on the model itself (hf) are changes, too.
+        """
+        with self._lock:
+            self._notice_change()
+            return self._version
+
+    @property
+    def weights_id(self) -> str:
+        """A name that no other weights have, of any engine: another after each change and each swap, whatever versions are called."""
+        with self._lock:
+            self._notice_change()
+            return self._weights_id
+
+    @property
+    def weights_were_changed(self) -> bool:
+        """Whether the weights are others than those of the start, or of the last swap."""
+        with self._lock:
+            self._notice_change()
+            return self._num_changes > 0
+
+    def reload_weights(self, path: str, *, adapter_path: str | None = None, weight_version: str | None = None) -> WeightReport:
+        """Load a checkpoint of the same architecture from `path`, read anew even where it is the folder that was loaded before.
+
+        Without an adapter unless one is given. Raises `CheckpointError` for one that cannot be used.
+        """
+        _check_path("path", path)
+        if adapter_path is not None:
+            _check_path("adapter_path", adapter_path)
+        adapter = None if adapter_path is None else str(adapter_path)
+        return self._change("checkpoint", weight_version, lambda backend: backend.reload_weights(str(path), adapter))
+
+    def load_adapter(self, path: str, *, weight_version: str | None = None) -> WeightReport:
+        """Put the LoRA adapter of a folder on the base that is loaded, in place of the one before.
+
+        Raises `CheckpointError` where any of its weights would be ignored or does not fit.
+        """
+        _check_path("path", path)
+        return self._change("adapter", weight_version, lambda backend: backend.load_adapter(str(path)))
+
+    def unload_adapter(self, *, weight_version: str | None = None) -> WeightReport:
+        """Take the adapter off; the base is then as it was without it, to the bit. `CapabilityError` where there is none."""
+        return self._change("adapter", weight_version, lambda backend: backend.unload_adapter())
+
+    def sync_from_state_dict(
+        self,
+        tensors: Mapping[str, Any],
+        *,
+        adapter_config: Any = None,
+        strict: bool = True,
+        weight_version: str | None = None,
+    ) -> WeightReport:
+        """Take the weights of a model, `model.state_dict()`, or of a LoRA adapter, peft's `get_peft_model_state_dict(model)`.
+
+        Tensors with `lora_` in their names are an adapter's: it takes the place of the one before, and `adapter_config` (peft's
+        LoraConfig, or its fields) says how it is scaled; it may be left out where an adapter is loaded that is scaled alike.
+        Other tensors are the model's own. Each is converted to the type of the weight that it replaces. `ContractValueError`, and
+        nothing has changed, where a name means no weight of the model, a shape differs, or a weight of the model is not among
+        them; with `strict` False such names are left out and stand in the report.
+        """
+        if not isinstance(tensors, Mapping):
+            raise ContractTypeError(f"tensors must be a mapping of names to tensors, got {type(tensors).__name__}")
+        if not tensors:
+            raise ContractValueError("tensors is empty; give model.state_dict(), or an adapter's get_peft_model_state_dict(model)")
+        return self._change(
+            "tensors", weight_version, lambda backend: backend.sync_from_state_dict(tensors, adapter_config, strict=bool(strict))
+        )
+
+    def weights_changed(self, weight_version: str | None = None) -> str:
+        """Name the weights that a trainer has given its own model (hf), or say that it changed them in a way that torch does not count.
+
+        That is what is done to `tensor.data`. Return the version.
+        """
+        named = _checked_version(weight_version)
+        with self._lock:
+            if not isinstance(self._backend, WatchedBackend):
+                raise CapabilityError(
+                    f"nobody else can reach the weights of backend {self._backend.name!r}; they change by its own methods"
+                )
+            self._count_change(named)
+            return self._version
+
+    def sleep(self) -> None:
+        """Give the device's memory back while something else needs it; generating is refused until `wake`."""
+        with self._lock:
+            self._live("sleep").sleep()
+
+    def wake(self, *tags: str) -> None:
+        """Bring back what sleeps, exactly: everything, or "weights" or "kv_cache" only (weights can be changed before the cache wakes)."""
+        unknown = sorted(set(tags) - {"weights", "kv_cache"})
+        if unknown:
+            raise ContractValueError(f"{unknown[0]!r} cannot be woken; known: weights, kv_cache, or nothing for both")
+        with self._lock:
+            self._live("sleep").wake(tags or None)
+
+    def _change(self, kind: LiveChange, version: str | None, do: Callable[[LiveBackend], WeightReport]) -> WeightReport:
+        named = _checked_version(version)
+        with self._lock:
+            backend = self._live(kind)
+            started = time.perf_counter()
+            report = do(backend)
+            self._count_change(named)
+            return replace(report, weight_version=self._version, duration_s=time.perf_counter() - started)
+
+    def _live(self, kind: LiveChange) -> LiveBackend:
+        """Return the backend as one that can do this now; raises before anything is touched."""
+        if self._num_generating:
+            raise BackendError("the engine still generates; finish or close the stream before its weights change")
+        if self._fallback is not None:
+            raise CapabilityError("weights cannot change beside a fallback backend, which would keep the old ones; build without one")
+        able = self._backend.capabilities.live
+        if kind not in able or not isinstance(self._backend, LiveBackend):
+            listed = ", ".join(sorted(able)) or "nothing"
+            why = self._backend.capabilities.why_not_live.get(kind)
+            reason = f": {why}" if why is not None else f"; here it can: {listed}"
+            raise CapabilityError(f"backend {self._backend.name!r} cannot do this to its weights ({kind}){reason}")
+        return self._backend
+
+    def _look_at_stamp(self) -> Hashable | None:
+        return self._backend.weight_stamp() if isinstance(self._backend, WatchedBackend) else None
+
+    def _notice_change(self) -> None:
+        stamp = self._look_at_stamp()
+        if stamp is not None and stamp != self._stamp:  # None: the backend is closed
+            self._count_change(None)
+
+    def _count_change(self, named: str | None) -> None:
+        self._stamp = self._look_at_stamp()
+        self._num_changes += 1
+        self._version = named if named is not None else str(self._num_changes)
+        # No other engine, in no other run, has these weights: a cache on disk must not take them for each other.
+        self._weights_id = uuid.uuid4().hex
+        self._identity = {**self._identity, "weights": self._weights_id}
+
+    def _start_over(self) -> None:
+        """After a swap the weights are those of a new start."""
+        self._count_change("0")
+        self._num_changes = 0
+
+
+class WeightSync:
+    """Brings a trainer's weights to an engine, only when they have changed, and again after it failed.
+
+    `push` does it, and returns its report: `lambda: engine.sync_from_state_dict(model.state_dict())`, or a `save_pretrained` and
+    `lambda: engine.load_adapter(path)`.
+    """
+
+    def __init__(self, push: Callable[[], WeightReport]) -> None:
+        self._push = push
+        self._num_marks, self._num_pushed = 1, 0  # counts, not a flag: a mark that is made while a push runs must not be lost
+        self.last: WeightReport | None = None
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the engine's weights are older than the trainer's; True at first."""
+        return self._num_pushed < self._num_marks
+
+    def mark_dirty(self) -> None:
+        """Say that the trainer's weights have changed: after each step of the optimizer."""
+        self._num_marks += 1
+
+    def __call__(self) -> WeightReport | None:
+        """Push if dirty; return the report, None where there was nothing to do. After an error it is dirty still."""
+        num_marks = self._num_marks
+        if self._num_pushed == num_marks:
+            return None
+        self.last = self._push()
+        self._num_pushed = num_marks
+        return self.last
+
+
+def _check_path(name: str, path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ContractTypeError(f"{name} must be the path of a folder, got {path!r} ({type(path).__name__})")
+
+
+def _checked_version(version: object) -> str | None:
+    if version is None or (isinstance(version, str) and version):
+        return version
+    raise ContractValueError(f"weight_version must be a text, such as 'step-100', or left out, got {version!r}")

@@ -1,0 +1,203 @@
+"""What the controller does when the run is spread over workers; registered only where xdist is there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.hardware.devices import MASK
+from evalharness.pytest_plugin.distributed.crashes import Crashes
+from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
+from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
+from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, Durations
+from evalharness.pytest_plugin.distributed.worker import LOOKALIKES
+from evalharness.pytest_plugin.execution.units import UnitKey, assign_units
+from evalharness.pytest_plugin.finish import start_run
+from evalharness.pytest_plugin.progress import Progress, announce
+from evalharness.pytest_plugin.reporting import REPORTING
+from evalharness.pytest_plugin.session import STATE
+
+CRASHES = pytest.StashKey[Crashes]()
+SCHEDULER = pytest.StashKey[DeferredScheduler]()
+WATCH = pytest.StashKey[Watch]()
+SIGNS = pytest.StashKey[TemporaryDirectory[str]]()
+"""Where workers write their signs of life: a folder on this machine, whatever file system has the reports."""
+
+
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Give each worker its GPUs."""
+    give_cards_to_workers(config, specs)
+
+
+def pytest_configure_node(node: Any) -> None:
+    """Give each worker the resolved options and the engines, so that all of them run exactly the same."""
+    config = node.config
+    state = config.stash[STATE]
+    try:
+        engines = [spec.to_json() for spec in state.engines]
+    except EvalHarnessError:
+        engines = None  # perhaps no evals are run at all; a worker that collects one reports the error
+    watched = node.gateway.spec.popen and state.run.hang_timeout
+    node.workerinput["evalharness"] = {
+        "run": state.run.to_json(),
+        "engines": engines,
+        "num_workers": state.num_workers,
+        "session": state.session_number,
+        "cards": _cards_of(node),
+        "heartbeat": str(_signs_of(node)) if watched else None,
+    }
+
+
+def _cards_of(node: Any) -> list[str] | None:
+    mask = node.gateway.spec.env.get(MASK)
+    return None if mask is None else [name for name in mask.split(",") if name]
+
+
+def _signs_of(node: Any) -> Path:
+    stash = node.config.stash
+    if SIGNS not in stash:
+        stash[SIGNS] = TemporaryDirectory(prefix="evalharness-signs-")
+    return Path(stash[SIGNS].name) / node.gateway.id
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredScheduler | None:
+    """Hand out work units where evals are collected; other ways of distribution stay as they are."""
+    if config.getoption("dist") != "load":
+        return None
+    state = config.stash[STATE]
+
+    def assign(nodeids: Sequence[str]) -> dict[str, UnitKey]:
+        evals = [nodeid for nodeid in nodeids if nodeid not in state.lookalikes]
+        return assign_units(evals, [spec.id for spec in state.known_engines], state.num_workers)
+
+    known = functools.cache(lambda: Durations.read(Path(state.run.report_dir)))  # only where there are evals
+
+    def estimate(unit: UnitKey, nodeids: Sequence[str]) -> float:
+        cases = {state.eval_node(nodeid).case_id for nodeid in nodeids}
+        return len(cases) * known().case_s(unit.engine, Path(unit.path).stem.removeprefix("test_"))
+
+    crashes = config.stash[CRASHES] = Crashes(config)
+    scheduler = config.stash[SCHEDULER] = DeferredScheduler(config, log, state.num_workers, assign, estimate, crashes)
+    if state.run.hang_timeout:
+        config.stash[WATCH] = Watch(state.run.hang_timeout, crashes.killed.__setitem__)
+    return scheduler
+
+
+def pytest_testnodeready(node: Any) -> None:
+    """Watch over a worker, a replacement too."""
+    stash = node.config.stash
+    if WATCH in stash and SIGNS in stash and node.gateway.spec.popen:
+        scheduler = stash[SCHEDULER]
+        worker = WatchedWorker(
+            pid=node.gateway._rinfo().pid,  # xdist has asked for it already, so this asks nobody
+            path=_signs_of(node),
+            is_busy=lambda: scheduler.has_work(node) or node.shutting_down or not scheduler.has_collected(node),
+            is_ready=lambda: scheduler.has_collected(node),
+        )
+        stash[WATCH].add(node.gateway.id, worker)
+
+
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Let a worker go; one that dies when its work is done is a problem of the run all the same."""
+    stash = node.config.stash
+    _stop_all_if_one_did(node.config)
+    if WATCH in stash:
+        stash[WATCH].remove(node.gateway.id)
+    died = error is not None and not hasattr(node, "workeroutput")
+    if died and CRASHES in stash and stash[STATE].started_run and not stash[SCHEDULER].has_work(node):
+        stash[CRASHES].died_without_work(node.gateway.id)
+
+
+def _stop_all_if_one_did(config: pytest.Config) -> None:
+    """End all workers where -x, --maxfail, Ctrl-C or `pytest.exit` in one ends the run; there is no hook of that, but a sign."""
+    reason = getattr(config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
+    if reason and SCHEDULER in config.stash:
+        config.stash[SCHEDULER].stop(str(reason))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the watch."""
+    if WATCH in config.stash:
+        config.stash[WATCH].stop()
+    if SIGNS in config.stash:
+        config.stash[SIGNS].cleanup()
+
+
+class _TestsOfWorkers:
+    """Notes which tests were begun, and stops all workers where one's failures end the run; these hooks are told no config."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if CRASHES in self._config.stash:
+            self._config.stash[CRASHES].test_begins(nodeid)
+
+    def pytest_runtest_logfinish(self) -> None:
+        _stop_all_if_one_did(self._config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Listen to the tests of all workers."""
+    config.pluginmanager.register(_TestsOfWorkers(config), "evalharness-tests-of-workers")
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Note which test a worker runs: were it to die, whose fault it is depends on that."""
+    if report.when == "setup" and report.passed and CRASHES in report.node.config.stash:
+        report.node.config.stash[CRASHES].test_runs(report.node.gateway.id, report.nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
+    """Say what a worker died of, and how often the test was tried."""
+    config = report.node.config
+    if CRASHES in config.stash:
+        config.stash[CRASHES].explain(crashitem, report)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> None:
+    """Take out what a worker says of its tests before it says what it collected."""
+    if LOOKALIKES in data:
+        config.stash[STATE].lookalikes.update(data.pop(LOOKALIKES))
+
+
+@pytest.hookimpl
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Begin the run when the first worker says which evals it has."""
+    config = node.config
+    state = config.stash[STATE]
+    state.plan_nodeids(ids)
+    if state.resumed is not None:
+        try:
+            state.resumed.check_collected(ids)
+        except EvalHarnessError as error:
+            raise pytest.UsageError(str(error)) from error
+    if state.started_run or not state.eval_nodeids:
+        return
+    if config.getoption("dist") != "load":
+        raise pytest.UsageError(
+            f"--dist {config.getoption('dist')} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it"
+        )
+    refuse_unplanned(config, state.run, state.num_workers)
+    try:
+        start_run(state)
+    except RecordError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[REPORTING].progress = Progress(config, state)
+    if WATCH in config.stash:
+        config.stash[WATCH].start()
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        if reporter.isatty:
+            reporter.rewrite("", erase=True)  # what xdist's status line left
+        reporter.ensure_newline()
+        reporter.write_line(announce(state, len(state.eval_nodeids)))

@@ -1,0 +1,185 @@
+"""What becomes of the work of a worker that died: its unit goes on elsewhere, and the test it died in runs once more.
+
+    died while                          then
+    a test ran and nothing was asked    the test runs again; after its second death it is an error
+    one case was asked                  it is asked again, alone; after its second death it is an error
+    up to 16 cases were asked           each of them is asked alone
+    more cases were asked               they are asked in groups, as many groups as cases in each; the cases of a group that dies, alone
+    a test ran while cases were asked   both: the test runs again first, before anything is asked
+    an engine was opened                another worker tries; after the second death its tests are errors, unless it runs elsewhere
+
+A worker that died may have begun units after the one whose test it was in: what was asked of them is suspected likewise, and a unit
+that is taken over runs alone, with none after it begun before its last test.
+
+So a test that kills is an error after two deaths, and so is a request where an engine has 16 in flight at most; of more it is
+found with the third. (Halves would take as many deaths as the logarithm says, and each costs the start of an engine.) Nobody
+is blamed for what happened while anything else was at work, or at the first time. What was asked is known from `in_flight.py`.
+
+Every death is a problem of the run, so the run's exit code is not 0. Only the controller knows this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from evalharness.pytest_plugin.execution.takeover import CrashNote, Suspicion, note_crash, take_in_flight
+from evalharness.pytest_plugin.execution.units import UnitKey
+from evalharness.pytest_plugin.outcomes import shorten
+from evalharness.pytest_plugin.reporting import REPORTING
+from evalharness.pytest_plugin.session import STATE
+
+__all__ = ["Crashes", "LastSigns", "last_signs"]
+
+_MAX_DEATHS = 2
+
+
+class LastSigns(NamedTuple):
+    """What a dead worker's files say of its end."""
+
+    opening: str | None
+    """The engine that it was opening."""
+    words: str | None
+    """Why it ended itself."""
+    asked: Mapping[UnitKey, tuple[str, ...]] = MappingProxyType({})
+    """The cases that were being asked, by unit."""
+
+
+def last_signs(journal: Path) -> LastSigns:
+    """Return the end of a worker by its journal, which may not be there, and what lies beside it."""
+    opening = words = None
+    try:
+        with journal.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                if line.startswith(b'{"kind":"engine_start"'):
+                    opening = json.loads(line)["id"]
+                elif line.startswith(b'{"kind":"engine"'):
+                    opening = None
+                elif line.startswith(b'{"kind":"last_words"'):
+                    words = json.loads(line)["problem"]
+    except FileNotFoundError:
+        pass  # it died before its first test
+    return LastSigns(opening, words, take_in_flight(journal))
+
+
+class Crashes:
+    """Judges the deaths of one run; see `scheduler.CrashJudge`."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._state = config.stash[STATE]
+        self._begun: set[str] = set()
+        self._running: dict[str, str] = {}
+        self._test_deaths: Counter[str] = Counter()
+        self._suspicions: dict[UnitKey, Suspicion] = {}
+        self._opening_deaths: Counter[str] = Counter()
+        self._how: dict[str, str] = {}
+        self.killed: dict[str, str] = {}
+        """By worker: why this process killed it."""
+
+    def test_begins(self, nodeid: str) -> None:
+        """Note that a worker begins a test."""
+        self._begun.add(nodeid)
+
+    def test_runs(self, worker: str, nodeid: str) -> None:
+        """Note that a worker has set a test up: its generations are there."""
+        self._running[worker] = nodeid
+
+    def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
+        """Return whether the test runs once more, and note what is left of its unit, and of those that were begun after it."""
+        signs = self._last_signs(worker)
+        how = self._how_it_died(worker, signs)
+        ran = self._running.get(worker) == nodeid
+        retried, is_over = True, False
+        if signs.opening is not None:
+            doing = f"engine {signs.opening} was opened"
+            self._opening_deaths[signs.opening] += 1
+            self._how[signs.opening] = how
+        elif signs.asked:
+            doing = self._doing(signs, nodeid if ran and signs.words is None else None)
+            self._test_deaths[nodeid] += ran and signs.words is None  # suspected, but not blamed until it is certain
+            is_over = self._suspect(signs.asked, f"worker {worker} {how} while {doing}, and another one had before")
+        elif nodeid in self._begun:
+            doing = f"{nodeid} {'ran' if ran else 'was set up'}"
+            self._test_deaths[nodeid] += 1
+            retried = self._test_deaths[nodeid] < _MAX_DEATHS
+        else:
+            doing = "it had begun no test"
+        problem = f"worker {worker} {how} while {doing}"
+        then = "its case is an error" if is_over else "it is tried again" if retried else "this test is an error"
+        self._state.journal.write("problem", {"problem": f"{problem}; {then}"})
+        self._begun.discard(nodeid)
+        self._config.stash[REPORTING].put_back[nodeid] = problem
+        for key, tests in left.items():
+            nodeids = tuple(one for one in tests if retried or one != nodeid)
+            if nodeids:
+                note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._suspicions.get(key), signs.words is not None)
+                note_crash(self._state.run_dir, note, self._state.session_number)
+        return retried
+
+    def _doing(self, signs: LastSigns, nodeid: str | None) -> str:
+        """Return what a worker did as it died: it generated, and perhaps ran a test."""
+        num_asked = Counter[str]()
+        for unit, case_ids in signs.asked.items():
+            num_asked[unit.path] += len(case_ids)
+        engine, only = next((unit.engine, case_ids[0]) for unit, case_ids in signs.asked.items())
+        is_one = num_asked.total() == 1
+        listed = " and ".join(f"{f'case {only}' if is_one else f'{num} cases'} of {path}" for path, num in num_asked.items())
+        beside = f"{nodeid} ran and " if nodeid is not None else ""
+        return f"{beside}{listed} {'was' if is_one else 'were'} generated with {engine}"
+
+    def _suspect(self, asked: Mapping[UnitKey, Sequence[str]], problem: str) -> bool:
+        """Note which cases were asked at a death; return whether that has found one guilty.
+
+        Whoever is asked again is so in a unit that runs alone, so that where several units are concerned nobody is convicted.
+        """
+        is_over = False
+        for unit, case_ids in asked.items():
+            known = self._suspicions.get(unit, Suspicion())
+            self._suspicions[unit] = known.after(case_ids, problem)
+            is_over |= known.convicts(case_ids)
+        return is_over
+
+    def _last_signs(self, worker: str) -> LastSigns:
+        return last_signs(self._state.run_dir / "journal" / f"{self._state.journal_name(worker)}.jsonl")
+
+    def _how_it_died(self, worker: str, signs: LastSigns) -> str:
+        if worker in self.killed:
+            return self.killed[worker]
+        return "died" if signs.words is None else f"ended itself ({shorten(signs.words)})"
+
+    def died_without_work(self, worker: str) -> None:
+        """Note the death of a worker that had no test any more."""
+        how = self._how_it_died(worker, self._last_signs(worker))
+        self._state.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
+
+    def is_given_up(self, engine: str) -> bool:
+        """Return whether workers died again and again as they opened the engine."""
+        return self._opening_deaths[engine] >= _MAX_DEATHS
+
+    def give_up(self, nodeids: Sequence[str]) -> None:
+        """Report tests that nobody will run as crashed."""
+        for nodeid in nodeids:
+            engine = self._state.eval_node(nodeid).engine
+            problem = f"engine {engine} cannot be opened: {self._opening_deaths[engine]} workers {self._how[engine]} while they opened it"
+            self._config.hook.pytest_runtest_logreport(report=_crash_report(nodeid, problem))
+
+    def explain(self, nodeid: str, report: Any) -> None:
+        """Say in xdist's report of a test that its worker died in how often, and of what."""
+        problem = self._config.stash[REPORTING].put_back.get(nodeid)
+        if problem is not None:
+            report.longrepr = f"{problem}; it was tried {self._test_deaths[nodeid]} times"
+
+
+def _crash_report(nodeid: str, problem: str) -> pytest.TestReport:
+    path = nodeid.partition("::")[0]
+    when: Any = "???"  # as in xdist's own reports of crashes
+    return pytest.TestReport(nodeid, (path, None, path), {}, "failed", problem, when)

@@ -1,0 +1,218 @@
+"""Gives each process of a run its GPUs, by environment, before anything in it can touch CUDA.
+
+A worker's mask is part of the specification that xdist starts it from, so it is set before pytest is imported there, and
+a replacement, which is started from the same specification, takes over the dead one's GPUs.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.api.errors import ConfigError, EvalHarnessError
+from evalharness.config import RunConfig
+from evalharness.hardware.devices import (
+    MASK,
+    Card,
+    auto_num_workers,
+    cuda_is_initialised,
+    installed_cards,
+    num_cores,
+    uses_cards,
+    visible_cards,
+    worker_cards,
+)
+from evalharness.pytest_plugin.options import asked_on_command_line, resolve_run_config
+
+__all__ = [
+    "card_problem",
+    "give_cards_to_workers",
+    "holds_evals",
+    "plan_cards",
+    "pytest_xdist_auto_num_workers",
+    "refuse_unplanned",
+    "return_mask",
+    "take_cards",
+    "taken_cards",
+    "will_collect_evals",
+]
+
+
+# Whether a session will collect evals, told before anything is collected: only then are workers counted and given GPUs
+
+
+def will_collect_evals(config: pytest.Config) -> bool:
+    """Return whether one of our options was given, or whether a module that is asked for has an eval marker."""
+    if asked_on_command_line(config):
+        return True
+    folder = config.invocation_params.dir
+    names, skipped = config.getini("python_files"), config.getini("norecursedirs")
+    paths = [folder / argument.partition("::")[0] for argument in config.args]
+    return any(holds_evals(module) for path in paths for module in _modules(path, names, skipped))
+
+
+def _modules(path: Path, names: Sequence[str], skipped: Sequence[str]) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if not any(fnmatch.fnmatch(name, pattern) for pattern in skipped)]
+        for name in files:
+            if name.endswith(".py") and any(fnmatch.fnmatch(name, pattern) for pattern in names):
+                yield Path(folder, name)
+
+
+def holds_evals(module: Path) -> bool:
+    """Return whether a module's own code marks the module, or a test of it, as an eval. Nothing is imported."""
+    try:
+        source = module.read_bytes()
+        if b"mark.eval" not in source:
+            return False
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return False  # whatever is wrong with it, collection says
+    return any(map(_marks_eval, tree.body))
+
+
+def _marks_eval(node: ast.stmt) -> bool:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return any(map(_names_mark, node.decorator_list))
+    if isinstance(node, ast.Assign):
+        return any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in node.targets) and _names_mark(node.value)
+    return False
+
+
+def _names_mark(tree: ast.expr) -> bool:
+    """Return whether an expression has `….mark.eval` in it."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "eval" and isinstance(node.value, ast.Attribute) and node.value.attr == "mark"
+        for node in ast.walk(tree)
+    )
+
+
+_OWN_COUNT = "PYTEST_XDIST_AUTO_NUM_WORKERS"
+SLOTS = pytest.StashKey[list[tuple[str, ...]]]()
+"""The GPUs of each process that runs evals; absent where the environment stays as it is."""
+_MASK_BEFORE = pytest.StashKey["str | None"]()
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Return what `-n auto` means where evals are run; xdist counts for all other tests, and where its own variable says how many."""
+    if os.environ.get(_OWN_COUNT) or not will_collect_evals(config):
+        return None
+    run = _with_what_it_began(resolve_run_config(config))
+    try:
+        return auto_num_workers(run, os.environ, _installed(run), num_cores())
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _with_what_it_began(run: RunConfig) -> RunConfig:
+    """Return the options of the run that is to be resumed, with what is asked for now; whatever is wrong with it, `--resume` says."""
+    if run.resume is None:
+        return run
+    try:
+        then = RunConfig.from_json(json.loads((Path(run.report_dir) / run.resume / "run.json").read_bytes())["config"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EvalHarnessError):
+        return run
+    asked_now = {name: one for name, one in run.settings.items() if one.origin.startswith(("command line", "environment"))}
+    return RunConfig({**then.settings, **asked_now})
+
+
+def _installed(run: RunConfig) -> list[Card]:
+    return installed_cards() if uses_cards(run) else []
+
+
+def plan_cards(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
+    """Decide who gets which GPUs; too few of them, or CUDA running already, is a usage error."""
+    if not (num_workers or run.devices) or not will_collect_evals(config):
+        return
+    try:
+        slots = worker_cards(run, os.environ, _installed(run), num_workers)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
+    if slots is None:
+        return
+    if cuda_is_initialised(sys.modules):
+        raise pytest.UsageError(
+            "CUDA was initialised before GPUs could be given out, by a conftest.py or plugin that ran CUDA code when it was imported; "
+            "move that code into a fixture or a function"
+        )
+    config.stash[SLOTS] = slots
+
+
+def take_cards(config: pytest.Config) -> None:
+    """Let this process, which runs evals itself, see its GPUs only; taken back by `return_mask`."""
+    if SLOTS in config.stash:
+        config.stash[_MASK_BEFORE] = os.environ.get(MASK)
+        os.environ[MASK] = ",".join(config.stash[SLOTS][0])
+
+
+def return_mask(config: pytest.Config) -> None:
+    """Set the mask as it was before `take_cards`."""
+    if _MASK_BEFORE in config.stash:
+        before = config.stash[_MASK_BEFORE]
+        del config.stash[_MASK_BEFORE]
+        if before is None:
+            os.environ.pop(MASK, None)
+        else:
+            os.environ[MASK] = before
+
+
+def give_cards_to_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Write each worker's GPUs into what xdist starts it from.
+
+    Workers on other machines keep their own environment, and so does one whose --tx says itself what it sees.
+    """
+    if SLOTS in config.stash:
+        slots = config.stash[SLOTS]
+        for number, spec in enumerate(spec for spec in specs if spec.popen):
+            spec.env.setdefault(MASK, ",".join(slots[number]))
+
+
+def taken_cards(config: pytest.Config, given: Any) -> tuple[str, ...] | None:
+    """Return the GPUs that this process was given; None where its environment was left as it is."""
+    if given is not None:
+        return None if given["cards"] is None else tuple(given["cards"])
+    return config.stash[SLOTS][0] if SLOTS in config.stash else None
+
+
+def card_problem(cards: tuple[str, ...] | None, worker: str) -> str | None:
+    """Return why no engine can be opened on the GPUs that this process was given, once all modules are imported."""
+    if cards is None:
+        return None
+    found = os.environ.get(MASK)
+    if found != ",".join(cards):
+        return (
+            f"{MASK} was changed to {found!r} in process {worker}, which was given {','.join(cards)!r}, by a conftest.py or test module; "
+            "take that out and choose GPUs with --devices"
+        )
+    if cards and cuda_is_initialised(sys.modules):
+        return (
+            f"CUDA was initialised in process {worker} before any engine was opened, by a conftest.py or test module that ran CUDA code "
+            "when it was imported; move that code into a fixture or a function"
+        )
+    return None
+
+
+def refuse_unplanned(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
+    """Refuse to run evals on GPUs with several workers that have all of them in common: nobody had seen that evals would come."""
+    if SLOTS in config.stash or num_workers < 2 or not uses_cards(run) or will_collect_evals(config):
+        return
+    try:
+        visible = visible_cards(os.environ, installed_cards())
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
+    if visible:
+        numbers = ",".join(f"gpu:{number}" for number in range(len(visible)))
+        raise pytest.UsageError(
+            f"these evals get their marker from another module, so GPUs were not given to workers; say which to use: --devices {numbers}"
+        )

@@ -1,0 +1,449 @@
+"""Hands whole work units to xdist's workers, so that a unit's requests reach one engine together.
+
+A worker that needs work gets, in this order: the longest unit of the engine that it has loaded; one of the engine with
+most work among those that no worker has loaded, those that are split for all to share last; a test that needs no engine;
+one of the engine where one more worker helps most. So nobody idles while there is a unit to start, and K engines on N
+workers are loaded at most about K + N - 1 times.
+
+A worker gets further units of its engine while its tests still run, so that its engine need not wait for them: as many as fill an
+engine, and no more than its share of what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+from xdist.scheduler import LoadScheduling
+
+from evalharness.pytest_plugin.distributed.worker import STOP
+from evalharness.pytest_plugin.execution.units import UnitKey, first_tests, num_cases_ahead
+
+__all__ = ["AssignUnits", "CrashJudge", "DeferredScheduler", "Durations", "Estimate", "UnitScheduler", "count_tests"]
+
+AssignUnits = Callable[[Sequence[str]], dict[str, UnitKey]]
+Estimate = Callable[[UnitKey, Sequence[str]], float]
+"""Seconds that the tests of a unit are expected to take; only how they compare to others' matters."""
+
+
+class CrashJudge(Protocol):
+    """Decides about the test that a worker died in, and about what is given up with it."""
+
+    def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
+        """Return whether the test runs once more; `left` are all tests that the worker did not finish, by unit."""
+        ...
+
+    def is_given_up(self, engine: str) -> bool:
+        """Return whether the engine has killed so many workers that no other one is to load it."""
+        ...
+
+    def give_up(self, nodeids: Sequence[str]) -> None:
+        """Report tests that nobody will run."""
+        ...
+
+
+def _kind(engine: str | None) -> tuple[str, str] | None:
+    """Return the backend and dtype of an engine by its id."""
+    return None if engine is None else (engine.partition(":")[0], engine.rpartition("@")[2] if "@" in engine else "")
+
+
+def count_tests(unit: UnitKey, nodeids: Sequence[str]) -> float:
+    """Return an estimate where nothing is known: every test takes as long as any other."""
+    return float(len(nodeids))
+
+
+class UnitScheduler:
+    """xdist's scheduling protocol over units; tests that are no evals form units of one."""
+
+    def __init__(self, num_nodes: int, assign: AssignUnits, estimate: Estimate = count_tests, judge: CrashJudge | None = None) -> None:
+        self._num_nodes = num_nodes
+        self._assign = assign
+        self._estimate = estimate
+        self._judge = judge
+        self._collections: dict[Any, list[str]] = {}
+        self._collection: list[str] | None = None
+        self._units: dict[str, UnitKey] = {}
+        self._waiting: dict[UnitKey | str, list[int]] = {}
+        self._seconds: dict[UnitKey | str, float] = {}
+        self._pending: dict[Any, deque[int]] = {}
+        self._loaded: dict[Any, str | None] = {}
+        self._first_tests: set[int] = set()
+        """Those that are the first of their case: as many are pending as cases."""
+        self._num_cases: dict[Any, int] = {}
+        self._left_s: dict[Any, float] = {}
+        self._case_s: dict[UnitKey | str, float] = {}
+        self._taken_over: set[UnitKey | str] = set()
+        self._is_alone: dict[Any, bool] = {}
+        self._is_stopped = False
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The workers that are up."""
+        return list(self._pending)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Whether every worker has collected."""
+        return len(self._collections) >= self._num_nodes
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether nothing waits and each worker has at most the one test that it holds back."""
+        return self.collection_is_completed and not self._waiting and all(len(pending) < 2 for pending in self._pending.values())
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any test has not run yet."""
+        return bool(self._waiting) or any(self._pending.values())
+
+    def has_collected(self, node: Any) -> bool:
+        """Return whether a worker has said what it collected."""
+        return node in self._collections
+
+    def has_work(self, node: Any) -> bool:
+        """Return whether a worker has tests that have not run to their end."""
+        return bool(self._pending.get(node))
+
+    def add_node(self, node: Any) -> None:
+        """Add a worker."""
+        self._pending[node] = deque()
+        self._loaded[node] = None
+        self._num_cases[node] = 0
+        self._left_s[node] = 0.0
+        self._is_alone[node] = False
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """Note what a worker collected; it must be the same everywhere."""
+        self._collections[node] = list(collection)
+        first = next(iter(self._collections.values()))
+        if list(collection) != first:
+            raise RuntimeError(
+                f"worker {node.gateway.id} collected {len(collection)} tests, others {len(first)}: cases or checkpoints changed meanwhile"
+            )
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Note that a test ran and give the worker more where it needs some."""
+        self._pending[node].remove(item_index)
+        if item_index in self._first_tests:
+            self._num_cases[node] -= 1
+            self._left_s[node] -= self._case_s[self._unit_of(item_index)]
+        self._feed(node)
+        self._feed_ahead(node)
+
+    def mark_test_pending(self, item: str) -> None:
+        """Put a test back: its worker wants it run again."""
+        assert self._collection is not None
+        self._wait(item, [self._collection.index(item)])
+        for node in self.nodes:
+            self._feed(node)
+
+    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
+        """Take back tests that a worker gives up."""
+        raise NotImplementedError("only xdist's work stealing asks for this")
+
+    def remove_node(self, node: Any) -> str | None:
+        """Remove a worker; returns the test that it crashed in, unless that runs once more. The rest waits for another worker."""
+        pending = self._pending.pop(node)
+        del self._loaded[node], self._num_cases[node], self._left_s[node], self._is_alone[node]
+        if not pending or self._collection is None:
+            return None
+        crashed = self._collection[pending[0]]
+        is_crash = not hasattr(node, "workeroutput")  # a worker that was interrupted ends in order, and so does the run
+        units: defaultdict[UnitKey | str, list[int]] = defaultdict(list)
+        for index in pending:
+            units[self._unit_of(index)].append(index)
+        if is_crash and not self._is_retried(node, crashed, units):
+            units[self._unit_of(pending[0])].remove(pending[0])
+        for key, indices in units.items():
+            if indices:
+                self._wait(key, indices)
+                self._taken_over.add(key)
+        if is_crash:
+            self._give_up_engines()
+            for other in self.nodes:
+                self._feed(other)
+        return None if pending[0] in units[self._unit_of(pending[0])] else crashed
+
+    def stop(self, reason: str) -> None:
+        """Tell every worker to end after the test that it is in; once is enough."""
+        told, self._is_stopped = self._is_stopped, True
+        for node in () if told else self.nodes:
+            with contextlib.suppress(OSError):  # it has just died
+                node.sendcommand(STOP, reason=reason)
+
+    def _is_retried(self, node: Any, crashed: str, units: dict[UnitKey | str, list[int]]) -> bool:
+        unit = self._units.get(crashed)
+        if self._judge is None or unit is None:
+            return False
+        assert self._collection is not None
+        left = {key: [self._collection[index] for index in indices] for key, indices in units.items() if isinstance(key, UnitKey)}
+        return self._judge.is_retried(node.gateway.id, crashed, unit, left)
+
+    def _give_up_engines(self) -> None:
+        assert self._collection is not None
+        in_use = set(self._loaded.values())
+        for key in list(self._waiting):
+            if isinstance(key, UnitKey) and self._judge is not None and key.engine not in in_use and self._judge.is_given_up(key.engine):
+                self._judge.give_up([self._collection[index] for index in self._waiting.pop(key)])
+
+    def schedule(self) -> None:
+        """Give every worker its first units; again after a worker was added."""
+        if self._collection is None:
+            self._collection = next(iter(self._collections.values()))
+            self._units = self._assign(self._collection)
+            first = first_tests(self._units)
+            self._first_tests = {index for index, nodeid in enumerate(self._collection) if nodeid in first}
+            units: defaultdict[UnitKey | str, list[int]] = defaultdict(list)
+            for index in range(len(self._collection)):
+                units[self._unit_of(index)].append(index)
+            for key, indices in units.items():
+                self._wait(key, indices)
+        for node in self.nodes:
+            self._feed(node)
+        for node in self.nodes:  # once everybody has something
+            self._feed_ahead(node)
+
+    def _unit_of(self, index: int) -> UnitKey | str:
+        assert self._collection is not None
+        nodeid = self._collection[index]
+        return self._units.get(nodeid, nodeid)
+
+    def _wait(self, key: UnitKey | str, indices: list[int]) -> None:
+        assert self._collection is not None
+        self._waiting[key] = indices
+        self._seconds[key] = self._estimate(key, [self._collection[index] for index in indices]) if isinstance(key, UnitKey) else 0.0
+
+    def _feed(self, node: Any) -> None:
+        if node not in self._collections:
+            return  # a replacement that has not collected yet; `schedule` comes again when it has
+        # A worker holds its last test back until it knows what comes next, so the next unit goes out one test early.
+        while len(self._pending[node]) < 2:
+            if not self._waiting:
+                if not node.shutting_down:
+                    node.shutdown()
+                return
+            if node.shutting_down:
+                return
+            self._send(node, self._next_key(node))
+
+    def _send(self, node: Any, key: UnitKey | str) -> None:
+        indices = self._waiting.pop(key)
+        if isinstance(key, UnitKey):
+            self._loaded[node] = key.engine
+        self._pending[node].extend(indices)
+        num_cases = sum(index in self._first_tests for index in indices)
+        self._num_cases[node] += num_cases
+        self._case_s[key] = self._seconds[key] / num_cases if num_cases else 0.0
+        self._left_s[node] += self._case_s[key] * num_cases
+        self._is_alone[node] = key in self._taken_over
+        # The pipe of a worker that has just died breaks before xdist hears of its death; then `remove_node` finds the tests here.
+        with contextlib.suppress(OSError):
+            node.send_runtest_some(indices)
+
+    def _feed_ahead(self, node: Any) -> None:
+        """Send a worker what its engine can begin while tests still run; a unit that is taken over runs alone."""
+        engine = self._loaded[node]
+        if engine is None or self._is_alone[node] or not self._waiting or node.shutting_down:
+            return
+        while self._num_cases[node] < num_cases_ahead(engine):
+            units = [key for key in self._waiting if isinstance(key, UnitKey) and key.engine == engine and key not in self._taken_over]
+            if not units:
+                return
+            key = max(units, key=self._seconds.__getitem__)
+            able = [other for other in self._left_s if not other.shutting_down]
+            share_s = (sum(self._left_s[other] for other in able) + sum(self._seconds[unit] for unit in self._waiting)) / len(able)
+            if self._left_s[node] + self._seconds[key] / 2 > share_s:
+                return  # somebody else has less to do, or will have
+            self._send(node, key)
+
+    def _next_key(self, node: Any) -> UnitKey | str:
+        engine = self._next_engine(node)
+        if engine is None:
+            return next(key for key in self._waiting if not isinstance(key, UnitKey))
+        units = [key for key in self._waiting if isinstance(key, UnitKey) and key.engine == engine]
+        return max(units, key=self._seconds.__getitem__)
+
+    def _next_engine(self, node: Any) -> str | None:
+        """Return the engine whose unit the worker gets, None where it gets a test that needs none."""
+        waiting_s: dict[str, float] = {}
+        num_shards: dict[str, int] = {}
+        for key in self._waiting:
+            if isinstance(key, UnitKey):
+                waiting_s[key.engine] = waiting_s.get(key.engine, 0.0) + self._seconds[key]
+                num_shards[key.engine] = max(num_shards.get(key.engine, 0), key.shard + 1)
+        if self._loaded[node] in waiting_s:
+            return self._loaded[node]
+        others = [engine for other, engine in self._loaded.items() if other is not node]
+        untouched = [engine for engine in waiting_s if engine not in others]
+        if untouched:
+            # Those that were split for all to share come last; into an engine of the same kind weights may be swapped.
+            kind = _kind(self._loaded[node])
+            return min(untouched, key=lambda engine: (num_shards[engine], _kind(engine) != kind, -waiting_s[engine]))
+        if any(not isinstance(key, UnitKey) for key in self._waiting):
+            return None
+        return max(waiting_s, key=lambda engine: waiting_s[engine] / (others.count(engine) + 1))
+
+
+# Chooses the scheduler of a session once its tests are known: work units for evals, xdist's own way for all others
+
+
+class DeferredScheduler:
+    """Chooses between units and xdist's own load scheduling once the first worker has collected."""
+
+    def __init__(
+        self,
+        config: Any,
+        log: Any,
+        num_nodes: int,
+        assign: AssignUnits,
+        estimate: Estimate = count_tests,
+        judge: CrashJudge | None = None,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._num_nodes = num_nodes
+        self._assign = assign
+        self._estimate = estimate
+        self._judge = judge
+        self._early_nodes: list[Any] = []
+        self._chosen: Any = None
+
+    def add_node(self, node: Any) -> None:
+        """Add a worker, now or as soon as the choice is made."""
+        if self._chosen is None:
+            self._early_nodes.append(node)
+        else:
+            self._chosen.add_node(node)
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """Choose by what was collected, then pass it on."""
+        if self._chosen is None:
+            evals = self._assign(collection)
+            if evals:
+                self._chosen = UnitScheduler(self._num_nodes, self._assign, self._estimate, self._judge)
+            else:
+                self._chosen = LoadScheduling(self._config, self._log)
+            for early in self._early_nodes:
+                self._chosen.add_node(early)
+        self._chosen.add_node_collection(node, collection)
+
+    def has_collected(self, node: Any) -> bool:
+        """Return whether a worker has said what it collected."""
+        return isinstance(self._chosen, UnitScheduler) and self._chosen.has_collected(node)
+
+    def has_work(self, node: Any) -> bool:
+        """Return whether a worker has units to run."""
+        return isinstance(self._chosen, UnitScheduler) and self._chosen.has_work(node)
+
+    def stop(self, reason: str) -> None:
+        """End the workers that run units, each after the test that it is in."""
+        if isinstance(self._chosen, UnitScheduler):
+            self._chosen.stop(reason)
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The workers that are up."""
+        return self._early_nodes if self._chosen is None else self._chosen.nodes
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Whether every worker has collected."""
+        return self._chosen is not None and self._chosen.collection_is_completed
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether nothing is left to hand out."""
+        return self._chosen is not None and self._chosen.tests_finished
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any test has not run yet."""
+        return self._chosen is not None and self._chosen.has_pending
+
+    def remove_node(self, node: Any) -> str | None:
+        """Remove a worker; returns the test that it crashed in, if any."""
+        if self._chosen is not None:
+            return self._chosen.remove_node(node)
+        if node not in self._early_nodes:
+            raise KeyError(node)  # what xdist expects of a worker that died before it was ready
+        self._early_nodes.remove(node)
+        return None
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Pass on."""
+        self._chosen.mark_test_complete(node, item_index, duration)
+
+    def mark_test_pending(self, item: str) -> None:
+        """Pass on."""
+        self._chosen.mark_test_pending(item)
+
+    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
+        """Pass on."""
+        self._chosen.remove_pending_tests_from_node(node, indices)
+
+    def schedule(self) -> None:
+        """Pass on."""
+        self._chosen.schedule()
+
+
+# How long things took in earlier runs, from their run.json: what a scheduler goes by. Whatever cannot be read tells nothing
+
+_NUM_RUNS = 10
+
+
+class Durations:
+    """Mean seconds per case of (engine, eval) in the latest runs; an engine that is new is taken to be like its backend."""
+
+    def __init__(self) -> None:
+        self._of_engine: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self._of_backend: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+
+    @classmethod
+    def read(cls, report_dir: Path) -> Durations:
+        """Return what the latest runs of a folder tell."""
+        durations = cls()
+        for run in _latest(report_dir):
+            for entry in run.get("durations") or ():
+                try:
+                    durations._add(entry["engine"], entry["eval"], entry["generation_s"] / entry["num_outcomes"])
+                except (KeyError, TypeError, ZeroDivisionError):
+                    continue
+        return durations
+
+    def _add(self, engine: str, evaluation: str, case_s: float) -> None:
+        self._of_engine[engine, evaluation].append(case_s)
+        self._of_backend[engine.partition(":")[0], evaluation].append(case_s)
+
+    def case_s(self, engine: str, evaluation: str) -> float:
+        """Return the seconds that a case is expected to take; 1 where nothing is known of anything.
+
+        What is not known of an eval is taken from the backend's others, then from all.
+        """
+        backend = engine.partition(":")[0]
+        if found := self._of_engine.get((engine, evaluation)) or self._of_backend.get((backend, evaluation)):
+            return fmean(found)
+        others = [case_s for (name, _), known in self._of_backend.items() if name == backend for case_s in known]
+        every = others or [case_s for known in self._of_backend.values() for case_s in known]
+        return fmean(every) if every else 1.0
+
+
+def _latest(report_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of the newest run.json files."""
+    found = []
+    for path in report_dir.glob("*/run.json"):
+        try:
+            found.append((path.stat().st_mtime, path))
+        except OSError:  # it is being removed
+            continue
+    for _, path in sorted(found, reverse=True)[:_NUM_RUNS]:
+        try:
+            run = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(run, dict):
+            yield run

@@ -1,0 +1,431 @@
+"""From an eval marker to tests: one per case and engine, with written ids. Nothing here loads torch."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import reprlib
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.analysis.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
+from evalharness.api.options import GenerationOptions
+from evalharness.config import RunConfig
+from evalharness.config.options import cases_of_shard
+from evalharness.pytest_plugin.execution.case_request import CaseRequest, asks_in_steps, is_async
+
+__all__ = [
+    "CasesNotLoaded",
+    "EvalModule",
+    "data_folder",
+    "gates_of",
+    "is_ours",
+    "load_cases",
+    "parametrize_eval",
+    "plugin_names",
+    "read_eval",
+    "refuse_idle_gates",
+    "report_unloaded",
+    "stand_in",
+    "takes",
+]
+
+
+# From an eval's `cases` function to its cases: called, checked, and what it warned of noted
+
+
+class CasesNotLoaded(Exception):
+    """An eval's cases cannot be loaded; `error` is what was raised: a `ConfigError`, or whatever the eval's own function raises."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def load_cases(
+    load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
+) -> tuple[Sequence[Case], tuple[str, ...]]:
+    """Return the checked cases, and what the function warned of; `CasesNotLoaded` says what is wrong with them."""
+    try:
+        return _load_cases(load, data_dir, path, limit)
+    except Exception as error:
+        raise CasesNotLoaded(error) from error
+
+
+def _load_cases(
+    load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
+) -> tuple[Sequence[Case], tuple[str, ...]]:
+    where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
+    try:
+        inspect.signature(load).bind(data_dir)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}; `cases` is called with one argument, the data folder or None") from None
+    except ValueError:
+        pass  # some builtins have no signature
+    with _noting_warnings() as warned:
+        try:
+            loaded = load(data_dir)
+        except SystemExit as error:  # would end pytest at once, maybe with a green exit code
+            raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
+        if not isinstance(loaded, Iterable):
+            raise ConfigError(f"{where} gave {loaded!r}; it must give a list of evalharness.Case")
+        cases = list(loaded)
+    if not cases:
+        raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
+    for case in cases:
+        _check(case, where)
+    twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{where} gave case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
+    return cases[:limit], tuple(dict.fromkeys(warned))
+
+
+def _check(case: object, where: str) -> None:
+    if not isinstance(case, Case):
+        raise ConfigError(f"{where} gave {case!r}; every case must be an evalharness.Case")
+    if case.group is not None and not isinstance(case.group, str):
+        raise ConfigError(f"{where} gave case {case.id!r} with group {case.group!r}; a group is text or None")
+    if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
+        raise ConfigError(f"{where} gave case {case.id!r} with tags {case.tags!r}; tags are texts by name")
+    if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
+        raise ConfigError(f"{where} gave a case with id {case.id!r}; ids are printable text without '::'")
+
+
+@contextmanager
+def _noting_warnings() -> Iterator[list[str]]:
+    """Give a list of what users are warned of in the block, such as data left out; each is a warning all the same, afterwards."""
+    noted: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:  # the filters stay: what is an error is raised
+        yield noted
+    for one in caught:
+        if issubclass(one.category, UserWarning):
+            noted.append(str(one.message))
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+_KEYWORDS = (
+    "cases",
+    "request",
+    "options",
+    "num_samples",
+    "plugins",
+    "aggregate",
+    "across",
+    "tables",
+    "outputs",
+    "directions",
+    "data",
+    "optional",
+)
+_LATE = ("aggregate", "across", "tables", "outputs")
+_NOTHING_TO_COMPARE = (
+    "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
+    "give it several with --backend hf,vllm or --dtype float32,bfloat16"
+)
+_EMPTY_PART = "the eval has fewer cases than there are parts (--shard): none is in this one"
+_OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "max_thinking_tokens")
+
+
+@dataclass(frozen=True)
+class EvalModule:
+    """What one eval module asks: its cases, how each becomes a request, and how it is decoded.
+
+    `variants` are the decodings of every case: decode settings × samples. Their seed is the run's or the marker's. `seed` is
+    that of step requests whose options name none, or, where `seed_is_set` for the run, of all. `plugins` act on the
+    question itself, not on its steps. `compares_engines`: it has nothing to say about an engine that stands alone. `overrides` are
+    the decoding options of the command line and the settings, which outrank those of the eval: of its question and of its steps.
+    """
+
+    name: str
+    path: str
+    cases: Sequence[Case]
+    request: Callable[[Any], Any]
+    variants: tuple[GenerationOptions, ...]
+    num_samples: int
+    seed: int = 0
+    seed_is_set: bool = False
+    plugins: tuple[Any, ...] = ()
+    compares_engines: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    directions: Mapping[str, str] = field(default_factory=dict)
+    """Scores that are not better when higher: "lower", or "none" for what is neither good nor bad."""
+    no_data: str | None = None
+    """Why there are no cases, where the eval is an optional one."""
+    notices: tuple[str, ...] = ()
+    """What the loader of the cases warned of."""
+
+    def options_for(self, case: Case) -> list[GenerationOptions]:
+        """Return the variants as one case is decoded: where they sample, each with a seed of its own.
+
+        One seed for all would make every case draw the same noise. Engines share the seeds: they are compared case by case.
+        """
+        return [
+            replace(options, seed=_derived_seed(options.seed, self.name, case.id, position % self.num_samples))
+            if options.samples
+            else options
+            for position, options in enumerate(self.variants)
+        ]
+
+    def request_of(self, case: Case, check: Callable[[Iterable[GenerationOptions]], None] = lambda options: None) -> CaseRequest:
+        """Return what asks the case's request; `check` raises for options of a step that cannot be honoured."""
+        return CaseRequest(case, self.request, partial(self._step_options, case), check)
+
+    def _step_options(self, case: Case, step: int, position: int, options: GenerationOptions) -> GenerationOptions:
+        options = _overridden(options, self.overrides, f"request of {self.name}")
+        if not options.samples:
+            return options
+        seed = self.seed if options.seed is None or self.seed_is_set else options.seed
+        return replace(options, seed=_derived_seed(seed, self.name, case.id, "step", step, position))
+
+
+def _derived_seed(*parts: object) -> int:
+    text = "\0".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") % 2**31
+
+
+def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> EvalModule:
+    """Return the eval that a marker describes, its cases loaded; `ConfigError` and `CasesNotLoaded` say what is wrong with it."""
+    given = dict(marker.kwargs)
+    if marker.args:
+        raise ConfigError(f"{path}: the eval marker takes keywords only: {', '.join(_KEYWORDS)}")
+    for key in given:
+        if key not in _KEYWORDS:
+            if key in ("gate", "gates"):
+                raise ConfigError(f"{path}: the eval marker has no {key!r}; gates are a test's: @pytest.mark.gate('valid >= 0.95')")
+            raise ConfigError(f"{path}: the eval marker has no {key!r}{did_you_mean(key, _KEYWORDS) or '.'} Known: {', '.join(_KEYWORDS)}")
+    for key in ("cases", "request"):
+        if not callable(given.get(key)):
+            raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {reprlib.repr(given.get(key))}")
+    if is_async(given["request"]):
+        raise ConfigError(f"{path}: the eval marker's request is an async function; write a function, or a generator function for steps")
+    for key in _LATE:
+        if given.get(key) is not None and not callable(given[key]):
+            raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
+    name = Path(path).stem.removeprefix("test_")
+    cases, notices, no_data = _cases(given, path, run, root)
+    num_samples = _num_samples(given, path, run)
+    variants = _variants(given, num_samples, path, run)
+    plugins, compares = _plugins(given, path), given.get("across") is not None
+    asked = (name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"), plugins, compares)
+    return EvalModule(*asked, overrides=_overrides(run), directions=_directions(given, path), no_data=no_data, notices=notices)
+
+
+def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], tuple[str, ...], str | None]:
+    """Return the cases, what their loader warned of, and why there are none where an optional eval has no data."""
+    optional = given.get("optional", False)
+    if not isinstance(optional, bool):
+        raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
+    try:
+        cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
+    except CasesNotLoaded as failed:
+        if not optional or not isinstance(failed.error, MissingData):
+            raise
+        return (), (), f"this eval is optional, and has no data: {failed.error}"
+    return cases_of_shard(cases, run.shard), notices, None
+
+
+def _overrides(run: RunConfig) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in _OVERRIDES if run.is_set(name) and getattr(run, name) is not None}
+
+
+def _overridden(options: GenerationOptions, overrides: Mapping[str, Any], where: str) -> GenerationOptions:
+    options = replace(options, **overrides) if overrides else options  # the same object is checked once
+    if "top_p" in overrides and not options.samples:
+        problem = f"--top-p {overrides['top_p']} has no effect with greedy decoding; set a temperature above 0 or leave it out"
+        raise ConfigError(f"{where}: {problem}")
+    return options
+
+
+def _directions(given: Mapping[str, Any], path: str) -> dict[str, str]:
+    directions = given.get("directions", {})
+    if not isinstance(directions, Mapping) or not all(isinstance(name, str) and way in DIRECTIONS for name, way in directions.items()):
+        legal = f"scores by name, each one of {', '.join(DIRECTIONS)}"
+        raise ConfigError(f"{path}: the eval marker's directions must be {legal}; got {reprlib.repr(directions)}")
+    return dict(directions)
+
+
+def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:
+    """Return what an eval's `cases` function gets: --data, else the marker's folder, else None."""
+    if run.data is not None:
+        return Path(run.data)
+    return root / marked if marked is not None else None
+
+
+def _plugins(given: Mapping[str, Any], path: str) -> tuple[Any, ...]:
+    plugins = given.get("plugins", ())
+    if not isinstance(plugins, (list, tuple)):
+        raise ConfigError(f"{path}: plugins must be a list such as [ObjectCap(60)], got {reprlib.repr(plugins)}")
+    for plugin in plugins:
+        if isinstance(plugin, type):
+            raise ConfigError(f"{path}: plugins holds the class {plugin.__name__}; make one of it: {plugin.__name__}(…)")
+    return tuple(plugins)
+
+
+def plugin_names(plugins: Sequence[Any]) -> list[str]:
+    """Return what the records say of plugins: their values, where they are dataclasses, else their names."""
+    return [repr(plugin) if is_dataclass(plugin) else str(getattr(plugin, "name", type(plugin).__name__)) for plugin in plugins]
+
+
+def _num_samples(given: Mapping[str, Any], path: str, run: RunConfig) -> int:
+    num_samples = run.num_samples if run.is_set("num_samples") else given.get("num_samples", 1)
+    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
+        raise ConfigError(f"{path}: num_samples must be an int of at least 1, got {num_samples!r}")
+    return num_samples
+
+
+def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunConfig) -> tuple[GenerationOptions, ...]:
+    marked = given.get("options", GenerationOptions())
+    settings = list(marked) if isinstance(marked, (list, tuple)) else [marked]
+    if not settings or not all(isinstance(options, GenerationOptions) for options in settings):
+        raise ConfigError(f"{path}: options must be GenerationOptions or a list of them, got {marked!r}")
+    first_seed = min((options.seed for options in settings if options.seed is not None), default=0)
+    variants: list[GenerationOptions] = []
+    for options in settings:
+        options = _overridden(options, _overrides(run), path)
+        if num_samples > 1 and not options.samples:
+            raise ConfigError(f"{path}: num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0")
+        seed = run.seed if options.seed is None else options.seed
+        if options.seed is not None and run.is_set("seed"):
+            # Seeds that differ still do: several samples of one setting would otherwise draw the same.
+            seed = (run.seed + options.seed - first_seed) % 2**63
+        variants += [replace(options, seed=seed)] * num_samples
+    return tuple(variants)
+
+
+def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
+    """Return the gates of a test, those of its module last; `ConfigError` for an expression that is none."""
+    markers = list(node.iter_markers("gate"))
+    for marker in markers:
+        if marker.kwargs or not marker.args:
+            raise ConfigError(f"{node.nodeid}: the gate marker takes expressions such as 'valid >= 0.95', got {marker.kwargs or 'none'}")
+    return tuple(parse_gate(expression) for marker in markers for expression in marker.args)
+
+
+def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], module: EvalModule | None) -> None:
+    """Parametrise a test over engines and, in an eval module, over cases; ids read `engine-case`.
+
+    Without engines (an eval that compares them, and none has a counterpart), or without a case in this part of the cases,
+    there is one test, skipped with the reason.
+    """
+    nodeid = metafunc.definition.nodeid
+    is_empty = module is not None and not module.cases
+    if (not engine_ids or is_empty) and takes(metafunc, "case"):
+        names = [name for name in ("engine", "case") if takes(metafunc, name)]
+        reason, name = (_EMPTY_PART, "empty-part") if is_empty else (_NOTHING_TO_COMPARE, "nothing-to-compare")
+        if module is not None and module.no_data is not None:
+            reason, name = module.no_data, "no-data"
+        nothing = pytest.param(*[None] * len(names), marks=pytest.mark.skip(reason=reason), id=name)
+        metafunc.parametrize(names, [nothing], indirect=[name for name in names if name == "engine"])
+        return
+    if takes(metafunc, "engine"):
+        metafunc.parametrize("engine", engine_ids, ids=engine_ids, indirect=True, scope="session")
+    if not takes(metafunc, "case"):
+        return
+    if module is None:
+        raise ConfigError(f"{nodeid}: fixtures case, generation and score need pytestmark = pytest.mark.eval(...) in the module")
+    if takes(metafunc, "generation") and len(module.variants) > 1:
+        raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`")
+    if takes(metafunc, "steps") and not asks_in_steps(module.request):
+        raise ConfigError(f"{nodeid} takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out")
+    gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
+    metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
+
+
+def takes(metafunc: pytest.Metafunc, fixture: str) -> bool:
+    """Return whether a test, or one of its fixtures, takes a fixture of ours; others may have fixtures of the same names."""
+    return fixture in metafunc.fixturenames and is_ours(metafunc._arg2fixturedefs.get(fixture))
+
+
+def is_named(metafunc: pytest.Metafunc, *, with_case: bool = False) -> bool:
+    """Return whether the test's file was named on the command line, not only a folder of it; `with_case`: as the file of one case."""
+    here = metafunc.config.invocation_params.dir
+    named = (arg.partition("::") for arg in metafunc.config.args)
+    return metafunc.definition.path in {here / path for path, _, test in named if not with_case or "[" in test}
+
+
+def refuse_misspelt_markers(metafunc: pytest.Metafunc) -> None:
+    """Raise `ConfigError` for a marker that is nearly one of ours and nobody else's: the eval or the gate would not be there."""
+    registered = {line.partition(":")[0].partition("(")[0].strip() for line in metafunc.config.getini("markers")}
+    for marker in metafunc.definition.iter_markers():
+        if marker.name not in registered and (meant := did_you_mean(marker.name, ("eval", "gate"), cutoff=0.75)):
+            raise ConfigError(f"{metafunc.definition.nodeid} has the marker {marker.name!r}{meant} Markers here are: eval, gate")
+
+
+def refuse_idle_gates(metafunc: pytest.Metafunc) -> None:
+    """Raise `ConfigError` for a gate on a test that has no cases: it would never be judged."""
+    if any(marker.name == "gate" for marker in metafunc.definition.own_markers):
+        raise ConfigError(f"{metafunc.definition.nodeid} has a gate, but no cases to judge; take `case` and `generation` or `score`")
+
+
+def is_ours(definitions: Sequence[Any] | None) -> bool:
+    """Return whether the fixture that counts, the last one, is the plugin's own."""
+    return definitions is not None and len(definitions) > 0 and definitions[-1].func.__module__ == "evalharness.pytest_plugin.fixtures"
+
+
+def as_collection_error(error: EvalHarnessError) -> Exception:
+    """Return the error that pytest shows as one short message, without a traceback."""
+    return pytest.Collector.CollectError(str(error))
+
+
+# An eval whose cases cannot be loaded: one test stands for it, and is an error of collection unless it is deselected
+
+
+@dataclass(frozen=True)
+class _Unloaded:
+    """Stands where a test has its case and its engine."""
+
+    error: Exception
+
+
+class _Cases(pytest.Collector):
+    """What collects nothing but the error, under the name of the module."""
+
+    error: Exception
+
+    def collect(self) -> Iterable[pytest.Item]:
+        raise as_collection_error(self.error) if isinstance(self.error, EvalHarnessError) else self.error
+
+
+def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
+    """Give a test one parameter that stands for its eval; raises the error where it cannot wait.
+
+    A test that is named with its case, or was selected because it failed before, would not be found, and nobody would hear why.
+    """
+    if metafunc.config.getoption("lf", False) or is_named(metafunc, with_case=True):
+        raise error
+    names = [name for name in ("engine", "case") if takes(metafunc, name)]
+    standing = pytest.param(*[_Unloaded(error)] * len(names), id="no-cases")
+    metafunc.parametrize(names, [standing], indirect=[name for name in names if name == "engine"])
+
+
+def report_unloaded(session: pytest.Session) -> None:
+    """Make an error of collection for each module that still has such a test, and take these tests out of the session."""
+    standing: dict[pytest.Item, Exception] = {}
+    for item in session.items:
+        if (error := _error_of(item)) is not None:
+            standing[item] = error
+    if not standing:
+        return
+    session.items[:] = [item for item in session.items if item not in standing]
+    for module, error in {item.getparent(pytest.Module): error for item, error in standing.items()}.items():
+        assert module is not None
+        cases: Any = _Cases.from_parent(module, name=module.name, nodeid=module.nodeid)
+        cases.error = error
+        report = cases.ihook.pytest_make_collect_report(collector=cases)
+        vars(report).pop("call", None)  # as pytest does itself: workers could not send it
+        cases.ihook.pytest_collectreport(report=report)
+
+
+def _error_of(item: pytest.Item) -> Exception | None:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return next((value.error for value in params.values() if isinstance(value, _Unloaded)), None)

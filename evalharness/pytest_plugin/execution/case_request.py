@@ -1,0 +1,195 @@
+"""What a case asks: one request, or, where the eval's request is a generator function, steps and then its question.
+
+    def request(case):
+        results = yield [summary_of(photo) for photo in case.photos], GenerationOptions(max_new_tokens=1024)
+        return verdict_on([result.text for result in results])
+
+A step is a list of requests and their options (one for all, or one per request); its results come back in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import reprlib
+import threading
+import traceback
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from evalharness.api.cases import Case
+from evalharness.api.errors import EvalHarnessError, RequestError
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import (
+    GenerationFailure,
+    GenerationResult,
+    TextGenerationRequest,
+    TokenGenerationRequest,
+    VlmGenerationRequest,
+)
+from evalharness.api.scoring import ScoringRequest
+
+__all__ = ["MAX_STEPS", "CaseRequest", "Next", "Outcome", "Request", "Step", "asks_in_steps", "is_async", "last_frame"]
+
+Outcome: TypeAlias = "GenerationResult | GenerationFailure"
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
+
+MAX_STEPS = 1000
+"""A generator that has asked so many steps without coming to its question never will."""
+_REQUESTS = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)
+_QUESTION = "a TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest or ScoringRequest"
+_STEP = "a step is (list of requests, GenerationOptions) or (list of requests, list with the options of each)"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Requests that are asked together before the question, each with its options."""
+
+    requests: tuple[Request, ...]
+    options: tuple[GenerationOptions, ...]
+
+
+Next: TypeAlias = "Step | Request | GenerationFailure"
+"""What a case asks next: a step, its question, or nothing any more."""
+
+
+def asks_in_steps(request: Callable[[Any], Any]) -> bool:
+    """Return whether a request function is a generator function: plain, partial, method, decorated or a callable object."""
+    return any(map(inspect.isgeneratorfunction, _bare(request)))
+
+
+def is_async(request: Callable[[Any], Any]) -> bool:
+    """Return whether a request function is asynchronous, which nothing here would await."""
+    return any(inspect.iscoroutinefunction(bare) or inspect.isasyncgenfunction(bare) for bare in _bare(request))
+
+
+def _bare(request: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Return the function behind partials and decorators, and what a callable object does when it is called."""
+    bare: Any = inspect.unwrap(request)
+    while isinstance(bare, functools.partial):
+        bare = inspect.unwrap(bare.func)
+    return bare, getattr(type(bare), "__call__", None)  # noqa: B004
+
+
+class CaseRequest:
+    """Asks one case's request function. Whatever it raises, or asks wrongly, is a failure of this case alone.
+
+    `options_of(step, position, options)` gives a step request's options with what outranks them, and their seed; `check`
+    raises for options that the engine cannot honour.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        request: Callable[[Any], Any],
+        options_of: Callable[[int, int, GenerationOptions], GenerationOptions] = lambda step, position, options: options,
+        check: Callable[[Iterable[GenerationOptions]], None] = lambda options: None,
+    ) -> None:
+        self._case = case
+        self._request = request
+        self._options_of = options_of
+        self._check = check
+        self._generator: Generator[Any, Any, Any] | None = None
+        self.steps: list[Step] = []
+        """The steps asked so far."""
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether the request function turned out to be a generator function."""
+        return self._generator is not None
+
+    def begin(self) -> Next:
+        """Return what the case asks first."""
+        if self._case.invalid is not None:
+            return GenerationFailure("invalid", self._case.invalid)
+        # One case's broken request must not take the others along; pytest's own outcomes and SystemExit are no Exceptions.
+        try:
+            made = self._request(self._case)
+        except BaseException as error:
+            return self._raised(error)
+        if isinstance(made, Generator):
+            self._generator = made
+            return self._advance(None)
+        return self._question(made, "gave")
+
+    def go_on(self, outcomes: Sequence[Outcome]) -> Next:
+        """Return what the case asks after a step; `outcomes` are those of the step's requests, in order."""
+        for number, outcome in enumerate(outcomes, 1):
+            if isinstance(outcome, GenerationFailure):
+                which = f", request {number} of {len(outcomes)}" if len(outcomes) > 1 else ""
+                return self._failure(outcome.kind, f"step {len(self.steps)}{which}: {outcome.problem}", outcome.error)
+        return self._advance(list(outcomes))
+
+    def close(self) -> str | None:
+        """End the generator; returns what it said where it did not end well. May be called at any time."""
+        if self._generator is None:
+            return None
+        try:
+            self._generator.close()
+        except BaseException as error:  # the case has its verdict already
+            return f"{type(error).__name__}: {error} (at {last_frame(error)})"
+        return None
+
+    def _advance(self, results: list[Outcome] | None) -> Next:
+        assert self._generator is not None
+        try:
+            yielded = self._generator.send(results)
+        except StopIteration as end:
+            return self._question(end.value, "returned")
+        except BaseException as error:
+            return self._raised(error)
+        return self._step(yielded)
+
+    def _step(self, yielded: Any) -> Step | GenerationFailure:
+        number = len(self.steps) + 1
+        where = f"request({self._case.id}), step {number}"
+        if number > MAX_STEPS:
+            return self._failure("error", f"request({self._case.id}) asked {MAX_STEPS} steps and has no question yet; return one")
+        if not isinstance(yielded, (tuple, list)) or len(yielded) != 2:
+            return self._failure("error", f"{where} yielded {reprlib.repr(yielded)}; {_STEP}")
+        requests, options = yielded
+        if not isinstance(requests, (tuple, list)) or not requests or not all(isinstance(one, _REQUESTS) for one in requests):
+            return self._failure(
+                "error", f"{where} asks {reprlib.repr(requests)}; it must be a list of at least one request, each {_QUESTION}"
+            )
+        each = [options] * len(requests) if isinstance(options, GenerationOptions) else options
+        if not isinstance(each, (tuple, list)) or not all(isinstance(one, GenerationOptions) for one in each):
+            return self._failure("error", f"{where} has the options {reprlib.repr(options)}; {_STEP}")
+        if len(each) != len(requests):
+            return self._failure("error", f"{where} has {len(requests)} requests but {len(each)} options; give one for all or one for each")
+        try:
+            decoded = tuple(self._options_of(number - 1, position, one) for position, one in enumerate(each))
+            self._check({id(one): one for one in decoded}.values())
+        except EvalHarnessError as error:
+            return self._failure("error", f"step {number}: {error}", error)
+        step = Step(tuple(requests), decoded)
+        self.steps.append(step)
+        return step
+
+    def _question(self, made: Any, did: str) -> Request | GenerationFailure:
+        if isinstance(made, _REQUESTS):
+            return made
+        given = f"{reprlib.repr(made)}{self._after()}"
+        return GenerationFailure("error", f"request({self._case.id}) {did} {given}; it must give {_QUESTION}")
+
+    def _raised(self, error: BaseException) -> GenerationFailure:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise error  # Ctrl-C while recorded generations are looked at
+        if isinstance(error, RequestError):
+            return GenerationFailure("invalid", f"{error} (request{self._after()})" if self.steps else str(error), error)
+        where = f"request({self._case.id}){self._after()}"
+        return GenerationFailure("error", f"{where}: {type(error).__name__}: {error} (at {last_frame(error)})")
+
+    def _after(self) -> str:
+        return f" after {len(self.steps)} {'step' if len(self.steps) == 1 else 'steps'}" if self.steps else ""
+
+    def _failure(self, kind: Any, problem: str, error: Exception | None = None) -> GenerationFailure:
+        closing = self.close()
+        return GenerationFailure(kind, problem if closing is None else f"{problem}; closing the request failed too: {closing}", error)
+
+
+def last_frame(error: BaseException) -> str:
+    """Return where an error was raised, for a message of one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "unknown place"

@@ -1,0 +1,248 @@
+"""Which engines a run uses: checkpoint × backend × dtype. Loads no torch; how one is opened is in engine_loading.py."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalharness.api.errors import CheckpointError
+from evalharness.backends import AUTO
+from evalharness.checkpoints.discovery import find_models, training_facts
+from evalharness.checkpoints.gguf import refuse_gguf
+from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
+from evalharness.config import RunConfig
+from evalharness.config.checks import wishes_of
+from evalharness.config.kinds import Option
+from evalharness.config.options import OPTIONS
+from evalharness.hardware.devices import installed_cards, uses_cards, visible_cards
+
+if TYPE_CHECKING:
+    from evalharness.hardware.auto_backend import Chosen
+
+__all__ = ["EngineSpec", "choices_of_auto", "concerns", "engine_specs", "engines_by_checkpoint"]
+
+_ECHO = "echo"
+_GIVE = "give 'echo' or a JSONL file of answers"
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """One engine of the run; `id` ("hf:final") names it in test ids, rows and reports."""
+
+    id: str
+    backend: str
+    checkpoint: str
+    checkpoint_path: str
+    fingerprint: str | None = None
+    variant: str | None = None
+    options_not_taken: tuple[str, ...] = ()
+    """Options that were set for the run, but that mean nothing to this backend."""
+    dtype: str | None = None
+    """The type of the weights that was asked for, None for the default."""
+    base_path: str | None = None
+    """The folder of the base where `checkpoint_path` is an adapter's."""
+    base_fingerprint: str | None = None
+    adapter_fingerprint: str | None = None
+    """Of an adapter, `fingerprint` is made of both."""
+    chosen: str | None = None
+    """Why `--backend auto` took this backend, None where it was named."""
+    quantization: Mapping[str, Any] | None = None
+    """How the weights are kept in fewer bits, as the checkpoint says."""
+    training: Mapping[str, Any] | None = None
+    """Step, epoch and time of saving, where trainer_state.json tells."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {**asdict(self), "options_not_taken": list(self.options_not_taken)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> EngineSpec:
+        """Return the spec that `to_json` wrote."""
+        return cls(**{**values, "options_not_taken": tuple(values["options_not_taken"])})
+
+
+def engine_specs(
+    run: RunConfig, root: Path, on_notice: Callable[[str], None] = warnings.warn, *, chosen: Mapping[str, Chosen] | None = None
+) -> list[EngineSpec]:
+    """Return one spec per checkpoint × backend × dtype; checkpoints of one kind of engine follow each other, to be swapped.
+
+    `CheckpointError` or `ConfigError` before anything is loaded. `on_notice` is told of checkpoints that are skipped, and of
+    what is odd about an adapter. `chosen`: by path what `--backend auto` stands for, where that is known already.
+    """
+    specs: list[EngineSpec] = []
+    dtypes = run.dtype or (None,)
+    real = [name for name in run.backend if name != "fake"]
+    if real:
+        paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice)
+        infos = [_inspected(path, run, root) for path in paths]
+        backends = _backends(run, infos, chosen or {})
+        for path, own_name, info in zip(paths, name_checkpoints(paths), infos, strict=True):
+            for backend, _ in backends[path]:
+                refuse_gguf(path, backend)
+            name = own_name if info.base is None else f"{name_checkpoints([info.base.path])[0]}+{own_name}"
+            for notice in info.adapter.notices if info.adapter is not None else ():
+                on_notice(notice)
+            specs += [
+                EngineSpec(
+                    f"{backend}:{name}{f'@{dtype}' if len(dtypes) > 1 else ''}",
+                    backend,
+                    name,
+                    str(path),
+                    info.fingerprint,
+                    info.variant,
+                    _not_taken(backend, run),
+                    dtype,
+                    **_base_and_adapter(info),
+                    quantization=info.quantization,
+                    chosen=why,
+                    training=training_facts(path),
+                )
+                for backend, why in backends[path]
+                for dtype in dtypes
+            ]
+        order = list(dict.fromkeys(backend for each in backends.values() for backend, _ in each))
+        specs.sort(key=lambda spec: (order.index(spec.backend), dtypes.index(spec.dtype)))
+    if "fake" in run.backend:
+        scripts = _scripts(run)
+        names = _script_names(scripts)
+        not_taken = _not_taken("fake", run)
+        specs += [
+            EngineSpec(f"fake:{name}", "fake", name, script, _script_fingerprint(script), None, not_taken)
+            for script, name in zip(scripts, names, strict=True)
+        ]
+    for notice in _idle_options(run, specs):
+        on_notice(notice)
+    return specs
+
+
+def _inspected(path: Path, run: RunConfig, root: Path) -> CheckpointInfo:
+    info = inspect_checkpoint(
+        path,
+        trust_remote_code=run.trust_remote_code,
+        allow_pickle=run.allow_pickle,
+        base_model=run.base_model,
+        root=root,
+    )
+    _check_chat_template(info)
+    return info
+
+
+def _backends(run: RunConfig, infos: Sequence[CheckpointInfo], chosen: Mapping[str, Chosen]) -> dict[Path, list[tuple[str, str | None]]]:
+    """Return the backends of each checkpoint by its path, and why, where `auto` chose."""
+    if AUTO not in run.backend:
+        return {info.path: [(name, None) for name in run.backend if name != "fake"] for info in infos}
+    from evalharness.hardware.auto_backend import choose_backends  # few runs let it choose
+
+    left = [info for info in infos if str(info.path) not in chosen]
+    has_cards = uses_cards(run) and bool(visible_cards(os.environ, installed_cards()))
+    found = dict(chosen)
+    found.update(zip(map(str, (info.path for info in left)), choose_backends(wishes_of(run), left, has_cards=has_cards), strict=True))
+    return {info.path: [(found[str(info.path)].backend, found[str(info.path)].why)] for info in infos}
+
+
+def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:
+    """Yield what `--backend auto` chose and why, equal choices together."""
+    by_choice: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        if spec.chosen is not None:
+            by_choice.setdefault((spec.backend, spec.chosen), []).append(spec.checkpoint)
+    for (backend, why), names in by_choice.items():
+        yield f"auto takes {backend} for {', '.join(dict.fromkeys(names))}: {why}"
+
+
+def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
+    """Yield what was said of checkpoints that are not in this run; in a file it may be a standing choice, here it is a typo."""
+    if run.origin("base_model") == "command line" and all(spec.base_path is None for spec in specs):
+        yield f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter"
+    for pattern, space in (run.coordinates or ()) if run.origin("coordinates") == "command line" else ():
+        if pattern and not any(fnmatchcase(spec.checkpoint, pattern) for spec in specs):
+            names = ", ".join(dict.fromkeys(spec.checkpoint for spec in specs))
+            yield f"--coordinates {pattern}={space} fits no checkpoint of this run: {names}"
+
+
+def _base_and_adapter(info: CheckpointInfo) -> dict[str, Any]:
+    if info.base is None or info.adapter is None:
+        return {}
+    return {
+        "base_path": str(info.base.path),
+        "base_fingerprint": info.base.fingerprint,
+        "adapter_fingerprint": info.adapter.fingerprint,
+    }
+
+
+def engines_by_checkpoint(specs: Iterable[EngineSpec]) -> dict[str, list[EngineSpec]]:
+    """Return the engines that run the same checkpoint, and so should say the same; scripts of the fake backend count as one."""
+    groups: dict[str, list[EngineSpec]] = {}
+    for spec in specs:
+        groups.setdefault("fake" if spec.backend == "fake" else spec.fingerprint or spec.checkpoint_path, []).append(spec)
+    return groups
+
+
+def _check_chat_template(info: CheckpointInfo) -> None:
+    if not info.has_chat_template:
+        raise CheckpointError(
+            f"checkpoint {info.path} has no chat template, so it cannot be asked; "
+            "copy the chat_template.jinja of the checkpoint that it was trained from into it"
+        )
+
+
+def _not_taken(backend: str, run: RunConfig) -> tuple[str, ...]:
+    """Return the options that somebody set, but that another backend of the matrix takes and this one does not."""
+    return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run))
+
+
+def concerns(option: Option, backend: str, run: RunConfig) -> bool:
+    """Return whether an option means anything to a backend of this run, or to the fallback that it may have."""
+    return not option.only_for or any(name in option.only_for for name in (backend, run.fallback_backend))
+
+
+def _script_names(scripts: Sequence[str]) -> list[str]:
+    bare = [Path(script).with_suffix("") for script in scripts]
+    paths = [Path(script) if bare.count(path) > 1 else path for script, path in zip(scripts, bare, strict=True)]
+    # `echo` is no file; as a path of one part it keeps its name, whatever scripts are called.
+    return name_checkpoints([Path("/", _ECHO) if script == _ECHO else path for script, path in zip(scripts, paths, strict=True)])
+
+
+def _script_fingerprint(script: str) -> str | None:
+    """Return the SHA-256 of a file of answers, so that a resumed run notices another one; None for `echo`."""
+    if script == _ECHO:
+        return None
+    try:
+        return hashlib.sha256(Path(script).read_bytes()).hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{script} cannot be read: {error.strerror}; {_GIVE}") from error
+
+
+def _scripts(run: RunConfig) -> list[str]:
+    """Return what answers for the fake backend: `echo`, or files of answers; `CheckpointError` where a path is neither."""
+    # A project's settings name a real checkpoint; the fake backend then echoes unless a file of answers was asked for.
+    from_settings = run.origin("model") not in ("command line", "environment EVALHARNESS_MODEL")
+    if from_settings and not (run.model and all(Path(path).is_file() for path in run.model)):
+        return [_ECHO]
+    if set(run.backend) != {"fake"}:
+        return [_ECHO]  # the others have refused everything that is no checkpoint
+    found: dict[str, None] = {}
+    for path in run.model:
+        found.update(dict.fromkeys(_scripts_of(path)))
+    return list(found)
+
+
+def _scripts_of(pattern: str) -> list[str]:
+    path = Path(pattern)
+    if path.is_file():
+        return [pattern]
+    if path.is_dir():
+        raise CheckpointError(f"backend 'fake' runs no checkpoint, got the folder {pattern}; {_GIVE} or choose --backend hf or vllm")
+    if path.name == _ECHO:
+        return [_ECHO]
+    matches = sorted(match for match in glob.glob(pattern, recursive=True) if os.path.isfile(match))
+    if not matches:
+        raise CheckpointError(f"backend 'fake' got --model {pattern}, which is no file; {_GIVE}")
+    return matches

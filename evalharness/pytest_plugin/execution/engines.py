@@ -1,0 +1,366 @@
+"""How a session's engines come and go: opened for the first test that needs one, with its facts noted, and kept for the next checkpoint."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Literal
+
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError, EvalHarnessError
+from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.api.thinking import DEFAULT_MARKS
+from evalharness.config import RunConfig
+from evalharness.config.options import OPTIONS
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, concerns
+from evalharness.pytest_plugin.execution.takeover import read_crashes
+
+if TYPE_CHECKING:
+    from evalharness.engine.cache import ResponseCache
+    from evalharness.engine.engine import Engine
+    from evalharness.pytest_plugin.session import EvalSession
+    from evalharness.runs.records import CaseRecords
+
+__all__ = [
+    "DeferredEngine",
+    "EngineOpening",
+    "EnginePool",
+    "Opening",
+    "asks_anything",
+    "cache_identity",
+    "load_config",
+    "make_cache",
+    "open_engine",
+    "opened_engine",
+]
+
+
+# The cache of a run's answers: which one, and what tells its engines apart
+
+# Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
+_FACTS = ("torch", "transformers", "vllm", "max", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
+_OPTIONS = (
+    "max_pixels",
+    "min_pixels",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "engine_option",
+    "enforce_eager",
+    "attn_implementation",
+    "variant",
+)
+
+
+def make_cache(run: RunConfig, on_notice: Callable[[str], None]) -> ResponseCache | None:
+    """Return the run's cache, None where none is wanted. `ConfigError` where its folder cannot be used."""
+    wanted = run.cache if run.cache is not None else run.cache_dir is not None
+    if not wanted:
+        return None
+    from evalharness.engine.cache import ResponseCache  # brings sqlite along
+
+    return ResponseCache(run.cache_dir, on_notice=on_notice)
+
+
+def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str, Any]:
+    """Return what answers depend on besides the question: weights by fingerprint, backend, libraries, how it all runs."""
+    facts = engine.describe()
+    return {
+        "fingerprint": spec.fingerprint,
+        "backend": spec.backend,
+        "facts": {name: facts[name] for name in _FACTS if name in facts},
+        "options": {name: getattr(run, name) for name in _OPTIONS},
+    }
+
+
+# Keeps the engine that was used last open, so that the next checkpoint's weights are put into it instead of a new start
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How an engine came to its checkpoint: a new start, a swap into a running one, or it had it still.
+
+    `swapped_from`: the engine id before; `cold_because`: why there was no swap, where an engine was running.
+    """
+
+    how: Literal["load", "swap", "kept"]
+    seconds: float
+    swapped_from: str | None = None
+    cold_because: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts for the journal; something held all along took no seconds."""
+        facts: dict[str, Any] = {"how": self.how}
+        if self.how != "kept":
+            facts["load_s"] = self.seconds
+        for name in ("swapped_from", "cold_because"):
+            if getattr(self, name) is not None:
+                facts[name] = getattr(self, name)
+        return facts
+
+
+class EnginePool:
+    """At most one engine waits here: a second one beside it would need the memory of both."""
+
+    def __init__(self, run: RunConfig, on_notice: Callable[[str], None]) -> None:
+        self._run = run
+        self._on_notice = on_notice
+        self._waiting: tuple[EngineSpec, Engine] | None = None
+
+    @cached_property
+    def cache(self) -> ResponseCache | None:
+        """The run's answers to deterministic questions, opened on first use; `ConfigError` where its folder cannot be used."""
+        return make_cache(self._run, self._on_notice)
+
+    def open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
+        """Return an engine with the spec's checkpoint loaded; the errors of a backend's start pass through."""
+        engine, opening = self._open(spec)
+        # A server may change its weights unseen, and without a fingerprint nothing tells two scripts of answers apart.
+        if self.cache is not None and spec.fingerprint is not None and spec.backend != "openai":
+            engine.use_cache(self.cache, cache_identity(spec, self._run, engine))
+        return engine, opening
+
+    def _open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
+
+        started = time.monotonic()
+        before, self._waiting = self._waiting, None
+        cold_because = None
+        if before is not None:
+            last, engine = before
+            try:
+                is_changed = engine.weights_were_changed
+                if last.id == spec.id and not is_changed:
+                    return engine, Opening("kept", 0.0)
+                cold_because = f"a test changed the weights of {last.id}" if is_changed else self._swap(engine, last, spec)
+                if cold_because is None:
+                    return engine, Opening("swap", time.monotonic() - started, swapped_from=last.id)
+            except BaseException:
+                engine.close()
+                raise
+            engine.close()
+            started = time.monotonic()
+        engine = open_engine(spec, self._run, self._on_notice)
+        return engine, Opening("load", time.monotonic() - started, cold_because=cold_because)
+
+    def _swap(self, engine: Engine, last: EngineSpec, spec: EngineSpec) -> str | None:
+        """Put the spec's checkpoint into the engine; return why that was not possible, None if it was."""
+        if (last.backend, last.dtype) != (spec.backend, spec.dtype):
+            return f"the engine before, {last.id}, is of another kind"
+
+        config = load_config(spec, self._run)
+        try:
+            problem = engine.why_not_swap(config)
+            if problem is None:
+                engine.swap(config)
+        except EvalHarnessError as error:  # a new start says what is wrong with the checkpoint, if it is the checkpoint
+            return f"the swap into {last.id} failed: {error}"
+        return f"{last.id} cannot take its weights: {problem}" if problem is not None else None
+
+    def give_back(self, spec: EngineSpec, engine: Engine) -> None:
+        """Keep an engine that no test uses any more."""
+        self._close_waiting()
+        self._waiting = (spec, engine)
+
+    def close(self) -> None:
+        """Close the engine that waits, if any, and the cache: what it has on disk is then one file, which may be copied."""
+        self._close_waiting()
+        if "cache" in vars(self) and self.cache is not None:
+            self.cache.close()
+
+    def _close_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting[1].close()
+
+
+# What stands for an engine while nothing has to be asked: where all is recorded, no model is loaded at all
+
+
+class DeferredEngine:
+    """Is the engine as soon as anything but its name is asked of it; `open` loads it, and fails alike however often it is asked.
+
+    `opened` is the engine itself, None as long as nobody needed it.
+    """
+
+    def __init__(self, name: str, load: Callable[[], Engine]) -> None:
+        self.name = name
+        self.opened: Engine | None = None
+        self._load = load
+        self._failure: BaseException | None = None
+        self._lock = RLock()
+
+    def open(self) -> Engine:
+        """Return the engine, loaded at the first call."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self.opened is None:
+                try:
+                    self.opened = self._load()
+                except BaseException as error:
+                    self._failure = error
+                    raise
+            return self.opened
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copies and inspections are no reason to load anything
+            raise AttributeError(name)
+        return getattr(self.open(), name)
+
+
+def opened_engine(engine: Engine, *, wanted: bool = False) -> Engine | None:
+    """Return the engine itself, None where it was never needed; `wanted` loads it then, and passes on what fails."""
+    deferred: object = engine
+    if not isinstance(deferred, DeferredEngine):
+        return engine
+    return deferred.open() if wanted else deferred.opened
+
+
+def asks_anything(cases: Iterable[Case], recorded: Callable[[str], CaseRecords | None], num_samples: int) -> bool:
+    """Return whether any case has to be asked that is not recorded in full: only then is an engine needed."""
+    found = (recorded(case.id) for case in cases if case.invalid is None)
+    return any(one is None or not one.has_all(num_samples) for one in found)
+
+
+class EngineOpening:
+    """The engines of one session, at most one of them open."""
+
+    def __init__(self, session: EvalSession) -> None:
+        self._session = session
+        self._notices: list[str] = []
+        self._pool = EnginePool(session.run, self._note)
+        self.card_problem: str | None = None
+        """Why no engine can be opened on this process's GPUs."""
+        self.is_at_work = False
+        """Whether one is being opened just now."""
+
+    def check_cache(self) -> None:
+        """Raise `ConfigError` where the folder of the run's cache cannot be used, before anything runs."""
+        self._pool.cache  # noqa: B018
+
+    def may_not_be_needed(self, spec: EngineSpec) -> bool:
+        """Return whether all that an engine would be asked may be recorded: by earlier sessions, or by a worker that died."""
+        session = self._session
+        if session.resumed is not None:
+            return True
+        return session.is_worker and any(note.engine == spec.id for note in read_crashes(session.run_dir, session.session_number))
+
+    def open(self, spec: EngineSpec) -> Engine:
+        """Return the opened engine of a spec and note its facts."""
+        session = self._session
+        if session.num_workers:
+            # Before torch is imported; without it every worker's torch would use all cores.
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // session.num_workers)))
+        if self.card_problem is not None:
+            raise ConfigError(self.card_problem)
+        session.journal.write("engine_start", {"id": spec.id})
+        self.is_at_work = True
+        try:
+            engine, opening = self._pool.open(spec)
+        finally:
+            self.is_at_work = False
+        facts = engine.describe()
+        problem = None if session.resumed is None else session.resumed.engine_change(spec, facts)
+        if problem is not None:
+            self._pool.give_back(spec, engine)
+            raise ConfigError(problem)
+        where = {"worker": session.journal.worker, "devices": None if session.cards is None else list(session.cards)}
+        session.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
+        return engine
+
+    def give_back(self, spec: EngineSpec, engine: Engine) -> None:
+        """Keep an engine for the next checkpoint. Its facts are noted again: some are counts of what happened since it was opened."""
+        opened = opened_engine(engine)
+        if opened is None:
+            return
+        facts = opened.describe()
+        self._pool.give_back(spec, opened)
+        self._session.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self._session.journal.worker})
+
+    def close(self) -> None:
+        """Close the engine that was kept."""
+        self._pool.close()
+
+    def _note(self, message: str) -> None:
+        # A warning that is an error would end the thread that generates, and with it every case of the unit.
+        if threading.current_thread() is threading.main_thread():
+            _warn(message)
+        else:
+            self._notices.append(message)
+
+    def warn_of_notices(self) -> None:
+        """Warn, in the thread of the tests, of what engines have done otherwise than asked."""
+        while self._notices:
+            _warn(self._notices.pop(0))
+
+
+def _warn(message: str) -> None:
+    from evalharness.engine.engine import EngineWarning
+
+    warnings.warn(message, EngineWarning, stacklevel=2)
+
+
+# How an engine of a run is opened: what the run's options are for its backend. Imported when the first engine is; loads torch with it
+
+
+def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], None]) -> Engine:
+    """Return the loaded engine; the errors of the backend's start pass through. `on_notice`: see `Engine`."""
+    from evalharness.engine.build import build_engine  # loads the backend's libraries
+
+    mine = _options_for(spec.backend, run)
+    return build_engine(
+        spec.backend,
+        load_config(spec, run),
+        vllm_options=VllmEngineOptions(
+            tensor_parallel_size=mine["tensor_parallel_size"],
+            pipeline_parallel_size=mine["pipeline_parallel_size"],
+            distributed_executor_backend=mine["distributed_executor_backend"],
+            gpu_memory_utilization=mine["gpu_memory_utilization"],
+            max_model_len=mine["max_model_len"],
+            trust_remote_code=run.trust_remote_code,
+            dtype=spec.dtype,
+            enforce_eager=mine["enforce_eager"],
+            extra=mine["engine_option"],
+        ),
+        server_options=ServerOptions(
+            server=mine["server"],
+            base_url=mine["base_url"],
+            served_model=mine["served_model"],
+            concurrency=mine["concurrency"],
+            request_timeout_s=mine["request_timeout"],
+            adapter_dir=str(mine["adapter_dir"]) if mine["adapter_dir"] is not None else None,
+        ),
+        chat_template=ChatTemplateOptions(
+            enable_thinking=run.thinking,
+            thinking_marks=tuple(run.thinking_marks.split(",")) if run.thinking_marks else DEFAULT_MARKS,
+        ),
+        preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
+        fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,
+        unsupported_options=run.unsupported_options,
+        on_notice=on_notice,
+    )
+
+
+def load_config(spec: EngineSpec, run: RunConfig) -> ModelLoadConfig:
+    """Return which weights an engine of the spec loads, and how."""
+    mine = _options_for(spec.backend, run)
+    return ModelLoadConfig(
+        spec.base_path or spec.checkpoint_path,
+        torch_dtype=spec.dtype,
+        device=mine["device"],
+        attn_implementation=mine["attn_implementation"],
+        trust_remote_code=run.trust_remote_code,
+        allow_pickle=run.allow_pickle,
+        variant=run.variant,
+        adapter_path=spec.checkpoint_path if spec.base_path is not None else None,
+    )
+
+
+def _options_for(backend: str, run: RunConfig) -> dict[str, Any]:
+    """Return every option's value, the default for those that concern only other backends of the matrix."""
+    return {option.name: getattr(run, option.name) if concerns(option, backend, run) else option.default for option in OPTIONS}

@@ -1,0 +1,407 @@
+"""Keeps one engine busy: units are asked one after the other in a thread, the next as soon as the engine has room for it.
+
+A call of the engine takes up what comes meanwhile (`Engine.stream`'s `more`), so that between two units it neither runs empty nor
+waits for tests. Units with plugins, and those that are to be alone, have calls of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evalharness.api.errors import BackendError, EvalHarnessError, RecordError
+from evalharness.pytest_plugin.execution.case_request import last_frame
+from evalharness.pytest_plugin.execution.engines import asks_anything, opened_engine
+from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, takeover_of
+from evalharness.pytest_plugin.execution.unit_runner import Asked, UnitProgress, UnitResults, UnitRunner
+from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan, num_cases_ahead
+
+if TYPE_CHECKING:
+    from evalharness.api.cases import Case
+    from evalharness.engine.engine import Engine
+    from evalharness.engine.jobs import Job
+    from evalharness.pytest_plugin.session import EvalSession
+
+__all__ = ["EngineFeed", "RunningUnits"]
+
+STOP_TIMEOUT_S = 60.0
+"""How long a call of the engine may take to end once it is told to; a backend looks at least once per generated token."""
+_STOPPED = "the engine was stopped before this generation"
+_NOTHING = "the engine gave no generation for this case"
+
+
+class EngineFeed:
+    """Asks units on one engine, in order, once it is started and until there is none left; then it has ended, and takes no more."""
+
+    def __init__(self, engine: Engine, progress: UnitProgress, *runners: UnitRunner) -> None:
+        self._engine = engine
+        self._progress = progress
+        self._queue: deque[UnitRunner] = deque(runners)
+        self._active: list[UnitRunner] = []
+        self._asked: dict[int, tuple[UnitRunner, Asked]] = {}
+        self._num_asked = 0
+        self._ready: set[int] = set()
+        self._is_closed = False
+        self._kept: Sequence[UnitRunner] = ()
+        self._broken: RecordError | None = None
+        self._busy_since = 0.0
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine-feed", daemon=True)
+
+    def start(self) -> None:
+        """Begin; whoever is to stop it must know it by then, as Ctrl-C may come any time."""
+        self._thread.start()
+
+    def add(self, runner: UnitRunner) -> bool:
+        """Have one more unit asked after the others; False where the feed has ended."""
+        with self._lock:
+            if self._has_ended:
+                return False
+            self._queue.append(runner)
+            return True
+
+    @property
+    def is_generating(self) -> bool:
+        """Whether the engine is still at work."""
+        return not self._has_ended
+
+    def stop(self, keep: Sequence[UnitRunner] = ()) -> bool:
+        """End what still runs, wait for the thread, and return whether it has ended: it may hang in a library or a device.
+
+        Units that are to be kept can be given to another feed then, which asks what was not answered.
+        """
+        self._kept = keep
+        self._stop.set()
+        if self._thread.is_alive():  # else it has ended, or will begin to find that it is to stop
+            self._thread.join(STOP_TIMEOUT_S)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (runner := self._next_in_queue()) is not None:
+            self._busy_since = time.monotonic()
+            self._active = [runner]
+            self._generate(runner)
+
+    def _next_in_queue(self) -> UnitRunner | None:
+        with self._lock:
+            if self._queue and not self._stop.is_set() and self._broken is None:
+                return self._queue.popleft()
+            self._has_ended = True
+            for runner in self._queue:
+                if runner not in self._kept or self._broken is not None:
+                    runner.results.give_up(_STOPPED if self._broken is None else str(self._broken), self._broken)
+            return None
+
+    def _generate(self, first: UnitRunner) -> None:
+        """Ask all that a unit asks, and whatever else the calls of the engine can take up."""
+        problem, error, is_engine = "", None, False
+        try:
+            first.begin()
+            while not self._stop.is_set() and (runner := next((one for one in self._active if one.wants), None)) is not None:
+                asked, acting = runner.take_round(self._stop.is_set)
+                if asked:
+                    self._ask(runner, asked, acting)
+                self._end_if_done(runner)
+            self._active = self._without_kept()
+            for runner in self._active:
+                self._end(runner)
+        except RecordError as caught:
+            self._broken = error = caught
+            problem = str(caught)
+        except EvalHarnessError as caught:
+            problem, is_engine = str(caught), isinstance(caught, BackendError)
+        except BaseException as caught:  # nothing may die unseen in a thread: every waiting case gets this as its error row
+            problem = f"{type(caught).__name__}: {caught} (at {last_frame(caught)})"
+        for runner in self._active:
+            runner.results.give_up(problem or (_STOPPED if self._stop.is_set() else _NOTHING), error, is_engine=is_engine)
+            runner.end(None)
+
+    def _without_kept(self) -> list[UnitRunner]:
+        """Return the active units that are not to be kept; those take back what was not answered."""
+        unanswered = [(number, runner, asked) for number, (runner, asked) in self._asked.items() if runner in self._kept]
+        for number, runner, asked in reversed(unanswered):
+            if number in self._ready:
+                runner.asks_no_more(asked)
+            runner.put_back([asked])
+        return [runner for runner in self._active if runner not in self._kept]
+
+    def _end_if_done(self, runner: UnitRunner) -> None:
+        if runner.is_done and runner in self._active:
+            self._end(runner)
+            runner.results.give_up(_NOTHING)
+            self._active.remove(runner)
+
+    def _end(self, runner: UnitRunner) -> None:
+        """Note the time since the last unit ended as this one's: together they are the time in which the engine was at work."""
+        now = time.monotonic()
+        runner.end(now - self._busy_since)
+        self._busy_since = now
+
+    def _ask(self, runner: UnitRunner, asked: Sequence[Asked], acting: Sequence[Any]) -> None:
+        """Make one call of the engine."""
+        self._asked.clear()
+        self._ready.clear()
+        self._num_asked = 0
+        self._is_closed = bool(acting) or runner.is_alone
+        self._note(runner, asked)
+        requests, options = [one.request for one in asked], [one.options for one in asked]
+        hooks: Any = {"on_asked": self._on_asked, "more": self._more}
+        stream = self._engine.stream(requests, options, plugins=acting, should_stop=self._should_stop, **hooks)
+        with contextlib.closing(stream) as outcomes:  # in this thread, whatever is raised here: the engine's lock is held
+            for number, outcome in outcomes:
+                answered, one = self._asked.pop(number)
+                self._ready.discard(number)
+                answered.answer(one, outcome)
+                self._end_if_done(answered)
+        if self._broken is not None:
+            raise self._broken
+
+    def _note(self, runner: UnitRunner, asked: Sequence[Asked]) -> None:
+        self._asked.update(enumerate(((runner, one) for one in asked), self._num_asked))
+        self._num_asked += len(asked)
+
+    def _on_asked(self, number: int) -> None:
+        runner, asked = self._asked[number]
+        self._ready.add(number)
+        runner.asks(asked)
+
+    def _should_stop(self) -> bool:
+        self._progress.num_signs += 1  # engines ask at least once per decoding step
+        return self._stop.is_set() or self._broken is not None
+
+    def _more(self) -> Job | None:
+        """Return what the running call can take up besides: what its answers lead to, then the next unit.
+
+        A backend calls this from within: a unit that fails to begin must not take down the call that others are in.
+        """
+        while not self._stop.is_set() and (runner := self._next_to_join()) is not None:
+            try:
+                asked, acting = runner.take_round(self._stop.is_set)
+                job = None if acting else self._join(asked)
+                if job is None and asked:
+                    runner.put_back(asked)
+                    self._is_closed = True  # else what comes later would overtake it
+                    return None
+                if job is not None:
+                    self._note(runner, asked)
+                    return job
+                self._end_if_done(runner)
+            except RecordError as error:
+                self._broken = error
+            except BaseException as error:
+                self._give_up(runner, error)
+        return None
+
+    def _join(self, asked: Sequence[Asked]) -> Job | None:
+        if not asked:
+            return None
+        return self._engine.join([one.request for one in asked], [one.options for one in asked], self._num_asked)
+
+    def _next_to_join(self) -> UnitRunner | None:
+        """Return the unit of which something is asked next in the running call, begun if it had not; None for none at present."""
+        while not self._is_closed and self._broken is None:
+            for runner in self._active:
+                if runner.wants:
+                    return runner
+            with self._lock:
+                if not self._queue or self._queue[0].is_alone or self._queue[0].plugins:
+                    return None
+                runner = self._queue.popleft()
+            self._active.append(runner)
+            try:
+                runner.begin()
+                self._end_if_done(runner)
+            except RecordError as error:
+                self._broken = error
+            except BaseException as error:
+                self._give_up(runner, error)
+        return None
+
+    def _give_up(self, runner: UnitRunner, error: BaseException) -> None:
+        """Let one unit go that cannot be asked; the others go on."""
+        told = isinstance(error, EvalHarnessError)
+        problem = str(error) if told else f"{type(error).__name__}: {error} (at {last_frame(error)})"
+        runner.results.give_up(problem, is_engine=isinstance(error, BackendError))
+        runner.end(None)
+        self._active.remove(runner)
+
+
+# The units of one process that are generated: the one whose tests run, and those after it, while its tests still run
+
+_LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A unit that can begin; `asks`: whether anything of it is not recorded yet."""
+
+    unit: UnitKey
+    cases: list[Case]
+    takeover: Takeover
+    asks: bool
+
+
+class RunningUnits:
+    """What a session generates. `units_ahead`, where a worker has it: the units of the tests that it was sent, in order."""
+
+    def __init__(self, session: EvalSession, plan: UnitPlan) -> None:
+        self._session = session
+        self._plan = plan
+        self._feed: EngineFeed | None = None
+        self._current: tuple[UnitKey, UnitRunner] | None = None
+        self._ahead: deque[tuple[UnitKey, UnitRunner]] = deque()
+        self._hanging: dict[str, str] = {}
+        self._next: _Prepared | None = None
+        """What comes after those that were begun, as far as it was looked at."""
+        self._num_begun = 0
+        self._look_at_s = 0.0
+        self.units_ahead: Callable[[], Sequence[UnitKey]] | None = None
+
+    @property
+    def is_generating(self) -> bool:
+        """Whether an engine is at work."""
+        return self._feed is not None and self._feed.is_generating
+
+    def engine_failure(self) -> tuple[str, str] | None:
+        """Return the engine of the unit whose tests run, and of what it broke; None where it did not."""
+        if self._current is None or self._current[1].results.engine_failure is None:
+            return None
+        return self._current[0].engine, self._current[1].results.engine_failure
+
+    def hangs(self, engine_id: str) -> bool:
+        """Return whether an engine goes on generating though it was told to stop."""
+        return engine_id in self._hanging
+
+    def results(self, unit: UnitKey, engine: Engine) -> UnitResults:
+        """Return what a unit's tests wait for; its first test begins it, if nothing did. `BackendError` where the engine hangs."""
+        if self._current is None or self._current[0] != unit:
+            self._go_to(unit, engine)
+        self.look_ahead(engine)
+        assert self._current is not None
+        return self._current[1].results
+
+    def release(self, unit: UnitKey, case_id: str) -> None:
+        """Let the generations of a unit's case go."""
+        if self._current is not None and self._current[0] == unit:
+            self._current[1].results.release(case_id)
+            return
+        for begun, runner in self._ahead:  # its tests are skipped before they want anything
+            if begun == unit:
+                runner.results.release(case_id)
+
+    def look_ahead(self, engine: Engine) -> None:
+        """Begin what comes next on the same engine, as far as it is known and may be held; may be called as often as one likes."""
+        now = time.monotonic()
+        if now < self._look_at_s:
+            return
+        self._look_at_s = now + _LOOK_EVERY_S
+        if self._current is None or self._current[1].is_alone or self._current[1].results.engine_failure is not None:
+            return
+        unit = self._current[0]
+        num_ahead = sum(runner.num_cases for _, runner in self._ahead)
+        following = self._units_after(unit)
+        if list(following[: len(self._ahead)]) != [begun for begun, _ in self._ahead]:
+            return  # tests were put in another order meanwhile
+        for after in following[len(self._ahead) :]:
+            if after.engine != unit.engine or num_ahead >= num_cases_ahead(unit.engine):
+                return
+            if self._next is None or self._next.unit != after:
+                self._next = self._prepare(after)  # kept where it cannot begin yet: of a crash or an earlier session all journals are read
+            prepared = self._next
+            if prepared.takeover.is_alone or (prepared.asks and opened_engine(engine) is None):
+                return  # an engine is opened by the test that needs it: should that fail, it is the one to say so
+            runner = self._runner(prepared, engine, is_ahead=True)
+            self._ahead.append((after, runner))
+            if self._feed is None or not self._feed.add(runner):
+                self._start_feed(engine, [runner])
+            num_ahead += len(prepared.cases)
+
+    def _units_after(self, unit: UnitKey) -> Sequence[UnitKey]:
+        if self.units_ahead is None:
+            return self._plan.units_after(unit)
+        listed = self.units_ahead()
+        return listed[listed.index(unit) + 1 :] if unit in listed else listed
+
+    def _go_to(self, unit: UnitKey, engine: Engine) -> None:
+        begun = [key for key, _ in self._ahead]
+        if self._current is not None and unit in begun:
+            over = [self._current[1], *(self._ahead.popleft()[1] for _ in range(begun.index(unit)))]
+            if not all(runner.is_done for runner in over):
+                self._restart(engine, over)  # their tests were skipped: nobody waits for the rest, but whoever comes next
+            for runner in over:
+                runner.close()  # one that failed still names its cases as being asked
+            self._current = self._ahead.popleft()
+        else:  # it runs alone, or the tests come in another order than was to be seen
+            self.stop()
+            if unit.engine in self._hanging:
+                raise BackendError(self._hanging[unit.engine])
+            prepared = self._prepare(unit)
+            if prepared.asks:
+                opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
+            self._current = (unit, self._runner(prepared, engine))
+            self._start_feed(engine, [self._current[1]])
+        self._look_at_s = 0.0
+        self._next = None
+
+    def _prepare(self, unit: UnitKey) -> _Prepared:
+        session = self._session
+        module = session.modules[unit.path]
+        takeover = takeover_of(session.run_dir, unit, module.name, session.session_number) if session.is_worker else None
+        if takeover is None:
+            takeover = Takeover(None, session.recorded_of(unit.engine, module.name))
+        cases = self._plan.cases_left(unit, takeover.nodeids)
+        return _Prepared(unit, cases, takeover, asks_anything(cases, takeover.recorded, len(module.variants)))
+
+    def _runner(self, prepared: _Prepared, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
+        session, unit, cases = self._session, prepared.unit, prepared.cases
+        module = session.modules[unit.path]
+        self._num_begun += 1
+        path = in_flight_path(session.journal.path, self._num_begun) if session.is_worker else None
+        in_flight = InFlight(path, unit, [case.id for case in cases])
+        session.journal.write("unit_start", {"engine": unit.engine, "eval": module.name, **({"ahead": True} if is_ahead else {})})
+        return UnitRunner(unit.engine, engine, module, cases, session.journal, session.progress, prepared.takeover, in_flight)
+
+    def _start_feed(self, engine: Engine, runners: Sequence[UnitRunner]) -> None:
+        """Have units asked that `stop` knows of already: were one interrupted here, an engine would be closed while it generates."""
+        self._feed = EngineFeed(engine, self._session.progress, *runners)
+        self._feed.start()
+
+    def stop(self) -> None:
+        """End what is generated, if anything: that of the current unit, and what was begun ahead, which stays in the journal."""
+        if self._current is None:
+            return
+        unit, feed = self._current[0], self._feed
+        runners = [self._current[1], *(runner for _, runner in self._ahead)]
+        self._current, self._feed = None, None
+        self._ahead.clear()
+        if feed is not None and not feed.stop():
+            self._note_hanging(unit)
+        for runner in runners:
+            runner.close()
+
+    def _restart(self, engine: Engine, over: Sequence[UnitRunner]) -> None:
+        """Give up some units and go on with those begun ahead. `BackendError` where the engine does not stop."""
+        assert self._current is not None
+        assert self._feed is not None
+        unit, kept = self._current[0], [runner for _, runner in self._ahead]
+        has_ended = self._feed.stop(kept)
+        if not has_ended:
+            for runner in (*over, *kept):
+                runner.close()
+            self._current, self._feed = None, None
+            self._ahead.clear()
+            self._note_hanging(unit)
+            raise BackendError(self._hanging[unit.engine])
+        self._start_feed(engine, kept)
+
+    def _note_hanging(self, unit: UnitKey) -> None:
+        problem = f"engine {unit.engine} still generates for {unit.path}, though told to stop: it is left open until the process ends"
+        self._hanging[unit.engine] = problem
+        self._session.journal.write("problem", {"problem": problem})

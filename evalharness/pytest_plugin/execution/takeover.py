@@ -1,0 +1,235 @@
+"""What a worker that died leaves to the others: a note of each unit that it did not finish, written by the controller.
+
+    journal/crashes.jsonl   {"kind": "crash", "worker", "engine", "path", "shard", "nodeids", "suspicion", "gave_up"}
+
+Whoever gets the unit next gives its tests what the run's journals have of their cases, and generates only the rest. Where one
+of its cases may have killed the worker, they are asked in groups, one group at a time, so that the next death says more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalharness.api.errors import RecordError
+from evalharness.pytest_plugin.execution.units import UnitKey
+from evalharness.runs.journal import Journal, journal_name
+
+if TYPE_CHECKING:
+    from evalharness.runs.records import CaseRecords
+
+__all__ = [
+    "CrashNote",
+    "InFlight",
+    "Suspicion",
+    "Takeover",
+    "in_flight_path",
+    "note_crash",
+    "read_crashes",
+    "take_in_flight",
+    "takeover_of",
+]
+
+_WRITER = "crashes"
+_FEW = 16
+"""So many suspects are asked one by one at once; more of them in groups first."""
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What is known of the cases of a unit whose worker died while some of them were asked.
+
+    `suspects`: those that were. `alone`: those that were again, or with few others; each is asked alone from now on.
+    `guilty`: those that were alone at the second death, and what is said of them; they are not asked again.
+    """
+
+    suspects: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    guilty: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Suspicion:
+        """Return the suspicion that `asdict` made plain."""
+        return cls(tuple(values["suspects"]), tuple(values["alone"]), values["guilty"])
+
+    def convicts(self, asked: Sequence[str]) -> bool:
+        """Return whether a death while these cases were asked says for certain whose fault it was."""
+        return len(asked) == 1 and asked[0] in (*self.suspects, *self.alone)
+
+    def after(self, asked: Sequence[str], problem: str) -> Suspicion:
+        """Return what is known after a death while these cases were asked."""
+        if self.convicts(asked):
+            return replace(self, guilty={**self.guilty, asked[0]: problem})
+        if len(asked) <= _FEW or not set(asked).isdisjoint(self.suspects):
+            return replace(self, alone=tuple(dict.fromkeys((*self.alone, *asked))))
+        return replace(self, suspects=tuple(dict.fromkeys((*self.suspects, *asked))))
+
+    def groups(self, case_ids: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return which of the cases are asked together, one group after the other.
+
+        Suspects come in groups as large as there are groups; those above suspicion are one group.
+        """
+        alone = set(self.alone)
+        grouped = set(self.suspects) - alone
+        known = alone | grouped
+        suspects = [case_id for case_id in case_ids if case_id in grouped]
+        size = math.isqrt(max(0, len(suspects) - 1)) + 1
+        others = tuple(case_id for case_id in case_ids if case_id not in known)
+        return [
+            *((case_id,) for case_id in case_ids if case_id in alone),
+            *(tuple(suspects[start : start + size]) for start in range(0, len(suspects), size)),
+            *([others] if others else []),
+        ]
+
+
+@dataclass(frozen=True)
+class CrashNote:
+    """One unit of a worker that died. `nodeids` are the tests that are left of it."""
+
+    worker: str
+    engine: str
+    path: str
+    shard: int
+    nodeids: tuple[str, ...]
+    suspicion: Suspicion | None
+    """What is known of the unit's cases where one of them may be to blame, else None."""
+    gave_up: bool
+    """Whether the worker ended itself because its engine was beyond repair."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CrashNote:
+        """Return the note that was written as these values."""
+        suspicion = None if values["suspicion"] is None else Suspicion.from_json(values["suspicion"])
+        return cls(**{**values, "nodeids": tuple(values["nodeids"]), "suspicion": suspicion})
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """How a unit goes on; `recorded(case id)` is what the journals have of a case. `nodeids`: its tests that are left, None for all."""
+
+    nodeids: frozenset[str] | None
+    recorded: Callable[[str], CaseRecords | None]
+    suspicion: Suspicion | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else is to be generated beside the unit: else a second death would not say whose fault it is."""
+        return self.nodeids is not None
+
+
+def note_crash(run_dir: Path, note: CrashNote, session: int = 0) -> None:
+    """Write a note; raises `RecordError`. Of what broke in an earlier `session` of the run nothing is left to note."""
+    journal = Journal(run_dir, journal_name(_WRITER, session))
+    try:
+        journal.write("crash", asdict(note))
+    finally:
+        journal.close()
+
+
+def read_crashes(run_dir: Path, session: int = 0) -> list[CrashNote]:
+    """Return the notes of a run's session so far, in order; a torn last line is left out."""
+    try:
+        lines = (run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl").read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    noted = (json.loads(line) for line in lines[:-1])
+    return [CrashNote.from_json(values) for values in noted if values.pop("kind") == "crash"]
+
+
+def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) -> Takeover | None:
+    """Return how a unit goes on, None where nobody has begun it in this session.
+
+    In a session that resumes the run failures are asked again: they may be of an earlier one.
+    """
+    notes = [note for note in read_crashes(run_dir, session) if UnitKey(note.engine, note.path, note.shard) == unit]
+    if not notes:
+        return None
+    from evalharness.runs.recorded import RecordedRun  # only now: it knows reports
+    from evalharness.runs.records import read_records
+
+    run = RecordedRun(run_dir, {}, read_records(run_dir))
+    find = run.find_made if session else run.find
+    return Takeover(frozenset(notes[-1].nodeids), lambda case_id: find(unit.engine, eval_name, case_id), notes[-1].suspicion)
+
+
+# Which cases a worker's engine is at work on, in a small file that outlives the worker: one of them may have killed it
+
+
+class InFlight:
+    """The cases of one unit; safe to call from several threads. `path` None keeps nothing: there is no worker to be judged."""
+
+    def __init__(self, path: Path | None, unit: UnitKey, case_ids: Iterable[str] = ()) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._num_asked: Counter[str] = Counter()
+        self._file = -1
+        if path is None:
+            return
+        listed = list(case_ids)
+        head = json.dumps([unit.engine, unit.path, unit.shard, listed]).encode("ascii") + b"\n"
+        self._offsets = {case_id: len(head) + position for position, case_id in enumerate(listed)}
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.write(self._file, head + bytes(len(listed)))
+        except OSError as error:
+            self.close()
+            raise RecordError(f"{path} cannot be written: {error.strerror}") from error
+
+    def begin(self, case_id: str) -> None:
+        """Note that one more request of a case is made ready, or that its next step is worked out."""
+        self._add(case_id, 1)
+
+    def end(self, case_id: str) -> None:
+        """Note that one of them has come to its end."""
+        self._add(case_id, -1)
+
+    def _add(self, case_id: str, number: int) -> None:
+        with self._lock:
+            if self._file < 0:
+                return
+            before = self._num_asked[case_id]
+            self._num_asked[case_id] = before + number
+            if (before > 0) != (before + number > 0):
+                # The byte has its place on the disk already; where it can be written all the same is no matter of life and death.
+                with contextlib.suppress(OSError):
+                    os.pwrite(self._file, b"\x01" if before + number > 0 else b"\x00", self._offsets[case_id])
+
+    def close(self) -> None:
+        """Remove the file: the unit has ended, or its process has. May be called twice."""
+        with self._lock:
+            if self._file >= 0 and self._path is not None:
+                os.close(self._file)
+                self._file = -1
+                with contextlib.suppress(OSError):  # a folder that is gone or read-only by now
+                    self._path.unlink()
+
+
+def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
+    """Return the cases that were asked when the process of a journal died, by unit, and remove the files; none of half a file."""
+    found = {}
+    for path in sorted(journal.parent.glob(f"{glob.escape(journal.stem)}.*.asked")):
+        try:
+            head, _, states = path.read_bytes().partition(b"\n")
+            *unit, case_ids = json.loads(head)
+        except (OSError, ValueError):
+            continue
+        with contextlib.suppress(OSError):
+            path.unlink()
+        asked = tuple(case_id for case_id, state in zip(case_ids, states, strict=False) if state)
+        if asked:
+            found[UnitKey(*unit)] = asked
+    return found
+
+
+def in_flight_path(journal: Path, number: int) -> Path:
+    """Return the file of a process's so-and-so-many-th unit."""
+    return journal.with_suffix(f".{number}.asked")

@@ -1,0 +1,440 @@
+"""What one work unit asks: its cases, their steps and questions, and what came back of them into the journal.
+
+Requests in steps go in rounds: whatever all cases ask next goes to the engine together, as soon as it has room. Everything here
+but `is_done` and `close` is for the thread of `engine_feed.py`, which asks several units on one engine.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evalharness.api.cases import Case
+from evalharness.api.errors import RecordError
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationFailure, GenerationResult
+from evalharness.pytest_plugin.eval_module import EvalModule
+from evalharness.pytest_plugin.execution.case_request import CaseRequest, Next, Outcome, Request, Step, asks_in_steps
+from evalharness.pytest_plugin.execution.engines import asks_anything
+from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover
+from evalharness.runs.journal import Journal
+from evalharness.runs.recorded import outcome_of
+from evalharness.runs.records import Failed, Recorded
+
+if TYPE_CHECKING:
+    from evalharness.engine.engine import Engine
+
+__all__ = ["Asked", "OwnRecord", "UnitProgress", "UnitResults", "UnitRunner", "read_own_record"]
+
+
+# What this process has recorded of a case whose tests have all run, and one of which runs once more
+
+
+class OwnRecord(NamedTuple):
+    """The outcome of each sample, and the results of the steps before them."""
+
+    samples: dict[int, GenerationResult | GenerationFailure]
+    steps: list[list[GenerationResult]]
+
+
+def read_own_record(journal: Path, engine_id: str, eval_name: str, case_id: str) -> OwnRecord:
+    """Return the latest that a journal says of a case; nothing is kept in memory for it, for it is rarely asked."""
+    key = {"engine": engine_id, "eval": eval_name, "case_id": case_id}
+    samples: dict[int, GenerationResult | GenerationFailure] = {}
+    in_steps: dict[tuple[int, int], GenerationResult] = {}
+    shape: list[int] = []
+    for line in _outcome_lines(journal):
+        if any(line[name] != value for name, value in key.items()):
+            continue
+        if line["kind"] == "step":
+            in_steps[line["step"], line["request"]] = GenerationResult.from_json(line["generation"])
+            continue
+        made = line.get("generation")
+        samples[line["sample"]] = _failure(line) if made is None else GenerationResult.from_json(made)
+        shape = line.get("steps", [])
+    every = [[in_steps.get((step, request)) for request in range(size)] for step, size in enumerate(shape)]
+    return OwnRecord(samples, [[result for result in step if result is not None] for step in every])
+
+
+def _failure(line: dict[str, Any]) -> GenerationFailure:
+    return GenerationFailure.recorded(line["failure"], line["problem"], line.get("cause"))
+
+
+def _outcome_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield what a journal says of generations, which another thread may be adding to."""
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.startswith((b'{"kind":"generation"', b'{"kind":"failure"', b'{"kind":"step"')) and line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+# What a unit's tests wait for: the generations of its cases, put here by the thread that generates, taken by the one that tests
+
+_POLL_S = 0.2  # how often a waiting test lets progress be shown
+
+
+class UnitResults:
+    """The generations of one unit. What tests need no more is let go, and read from the process's own journal if asked for again."""
+
+    def __init__(self, engine_id: str, eval_name: str, num_samples: int, case_ids: Iterable[str], journal: Path) -> None:
+        self._engine_id = engine_id
+        self._eval_name = eval_name
+        self._num_samples = num_samples
+        self._journal = journal
+        self._held = set(case_ids)
+        self._finished: dict[str, dict[int, Outcome]] = {}
+        self._steps: dict[str, list[list[GenerationResult]]] = {}
+        self._wanted: str | None = None
+        self._hidden: Sequence[str] = ()
+        self._changed = threading.Condition()
+        self._broken: str | None = None
+        self.fatal: RecordError | None = None
+        """Set when the journal could not be written: going on would lose results."""
+        self.engine_failure: str | None = None
+        """What the engine broke of; it can generate nothing more."""
+
+    # For the tests
+
+    def outcomes(self, case_id: str, while_waiting: Callable[[], None]) -> list[Outcome]:
+        """Return the case's generations, one per variant, as soon as all are there; what was let go comes from the journal."""
+        wanted = self._num_samples
+        with self._changed:
+            self._wanted = case_id
+            self._changed.notify_all()
+        if case_id not in self._held:
+            recorded = self._recorded(case_id).samples
+            missing = GenerationFailure("error", "the engine gave no generation for this case")
+            return [recorded.get(sample, missing) for sample in range(wanted)]
+        while True:
+            with self._changed:
+                found = self._finished.get(case_id, {})
+                if len(found) == wanted and case_id not in self._hidden:
+                    return [found[sample] for sample in range(wanted)]
+                if self.fatal is not None:
+                    raise self.fatal
+                if self._broken is not None:
+                    failure = GenerationFailure("error", self._broken)
+                    return [found.get(sample, failure) for sample in range(wanted)]
+                self._changed.wait(_POLL_S)
+            while_waiting()
+
+    def steps(self, case_id: str) -> list[list[GenerationResult]]:
+        """Return the results of the steps that led to the case's question, once `outcomes` has given what became of it."""
+        with self._changed:
+            if case_id in self._held:
+                return [list(step) for step in self._steps.get(case_id, ())]
+        return self._recorded(case_id).steps
+
+    def _recorded(self, case_id: str) -> OwnRecord:
+        return read_own_record(self._journal, self._engine_id, self._eval_name, case_id)
+
+    def release(self, case_id: str) -> None:
+        """Let a case's generations go once no test needs them any more."""
+        with self._changed:
+            self._held.discard(case_id)
+            self._finished.pop(case_id, None)
+            self._steps.pop(case_id, None)
+
+    # For the thread that generates
+
+    def add(self, case_id: str, sample: int, outcome: Outcome) -> None:
+        """Put one sample's outcome here."""
+        with self._changed:
+            if case_id in self._held:  # tests that were skipped early wait for nothing
+                self._finished.setdefault(case_id, {})[sample] = outcome
+            self._changed.notify_all()
+
+    def add_step(self, case_id: str, results: list[GenerationResult]) -> None:
+        """Put the results of a case's next step here."""
+        with self._changed:
+            if case_id in self._held:
+                self._steps.setdefault(case_id, []).append(results)
+
+    def wait_for_any(self, groups: Sequence[tuple[str, ...]], is_over: Callable[[], bool]) -> tuple[str, ...]:
+        """Return the group of which a test waits for a case, as soon as one does; none if `is_over`. No test sees it until `show`."""
+        with self._changed:
+            while not is_over() and not any(self._wanted in group for group in groups):
+                self._changed.wait(_POLL_S)
+            found = () if is_over() else next(group for group in groups if self._wanted in group)
+            self._hidden = found
+            return found
+
+    def show(self) -> None:
+        """Let tests see what was hidden from them."""
+        with self._changed:
+            self._hidden = ()
+            self._changed.notify_all()
+
+    def give_up(self, problem: str, error: BaseException | None = None, *, is_engine: bool = False) -> None:
+        """Tell all who wait, now or later, that nothing more comes. May be called again: the first reason stands."""
+        with self._changed:
+            if self._broken is None:
+                self._broken = problem
+                self.engine_failure = problem if is_engine else None
+            if isinstance(error, RecordError):
+                self.fatal = error
+            self._changed.notify_all()
+
+
+class UnitProgress:
+    """Running totals of one process, for the progress line."""
+
+    def __init__(self) -> None:
+        self.num_generations = 0
+        self.num_step_generations = 0
+        self.num_completion_tokens = 0
+        self.num_signs = 0
+        """Grows with everything that shows that tests and engine go on: phases of tests, generations, decoding steps."""
+        self._num_told = 0
+
+    def take_new_tokens(self) -> int:
+        """Return how many tokens were generated since this was last asked: tests share generations, and each counts once."""
+        new = self.num_completion_tokens - self._num_told
+        self._num_told += new
+        return new
+
+
+@dataclass
+class _Open:
+    """A case that has not come to its end: what it asks, and what came back of the step that runs."""
+
+    case: Case
+    request: CaseRequest
+    arrived: dict[int, Outcome] = field(default_factory=dict)
+
+
+class Asked(NamedTuple):
+    """One request for the engine: `position` is the sample, or, in a step, the place of the request."""
+
+    open: _Open
+    step: Step | None
+    position: int
+    request: Request
+    options: GenerationOptions
+    known: Recorded | Failed | None = None
+    """What is recorded of it already."""
+
+
+class UnitRunner:
+    """Asks a unit's cases; `results` is what its tests see of that.
+
+    Every finished generation is in the journal before a test can see it. `takeover` gives what the run has of a case from
+    a worker that died, or from an earlier session: that is not generated again, and where it is all, the engine is not
+    touched. Under suspicion cases are asked in groups, each only once a test waits for one of its cases, and handed out when all
+    of it is there; so at any time either one group is generated or one test runs.
+    """
+
+    def __init__(
+        self,
+        engine_id: str,
+        engine: Engine,
+        module: EvalModule,
+        cases: Sequence[Case],
+        journal: Journal,
+        progress: UnitProgress,
+        takeover: Takeover,
+        in_flight: InFlight,
+    ) -> None:
+        self._engine_id = engine_id
+        self._engine = engine
+        self._module = module
+        self._cases = cases
+        self._journal = journal
+        self._progress = progress
+        self._recorded_before = takeover.recorded
+        self._suspicion = takeover.suspicion
+        self._in_flight = in_flight
+        self._groups: list[tuple[str, ...]] | None = None
+        self._group: tuple[str, ...] = ()
+        self._open: list[_Open] = []
+        self._waiting: list[Asked] = []
+        self._num_at_engine = 0
+        self._num_outcomes = 0
+        self._has_begun = False
+        self._has_ended = False
+        self.num_cases = len(cases)
+        self.is_alone = takeover.is_alone
+        """Whether nothing else is to be generated while this unit's cases and tests run."""
+        self.plugins = module.plugins
+        self.results = UnitResults(engine_id, module.name, len(module.variants), (case.id for case in cases), journal.path)
+
+    @property
+    def wants(self) -> bool:
+        """Whether there is something to ask, now that the unit has begun."""
+        return bool(self._waiting)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that the unit asks has been answered, or the rest given up."""
+        return self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine)
+
+    def close(self) -> None:
+        """Forget which cases are at the engine; once its thread has ended, or is given up."""
+        self._in_flight.close()
+
+    def begin(self) -> None:
+        """Ask every case's function what it asks first; nothing, if that is done already."""
+        if self._has_begun:
+            return
+        variants = self._module.variants
+        if asks_in_steps(self._module.request) and asks_anything(self._cases, self._recorded_before, len(variants)):
+            self._engine.check_options(variants)  # before the first step, not after the last one
+        self._open = [_Open(case, self._request_of(case)) for case in self._cases]
+        for case in self._open:
+            self._go_on(case, self._begin(case))
+        self._has_begun = True
+
+    def end(self, generation_s: float | None) -> None:
+        """Note that nothing more is asked; `generation_s`: the seconds that it took of the engine's time, None where that broke."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._waiting = []
+        for case in self._open:
+            case.request.close()
+        self.results.show()
+        if generation_s is not None:
+            values = {"engine": self._engine_id, "eval": self._module.name, "generation_s": generation_s, "ended_s": time.time()}
+            self._journal.write("unit", {**values, "num_outcomes": self._num_outcomes})
+            self._in_flight.close()
+
+    def _begin(self, case: _Open) -> Next:
+        """Return what a case asks first; nothing, if it has been found guilty of killing workers."""
+        guilty = {} if self._suspicion is None else self._suspicion.guilty
+        if case.case.id in guilty:
+            return GenerationFailure("error", guilty[case.case.id])
+        return self._worked_out(case, case.request.begin)
+
+    def _worked_out(self, case: _Open, ask: Callable[[], Next]) -> Next:
+        """Return what a case's own code asks; that code may be what kills the worker."""
+        self._in_flight.begin(case.case.id)
+        try:
+            return ask()
+        finally:
+            self._in_flight.end(case.case.id)
+
+    # Rounds
+
+    def take_round(self, is_over: Callable[[], bool]) -> tuple[list[Asked], Sequence[Any]]:
+        """Return what is to be asked together next, and the plugins that act on it; what is recorded is taken from there.
+
+        Nothing where all that waits was recorded. Under suspicion this waits for a test, or for `is_over`.
+        """
+        asked = self._next_round(is_over)
+        for one in asked:
+            if one.known is not None:
+                self._take(one, outcome_of(one.known))
+        unknown = [one for one in asked if one.known is None]
+        if self.plugins and (steps := [one for one in unknown if one.step is not None]):
+            # Plugins act on the eval's questions alone, so only with them does a round take two calls.
+            self._waiting = [*(one for one in unknown if one.step is None), *self._waiting]
+            unknown, acting = steps, ()
+        else:
+            acting = self.plugins
+        self._num_at_engine += len(unknown)
+        return unknown, acting
+
+    def put_back(self, asked: Sequence[Asked]) -> None:
+        """Take back a round that was not asked after all."""
+        self._num_at_engine -= len(asked)
+        self._waiting = [*asked, *self._waiting]
+
+    def asks(self, asked: Asked) -> None:
+        """Note that a request is made ready for the engine."""
+        self._in_flight.begin(asked.open.case.id)
+
+    def asks_no_more(self, asked: Asked) -> None:
+        """Note that the engine was stopped before it answered a request that was made ready."""
+        self._in_flight.end(asked.open.case.id)
+
+    def answer(self, asked: Asked, outcome: Outcome) -> None:
+        """Take what the engine gave for a request."""
+        self._in_flight.end(asked.open.case.id)
+        self._num_at_engine -= 1
+        self._take(asked, outcome)
+
+    def _next_round(self, is_over: Callable[[], bool]) -> list[Asked]:
+        """Return what is asked together next: all that waits, or, under suspicion, what is recorded, then what one group asks."""
+        asked, self._waiting = self._waiting, []
+        if self._suspicion is None:
+            return asked
+        known = [one for one in asked if one.known is not None]
+        if known:
+            self._waiting = [one for one in asked if one.known is None]
+            return known
+        case_ids = list(dict.fromkeys(one.open.case.id for one in asked))
+        if self._groups is None:
+            self._groups = self._suspicion.groups(case_ids)
+        if not any(case_id in self._group for case_id in case_ids):
+            self.results.show()
+            self._group = self.results.wait_for_any(self._groups, is_over)
+            if self._group:
+                self._groups.remove(self._group)
+        self._waiting = [one for one in asked if one.open.case.id not in self._group]
+        return [one for one in asked if one.open.case.id in self._group]
+
+    def _request_of(self, case: Case) -> CaseRequest:
+        # Steps of what is recorded in full were checked when they were asked.
+        asks = asks_anything([case], self._recorded_before, len(self._module.variants))
+        return self._module.request_of(case, self._engine.check_options) if asks else self._module.request_of(case)
+
+    def _known(self, case: _Open, step: int | None, position: int) -> Recorded | Failed | None:
+        found = self._recorded_before(case.case.id)
+        if found is None:
+            return None
+        return found.samples.get(position) if step is None else found.in_steps.get((step, position))
+
+    def _go_on(self, case: _Open, asks: Next) -> None:
+        if isinstance(asks, Step):
+            number = len(case.request.steps) - 1
+            each = zip(asks.requests, asks.options, strict=True)
+            self._waiting += [Asked(case, asks, place, *one, self._known(case, number, place)) for place, one in enumerate(each)]
+            return
+        for sample, options in enumerate(self._module.options_for(case.case)):
+            if isinstance(asks, GenerationFailure):
+                self._finish(case, sample, asks)
+            else:
+                self._waiting.append(Asked(case, None, sample, asks, options, self._known(case, None, sample)))
+
+    # Answers
+
+    def _take(self, asked: Asked, outcome: Outcome) -> None:
+        self._progress.num_signs += 1
+        case, step = asked.open, asked.step
+        copied = {"copied": True} if asked.known is not None else {}
+        if step is None:
+            self._finish(case, asked.position, outcome, copied)
+            return
+        place = {"step": len(case.request.steps) - 1, "request": asked.position, **copied}
+        self._journal_outcome("step", "step_failure", case.case.id, place, outcome)
+        self._progress.num_step_generations += 1
+        case.arrived[asked.position] = outcome
+        if len(case.arrived) == len(step.requests):
+            outcomes = [case.arrived[position] for position in range(len(step.requests))]
+            case.arrived.clear()
+            self.results.add_step(case.case.id, [one for one in outcomes if isinstance(one, GenerationResult)])
+            self._go_on(case, self._worked_out(case, lambda: case.request.go_on(outcomes)))
+
+    def _finish(self, case: _Open, sample: int, outcome: Outcome, copied: Mapping[str, bool] = MappingProxyType({})) -> None:
+        place: dict[str, Any] = {"sample": sample, **copied}
+        if case.request.in_steps:
+            place["steps"] = [len(step.requests) for step in case.request.steps]
+        self._journal_outcome("generation", "failure", case.case.id, place, outcome)
+        self._progress.num_generations += 1
+        self._num_outcomes += not copied
+        self.results.add(case.case.id, sample, outcome)
+
+    def _journal_outcome(self, kind: str, failure_kind: str, case_id: str, place: dict[str, Any], outcome: Outcome) -> None:
+        values = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
+        if isinstance(outcome, GenerationResult):
+            self._journal.write(kind, {**values, "generation": outcome.to_json()})
+            if "copied" not in place and outcome.finish_reason != "scored":
+                self._progress.num_completion_tokens += outcome.num_completion_tokens or 0
+        else:
+            self._journal.write(failure_kind, {**values, "failure": outcome.kind, "problem": outcome.problem, "cause": outcome.cause})

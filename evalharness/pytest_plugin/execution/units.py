@@ -1,0 +1,200 @@
+"""Work units: which tests' requests go to an engine together. Plain functions on node ids, the same in every process.
+
+A unit is (engine, eval module, shard). Controller and workers compute the same units from the same collection.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError
+from evalharness.runs.journal import EvalNode, parse_nodeid
+
+__all__ = ["EvalNode", "UnitKey", "UnitPlan", "assign_units", "first_tests", "is_eval_test", "num_cases_ahead", "parse_nodeid"]
+
+_UNITS_PER_WORKER = 3
+_FEW_CASES = 8  # smaller batches leave an engine idle
+_FEW_CASES_FOR = {"hf": 32, "vllm": 512}
+"""By backend: hf pads rows of like length together; vLLM on a GPU runs hundreds of requests in about the time of one."""
+_SMALLEST_FOR = {"hf": 32, "vllm": 32}
+"""Where units follow one another without a pause, their size costs little; but the last ones run with nothing after them."""
+_AHEAD = 64
+_AHEAD_FOR = {"vllm": 2048}
+"""Twice as many as an engine runs at once; vLLM runs 1,024 on cards of 70 GiB and more, 256 on others. Tests run in order: behind one
+that waits for a long answer lie some whose answers are there; they count as ahead, so with no more than an engine runs it would be
+partly empty. Eight times as many do no harm, for no worker gets more than its share (`test_unequal_answers.py`)."""
+
+
+@dataclass(frozen=True)
+class UnitKey:
+    """Names one work unit."""
+
+    engine: str
+    path: str
+    shard: int
+
+
+def num_cases_ahead(engine_id: str) -> int:
+    """Return how many cases, of units that are begun or sent ahead, fill an engine: with more, only memory would grow.
+
+    A worker that has as many gets no further unit, nor begins one: somebody else may be glad of it.
+    """
+    return _AHEAD_FOR.get(engine_id.partition(":")[0], _AHEAD)
+
+
+def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int) -> dict[str, UnitKey]:
+    """Return the unit of every eval test, in collection order; all tests of one case and engine share a unit."""
+    parsed = {nodeid: key for nodeid in nodeids if (key := parse_nodeid(nodeid, engine_ids)) is not None}
+    cases: dict[tuple[str, str], dict[str, int]] = {}
+    for path, _, engine, case_id in parsed.values():
+        known = cases.setdefault((engine, path), {})
+        known.setdefault(case_id, len(known))
+    sizes = _sizes({key: len(known) for key, known in cases.items()}, num_workers)
+    shards = {key: [shard for shard, size in enumerate(each) for _ in range(size)] for key, each in sizes.items()}
+    units = {}
+    for nodeid, (path, _, engine, case_id) in parsed.items():
+        units[nodeid] = UnitKey(engine, path, shards[engine, path][cases[engine, path][case_id]])
+    return units
+
+
+def first_tests(units: Mapping[str, UnitKey]) -> set[str]:
+    """Return those tests, of these by unit, that are the first of their case: as they run, so do their unit's generations come in."""
+    first: dict[tuple[UnitKey, str], str] = {}
+    for nodeid, unit in units.items():
+        node = parse_nodeid(nodeid, (unit.engine,))
+        assert node is not None
+        first.setdefault((unit, node.case_id), nodeid)
+    return set(first.values())
+
+
+def _sizes(num_cases: Mapping[tuple[str, str], int], num_workers: int) -> dict[tuple[str, str], list[int]]:
+    """Return into units of how many cases each (engine, eval) is split.
+
+    A split costs where another engine follows: an engine runs empty at the end of each unit. So there are about three units per
+    worker over the whole run, and none smaller than what the backend runs at once. The engines that are left over when each worker
+    has had equally many are shared by all workers: their larger evals are split so that every worker gets the same share. One that
+    is left over alone ends the run, and is split ever finer, so that all workers end together.
+    """
+    if num_workers <= 1:
+        return {key: [num] for key, num in num_cases.items()}
+    engines = list(dict.fromkeys(engine for engine, _ in num_cases))
+    num_left = len(engines) % num_workers
+    shared = set(engines[len(engines) - num_left :])
+    num_shares = num_workers // math.gcd(num_workers, num_left) if num_left else 1
+    total = sum(num_cases.values())
+    of_engine = {engine: sum(num for (other, _), num in num_cases.items() if other == engine) for engine in engines}
+    sizes = {}
+    for (engine, path), num in num_cases.items():
+        backend = engine.partition(":")[0]
+        wanted = -(-num * num_workers * _UNITS_PER_WORKER // total)
+        is_split = engine in shared and num * num_workers * _UNITS_PER_WORKER >= of_engine[engine]
+        smallest = _SMALLEST_FOR.get(backend, _FEW_CASES)
+        if is_split and num_left == 1 and num >= num_workers * smallest:
+            sizes[engine, path] = _ever_smaller(num, num_workers, smallest)
+        else:
+            filled = num // _FEW_CASES_FOR.get(backend, _FEW_CASES)
+            sizes[engine, path] = _equal(num, max(1, min(num, max(min(wanted, filled), num_shares if is_split else 1))))
+    return sizes
+
+
+def _equal(num: int, parts: int) -> list[int]:
+    return [(part + 1) * num // parts - part * num // parts for part in range(parts)]
+
+
+def _ever_smaller(num: int, num_workers: int, smallest: int) -> list[int]:
+    """Return sizes that add up to `num`: one for each worker of half its share, again of what is left, down to the smallest or so.
+
+    Workers that are equally quick get equally many: one case more would be generated alone, in the time of a whole batch.
+    """
+    sizes = []
+    while (size := num // (2 * num_workers)) >= smallest:
+        sizes += [size] * num_workers
+        num -= size * num_workers
+    return [*sizes, *_equal(num, num_workers)]
+
+
+# Which test is in which unit, which cases a unit has, and which of them tests still wait for; known once tests are collected
+
+_FAR = 64  # nobody looks further ahead
+
+
+class UnitPlan:
+    """The plan of one process. `units` is by node id of every eval test, in order; the controller of workers knows no more."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, UnitKey] = {}
+        self._cases: dict[UnitKey, list[Case]] = {}
+        self._case_ids: dict[str, str] = {}
+        self._tests_left: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        """By engine and module, then by case."""
+        self._order: list[UnitKey | None] = []
+        """Of all tests, None for one that is none of an eval."""
+        self._after: dict[UnitKey, list[UnitKey]] = {}
+
+    def add_nodeids(self, nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int) -> None:
+        """Note the unit of every eval test by its id."""
+        self.units = assign_units(nodeids, engine_ids, num_workers)
+
+    def add_items(self, items: Sequence[pytest.Item], engine_ids: Sequence[str], num_workers: int) -> None:
+        """Note which tests share a unit, which cases each unit has, and how many tests wait for each case."""
+        evals = {item.nodeid: item for item in items if is_eval_test(item)}
+        self.add_nodeids(list(evals), engine_ids, num_workers)
+        self._order = [self.units.get(item.nodeid) for item in items]
+        self._after = {}
+        for nodeid, item in evals.items():
+            case, engine_id = item.callspec.params["case"], item.callspec.params["engine"]  # type: ignore[attr-defined]
+            unit = self.units.get(nodeid)
+            if unit is None or unit.engine != engine_id:
+                raise ConfigError(
+                    f"{nodeid} can be read as a case of several engines; rename the checkpoint of {engine_id} or the case {case.id!r}"
+                )
+            self._case_ids[nodeid] = case.id
+            tests_left = self._tests_left[unit.engine, unit.path]
+            if not tests_left[case.id]:
+                self._cases.setdefault(unit, []).append(case)
+            tests_left[case.id] += 1
+
+    def lookalikes(self, items: Iterable[pytest.Item], engine_ids: Sequence[str]) -> list[str]:
+        """Return the node ids that read like those of evals, of tests that are none."""
+        return [item.nodeid for item in items if item.nodeid not in self.units and parse_nodeid(item.nodeid, engine_ids) is not None]
+
+    def units_after(self, unit: UnitKey) -> list[UnitKey]:
+        """Return the units whose tests come after a unit's, in order, up to the next test that is none of an eval.
+
+        None where tests of several units take turns.
+        """
+        if not self._after:
+            in_order = [key for key, _ in itertools.groupby(self._order)]
+            is_in_turns = len({key for key in in_order if key is not None}) < sum(key is not None for key in in_order)
+            for place, key in enumerate(in_order):
+                if key is not None:
+                    following = itertools.takewhile(lambda other: other is not None, in_order[place + 1 : place + _FAR])
+                    self._after[key] = [] if is_in_turns else [other for other in following if other is not None]
+        return self._after.get(unit, [])
+
+    def cases_left(self, unit: UnitKey, nodeids: Iterable[str] | None = None) -> list[Case]:
+        """Return the unit's cases that tests of this process wait for; of these tests only, where `nodeids` are given."""
+        wanted = None if nodeids is None else {self._case_ids[nodeid] for nodeid in nodeids if nodeid in self._case_ids}
+        tests_left = self._tests_left[unit.engine, unit.path]
+        return [case for case in self._cases[unit] if tests_left[case.id] and (wanted is None or case.id in wanted)]
+
+    def test_ended(self, nodeid: str, case_id: str) -> bool:
+        """Note the end of a test; return whether no test waits for its case any more."""
+        unit = self.units[nodeid]
+        tests_left = self._tests_left[unit.engine, unit.path]
+        if self._case_ids.pop(nodeid, None) is not None:  # a test may be run again
+            tests_left[case_id] -= 1
+        return not tests_left[case_id]
+
+
+def is_eval_test(item: pytest.Item) -> bool:
+    """Return whether a collected test has a case and an engine."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "engine" in parameters and isinstance(parameters.get("case"), Case)

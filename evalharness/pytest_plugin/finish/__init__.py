@@ -1,0 +1,149 @@
+"""The end of a run, in the process that reports: journals → samples.jsonl → aggregates, tables, outputs → gates → run.json → reports."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.analysis.judge import RegressionJudge, engine_entries, find_baseline, judge_gates
+from evalharness.api.errors import BROKEN, BaselineError, RecordError
+from evalharness.pytest_plugin.finish.eval_functions import across_engines, aggregate_rows, load_functions, table_entries, write_outputs
+from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
+from evalharness.runs.command_line import shown_command
+from evalharness.runs.lock import RunLock
+from evalharness.runs.records import generation_facts, read_records
+from evalharness.runs.run_file import environment_facts, write_run_file
+from evalharness.runs.samples import eval_entries, known_nodeids, merge_rows, missing_row, note_crashes, write_samples
+
+__all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
+
+EXIT_BROKEN = BROKEN
+"""Exit code of a run in which machine, network or code failed: cases ended as errors, or the run has problems."""
+
+
+def start_run(state: EvalSession) -> None:
+    """Write run.json with what is asked; raises `RecordError` where the run's folder is taken or cannot be written."""
+    if state.resumed is None:
+        _make_folder(state)
+    state.started_run = True
+    state.asked = {
+        "run_id": state.run.run_id,
+        "command": shown_command(sys.argv, state.root),
+        "started_at": state.started_at,
+        "config": state.run.to_json(),
+        "num_workers": state.num_workers,
+        "baseline": _baseline(state),
+        "notices": list(state.notices),
+        **state.origin,
+        **environment_facts(state.root),
+    }
+    if state.resumed is not None:
+        state.asked = state.resumed.asked(state.asked)
+    write_run_file(state.run_dir, state.asked)
+    # Were the run killed, its report would be made from this.
+    engines = [spec.to_json() for spec in state.known_engines]
+    state.journal.write("collected", {"engines": engines, "nodeids": state.eval_nodeids})
+
+
+def _make_folder(state: EvalSession) -> None:
+    journal_dir = state.run_dir / "journal"
+    try:
+        state.run_dir.mkdir(parents=True, exist_ok=True)
+        journal_dir.mkdir()  # fails if it is there: of two runs started with one id, one gets it
+    except FileExistsError:
+        name = state.run.run_id
+        raise RecordError(
+            f"run {name!r} exists already in {state.run.report_dir}; choose another --run-id, or go on with it: --resume {name}"
+        ) from None
+    except OSError as error:
+        raise RecordError(f"{journal_dir} cannot be made: {error.strerror}; choose another folder with --report-dir") from error
+    state.lock = RunLock(state.run_dir)
+
+
+def finish_run(
+    config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Write samples.jsonl and run.json of a run that ended, however it ended; returns run.json's content and the rows.
+
+    `exit_code` is pytest's; see `_exit_code`. `crashes` names tests whose worker died. What could not be done is in
+    `problems`.
+    """
+    state = config.stash[STATE]
+    records = read_records(state.run_dir)
+    engines = {spec.id: spec.to_json() for spec in state.known_engines}
+    missing = missing_row(engines, records.evals, state.run.run_id, interrupted or "the session ended before it")
+    rows = merge_rows(records, known_nodeids(state.eval_nodeids, records.evals), missing)
+    note_crashes(records, rows, crashes)
+    write_samples(state.run_dir, rows)
+    records.forget_cases()
+    problems = list(records.problems)
+    functions = load_functions(config, records.evals, problems)
+    entries = engine_entries(engines.values(), records.engine_lines)
+    across = across_engines(functions, rows, entries, problems)
+    aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
+    tables = [*table_entries(functions, rows, problems), *across.tables]
+    outputs = write_outputs(functions, rows, state.run_dir, state.run, problems)
+    judge = _regression_judge({**state.asked, "engines": entries})
+    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted or state.why_not_run, no_regression=judge)
+    across.remark(gates)
+    counts = Counter(row["outcome"] for row in rows)
+    run = {
+        **state.asked,
+        **state.origin,  # what was found out meanwhile
+        "finished_at": utc_now(),
+        "duration_s": round(time.monotonic() - state.started, 3),
+        "interrupted": interrupted,
+        "exit_code": _exit_code(exit_code, gates, is_broken=bool(problems or counts["error"])),
+        "engines": entries,
+        "evals": eval_entries(records),
+        "gates": gates,
+        "aggregates": aggregates,
+        "tables": tables,
+        "outputs": outputs,
+        "counts": dict(counts),
+        **(state.generation_facts or generation_facts(records)),
+        "problems": problems,
+    }
+    if records.earlier_problems:
+        run["earlier_problems"] = records.earlier_problems  # what broke then is mended, or has broken again
+    write_run_file(state.run_dir, run)
+    return run, rows
+
+
+def _exit_code(code: int, gates: Sequence[Mapping[str, Any]], *, is_broken: bool) -> int:
+    """Return the run's exit code: pytest's own, but 1 where a gate failed, and `EXIT_BROKEN` where something broke as well.
+
+    So 1 is a verdict on the checkpoint, and a machine that failed is told from it. What interrupts a session keeps its code.
+    """
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return code
+    if is_broken:
+        return EXIT_BROKEN
+    # A gate that was not asked has neither passed nor failed.
+    return int(pytest.ExitCode.TESTS_FAILED) if any(gate["passed"] is False for gate in gates) else code
+
+
+def _baseline(state: EvalSession) -> dict[str, Any] | None:
+    """Return where the baseline of the run lies; looked up at the start, when this run is not yet the latest."""
+    asked = state.run.baseline
+    if asked is None:
+        return None
+    base = state.root if state.run.origin("baseline").endswith(".toml") else Path.cwd()
+    try:
+        path = find_baseline(asked, root=state.root, base=base, report_dir=Path(state.run.report_dir))
+        return {"asked": asked, "path": str(path.absolute()), "problem": None}
+    except BaselineError as error:
+        return {"asked": asked, "path": None, "problem": str(error)}
+
+
+def _regression_judge(run: Mapping[str, Any]) -> RegressionJudge | None:
+    baseline = run.get("baseline")
+    if baseline is None:
+        return None
+    return RegressionJudge(Path(baseline["path"]) if baseline["path"] else None, run, baseline["problem"])

@@ -1,0 +1,106 @@
+"""What CI reads: gates as test cases of the JUnit file, and a summary on the page of a GitHub job."""
+
+from __future__ import annotations
+
+import os
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evalharness.api.errors import RecordError
+from evalharness.api.redaction import redactor
+
+if TYPE_CHECKING:
+    from evalharness.report.tables import RunTables
+
+__all__ = ["add_to_junit_file", "write_github_summary"]
+
+CLASSNAME = "evalharness.analysis.gates"
+# What XML 1.0 cannot hold, also escaped.
+_ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def add_to_junit_file(config: pytest.Config, run: Mapping[str, Any]) -> None:
+    """Add a test case per gate and per problem of the run to the file of --junitxml, if one was written, and hide secrets in all of it.
+
+    Pytest has written it by now: gates are judged when every test is over. Raises `RecordError` where it cannot be changed.
+    """
+    given = config.getoption("xmlpath", None)
+    if not given:
+        return
+    path = Path(os.path.abspath(os.path.expanduser(os.path.expandvars(given))))
+    try:
+        tree = ET.parse(path)
+        suite = next(tree.getroot().iter("testsuite"), None)
+        if suite is None:
+            raise RecordError(f"{path} holds no testsuite; gates cannot be added to it")
+        _hide_secrets(suite)
+        for case in _gate_cases(run):
+            suite.append(case)
+            _count(suite, "tests")
+            for kind in ("failure", "error", "skipped"):
+                if case.find(kind) is not None:
+                    _count(suite, {"failure": "failures", "error": "errors"}.get(kind, kind))
+        partial = path.with_name(f".{path.name}.partial")
+        tree.write(partial, encoding="utf-8", xml_declaration=True)
+        partial.replace(path)
+    except (OSError, ET.ParseError) as error:
+        raise RecordError(f"gates cannot be added to {path}: {error}; run.json has them") from error
+
+
+def _hide_secrets(suite: ET.Element) -> None:
+    """Take secrets out of what other tests of the session have written; those of evals have none by now."""
+    hide = redactor()
+    for element in suite.iter():
+        for name, value in element.attrib.items():
+            element.set(name, hide.known(value) if element.tag == "testcase" else hide.text(value))
+        if element.text:
+            element.text = hide.text(element.text)
+
+
+def _gate_cases(run: Mapping[str, Any]) -> Iterator[ET.Element]:
+    for gate in run["gates"]:
+        name = f"{gate['expression']} ({gate['eval']}::{gate['test']} on {gate['engine']})"
+        if gate["passed"] is True:
+            yield _case(name)
+        else:
+            yield _case(name, "failure" if gate["passed"] is False else "skipped", gate["reason"])
+    for number, problem in enumerate(run["problems"], 1):
+        yield _case(f"problem {number} of the run", "error", problem)
+
+
+def _case(name: str, kind: str | None = None, message: str = "") -> ET.Element:
+    case = ET.Element("testcase", {"classname": CLASSNAME, "name": _legal(name), "time": "0.000"})
+    if kind is not None:
+        result = ET.SubElement(case, kind, {"message": _legal(message), **({"type": "pytest.skip"} if kind == "skipped" else {})})
+        result.text = _legal(message)
+    return case
+
+
+def _count(suite: ET.Element, attribute: str) -> None:
+    suite.set(attribute, str(int(suite.get(attribute, "0")) + 1))
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub(lambda match: f"#x{ord(match.group()):02X}", text)
+
+
+def write_github_summary(tables: RunTables) -> None:
+    """Append the run's summary to the file that GitHub names in GITHUB_STEP_SUMMARY; elsewhere do nothing.
+
+    Raises `RecordError` where the file cannot be written.
+    """
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    from evalharness.report.markdown import ci_summary
+
+    try:
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(ci_summary(tables))
+    except OSError as error:
+        raise RecordError(f"the summary cannot be written to {path} (GITHUB_STEP_SUMMARY): {error.strerror}") from error

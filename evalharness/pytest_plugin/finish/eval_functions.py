@@ -1,0 +1,331 @@
+"""The functions of evals that are asked when a run is over: `aggregate`, `across`, `tables`, `outputs`; and how they are asked safely."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, TypeAlias
+
+import pytest
+from _pytest.pathlib import import_path
+
+from evalharness.analysis.gates import BUILT_IN_METRICS, was_judged
+from evalharness.api.cases import EngineComparison, OutputTarget, folder_name
+from evalharness.config import RunConfig
+from evalharness.pytest_plugin.eval_module import data_folder
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engines_by_checkpoint
+from evalharness.pytest_plugin.outcomes import shorten
+from evalharness.pytest_plugin.session import STATE
+
+__all__ = [
+    "ANY_FAILURE",
+    "AcrossEngines",
+    "EvalFunctions",
+    "Row",
+    "Table",
+    "across_engines",
+    "aggregate_rows",
+    "checked_tables",
+    "finite_metrics",
+    "judged_by_test",
+    "load_functions",
+    "rows_by_engine",
+    "table_entries",
+    "write_outputs",
+]
+
+Row: TypeAlias = "dict[str, Any]"
+Table: TypeAlias = "Sequence[Mapping[str, str | int | float | None]]"
+
+# User code, imported or run when everything is over: whatever it does must not cost the report. Pytest's own outcomes
+# and SystemExit are no `Exception`s.
+ANY_FAILURE = (Exception, SystemExit, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
+
+
+@dataclass(frozen=True)
+class EvalFunctions:
+    """What an eval's marker gives for the end of a run; None where it gives none."""
+
+    name: str
+    path: str
+    data_dir: Path | None
+    aggregate: Callable[[Sequence[Row]], Mapping[str, float]] | None
+    across: Callable[[Mapping[str, Sequence[Row]], Mapping[str, Mapping[str, Any]]], Mapping[str, Mapping[str, float]]] | None
+    tables: Callable[[Sequence[Row]], Mapping[str, Table]] | None
+    outputs: Callable[[Sequence[Row], OutputTarget], object] | None
+
+
+def load_functions(config: pytest.Config, evals: Mapping[str, Mapping[str, Any]], problems: list[str]) -> list[EvalFunctions]:
+    """Return the functions of every eval by path; a module that cannot be imported is one of the `problems`.
+
+    Under xdist only the workers have imported the modules, so they are imported here, as they did.
+    """
+    state = config.stash[STATE]
+    loaded = []
+    for path, entry in evals.items():
+        try:
+            given = state.marker(path) or _imported_marker(config, path)
+        except ANY_FAILURE as error:
+            problems.append(f"{path}: its functions for the end of the run cannot be loaded: {type(error).__name__}: {error}")
+            continue
+        asked = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
+        loaded.append(EvalFunctions(entry["name"], path, data_folder(given.get("data"), state.run, state.root), **asked))
+    return loaded
+
+
+def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
+    """Return the rows of one eval by engine."""
+    grouped: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["eval"] == name:
+            grouped[row["engine"]].append(row)
+    return dict(grouped)
+
+
+def _imported_marker(config: pytest.Config, path: str) -> Mapping[str, Any]:
+    module = import_path(  # imported as the workers did, its own imports work here too
+        config.stash[STATE].root / path,
+        mode=config.getoption("importmode"),
+        root=config.rootpath,
+        consider_namespace_packages=config.getini("consider_namespace_packages"),
+    )
+    return next((mark.kwargs for mark in _marks(module) if mark.name == "eval"), {})
+
+
+def _marks(module: ModuleType) -> Iterator[pytest.Mark]:
+    """Yield the markers of the module itself, then those of its classes and functions."""
+    for holder in (module, *(value for value in vars(module).values() if isinstance(value, (type, FunctionType)))):
+        marks = getattr(holder, "pytestmark", [])
+        for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
+            found = getattr(mark, "mark", mark)
+            if isinstance(found, pytest.Mark):
+                yield found
+
+
+# Metrics that are no mean: the `aggregate` functions of evals, run over the judged rows of each test and engine once all are there
+
+
+def judged_by_test(rows: Sequence[Row], name: str) -> Iterator[tuple[str, str, list[Row]]]:
+    """Yield test, engine and judged rows (pass, miss or fail) of each test of an eval."""
+    for engine, own in rows_by_engine(filter(was_judged, rows), name).items():
+        for test in dict.fromkeys(row["test"] for row in own):
+            yield test, engine, [row for row in own if row["test"] == test]
+
+
+def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[dict[str, Any]]:
+    """Return `{eval, test, engine, metric, value}` for every value that an `aggregate` gave; what went wrong is added to `problems`.
+
+    An `aggregate` is asked once per test and engine, with the rows that were judged.
+    """
+    values: list[dict[str, Any]] = []
+    for functions in evals:
+        for test, engine, mine in judged_by_test(rows, functions.name) if functions.aggregate else ():
+            assert functions.aggregate is not None
+            where = f"{functions.path}: aggregate for {test} on {engine}"
+            try:
+                metrics = {str(name): float(value) for name, value in functions.aggregate(mine).items()}
+            except ANY_FAILURE as error:
+                problems.append(f"{where} failed: {type(error).__name__}: {error}")
+                continue
+            for metric, value in finite_metrics(metrics, where, problems):
+                values.append({"eval": functions.name, "test": test, "engine": engine, "metric": metric, "value": value})
+    return values
+
+
+def finite_metrics(metrics: Mapping[str, float], where: str, problems: list[str]) -> Iterator[tuple[str, float]]:
+    """Yield those metrics that are finite numbers under names of their own; the others are told in `problems`."""
+    for name, value in metrics.items():
+        if name in BUILT_IN_METRICS:
+            problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
+        elif math.isfinite(value):
+            yield name, value
+        else:
+            problems.append(f"{where} gave {name}={value}; left out")
+
+
+# Tables for the report: the `tables` functions of evals, run over the judged rows of each test and engine
+
+
+class _NoTable(Exception):
+    """Says why something given as a table is none."""
+
+
+def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[dict[str, Any]]:
+    """Return `{eval, test, engine, title, rows}` for every table; what went wrong is added to `problems`.
+
+    `tables` is asked once per test and engine, with the rows that were judged. A table that is none is left out.
+    """
+    entries: list[dict[str, Any]] = []
+    for functions in evals:
+        for test, engine, mine in judged_by_test(rows, functions.name) if functions.tables else ():
+            assert functions.tables is not None
+            for title, lines in checked_tables(
+                partial(functions.tables, mine), f"{functions.path}: tables for {test} on {engine}", problems
+            ):
+                entries.append({"eval": functions.name, "test": test, "engine": engine, "title": title, "rows": lines})
+    return entries
+
+
+def checked_tables(
+    tables: Callable[[], Mapping[str, Table]], where: str, problems: list[str]
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield title and rows of each table that a function gives; what is wrong with them is added to `problems`."""
+    try:
+        made = [(_title(title), [_line(title, line) for line in lines]) for title, lines in tables().items()]
+    except _NoTable as problem:
+        problems.append(f"{where} gave no tables: {problem}")
+        return
+    except ANY_FAILURE as error:
+        problems.append(f"{where} failed: {type(error).__name__}: {error}")
+        return
+    yield from made
+
+
+def _title(title: Any) -> str:
+    if not isinstance(title, str):
+        raise _NoTable(f"the title {title!r} must be a text")
+    return title
+
+
+def _line(title: str, line: Any) -> dict[str, Any]:
+    if not isinstance(line, Mapping):
+        raise _NoTable(f"a row of {title!r} must be a mapping from column to value, got {shorten(repr(line))}")
+    cells: dict[str, Any] = {}
+    for column, value in line.items():
+        if not isinstance(column, str):
+            raise _NoTable(f"a column of {title!r} is {column!r}; columns are texts")
+        if not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+            value = value.item()  # numpy's numbers
+        if value is not None and not isinstance(value, (str, bool, int, float)):
+            raise _NoTable(f"{column!r} in {title!r} is {shorten(repr(value))} ({type(value).__name__}); give a text, a number or None")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _NoTable(f"{column!r} in {title!r} is {value}; give None where there is no number")
+        cells[column] = value
+    return cells
+
+
+# Metrics of engines against each other: the `across` functions of evals, run over the judged rows once all are there
+
+_SPEC_FIELDS = frozenset(field.name for field in fields(EngineSpec))
+
+
+@dataclass(frozen=True)
+class AcrossEngines:
+    """What all comparisons of a run gave: entries like those of `aggregate` and `tables`, and remarks for gates."""
+
+    aggregates: list[dict[str, Any]] = field(default_factory=list)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    remarks: dict[tuple[str, str, str], str] = field(default_factory=dict)
+
+    def remark(self, gates: Iterable[dict[str, Any]]) -> None:
+        """Add to the reason of each failed gate on a metric that was compared what was remarked about its engine."""
+        compared = {(entry["eval"], entry["test"], entry["engine"], entry["metric"]) for entry in self.aggregates}
+        for gate in gates:
+            place = (gate["eval"], gate["test"], gate["engine"])
+            if not gate["passed"] and (*place, gate["metric"]) in compared and place in self.remarks:
+                gate["reason"] = f"{gate['reason']}; {self.remarks[place]}"
+
+
+def across_engines(
+    evals: Iterable[EvalFunctions], rows: Sequence[Row], engines: Sequence[Mapping[str, Any]], problems: list[str]
+) -> AcrossEngines:
+    """Return what the `across` functions gave; what went wrong is added to `problems`.
+
+    An `across` is asked once per test and checkpoint that several engines ran, with the judged rows of each engine by its
+    id and with what run.json says of each: `across(rows, engines)` gives `{engine id: {metric: value}}` or an
+    `EngineComparison`.
+    """
+    found = AcrossEngines()
+    facts = {entry["id"]: entry for entry in engines}
+    groups = _engines_together(engines)
+    for functions in evals:
+        if functions.across is None:
+            continue
+        judged: dict[str, dict[str, list[Row]]] = {}
+        for test, engine, mine in judged_by_test(rows, functions.name):
+            judged.setdefault(test, {})[engine] = mine
+        for test, by_engine in judged.items():
+            for group in groups:
+                where = f"{functions.path}: across for {test} on {', '.join(group)}"
+                mine_of = {engine: by_engine.get(engine, []) for engine in group}
+                try:
+                    given = functions.across(mine_of, {engine: facts[engine] for engine in group})
+                    comparison = given if isinstance(given, EngineComparison) else EngineComparison(given)
+                    metrics = {str(e): {str(name): float(value) for name, value in each.items()} for e, each in comparison.metrics.items()}
+                    remarks = {(functions.name, test, e): str(remark) for e, remark in comparison.remarks.items()}
+                except ANY_FAILURE as error:
+                    problems.append(f"{where} failed: {type(error).__name__}: {error}")
+                    continue
+                found.remarks.update(remarks)
+                _add(found, {"eval": functions.name, "test": test}, group, metrics, comparison, (where, problems))
+    return found
+
+
+def _engines_together(engines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    specs = [EngineSpec.from_json({key: value for key, value in entry.items() if key in _SPEC_FIELDS}) for entry in engines]
+    return [[spec.id for spec in group] for group in engines_by_checkpoint(specs).values() if len(group) > 1]
+
+
+def _add(
+    found: AcrossEngines,
+    place: Mapping[str, str],
+    group: Sequence[str],
+    metrics: Mapping[str, Mapping[str, float]],
+    comparison: EngineComparison,
+    telling: tuple[str, list[str]],
+) -> None:
+    where, problems = telling
+    for engine, each in metrics.items():
+        if engine not in group:
+            problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
+            continue
+        for metric, value in finite_metrics(each, where, problems):
+            found.aggregates.append({**place, "engine": engine, "metric": metric, "value": value})
+    for engine in group:
+        for title, lines in checked_tables(lambda mine=engine: comparison.tables.get(mine, {}), where, problems):  # type: ignore[misc]
+            found.tables.append({**place, "engine": engine, "title": title, "rows": lines})
+
+
+# Files for other tools: the `outputs` functions of evals, each asked once per engine with all rows of its eval
+
+
+def write_outputs(
+    evals: Iterable[EvalFunctions], rows: Sequence[Row], run_dir: Path, run: RunConfig, problems: list[str]
+) -> list[dict[str, Any]]:
+    """Return `{eval, engine, path, num_bytes}` for every file written, paths relative to `run_dir`; failures are `problems`."""
+    entries: list[dict[str, Any]] = []
+    for functions in evals:
+        for engine, own in rows_by_engine(rows, functions.name).items() if functions.outputs else ():
+            folder = run_dir / "outputs" / folder_name(engine)
+            target = OutputTarget(folder, engine, functions.data_dir, run.spot, run.seed)
+            before = _files(folder)
+            _write(functions, own, target, problems)
+            for path, facts in _files(folder).items():
+                if before.get(path) != facts:
+                    name = path.relative_to(run_dir).as_posix()
+                    entries.append({"eval": functions.name, "engine": engine, "path": name, "num_bytes": facts[0]})
+    return entries
+
+
+def _write(functions: EvalFunctions, rows: Sequence[Row], target: OutputTarget, problems: list[str]) -> None:
+    assert functions.outputs is not None
+    try:
+        target.folder.mkdir(parents=True, exist_ok=True)
+        functions.outputs(rows, target)
+    except ANY_FAILURE as error:
+        problems.append(f"{functions.path}: outputs for {target.engine} failed: {type(error).__name__}: {error}")
+    for folder in (target.folder, target.folder.parent):  # of one that wrote nothing
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return size and time of change of every file below a folder."""
+    found = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {path: (facts.st_size, facts.st_mtime_ns) for path, facts in found.items()}

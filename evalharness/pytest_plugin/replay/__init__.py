@@ -1,0 +1,1 @@
+"""Goes on with or judges again what a run has recorded: resume, rescore, merge."""

@@ -1,0 +1,123 @@
+"""Whether a run's cases are the same today, and would be asked what they were asked then, as far as can be told without a tokenizer.
+
+Every text of the messages must stand in the recorded prompt, and every image must be the one whose SHA-256 is recorded. A
+text that has only lost its end is still found: that is not noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from evalharness.api.cases import Case
+from evalharness.api.errors import EvalHarnessError
+from evalharness.api.images import image_sha256
+from evalharness.api.requests import GenerationFailure, GenerationResult, TokenGenerationRequest
+from evalharness.api.scoring import Chat, ScoringRequest, asked_chat
+from evalharness.api.tools import read_tools
+from evalharness.pytest_plugin.execution.case_request import CaseRequest, Request, Step
+from evalharness.runs.recorded import outcome_of
+from evalharness.runs.records import CaseRecords, Recorded
+
+__all__ = ["PromptChange", "case_changes", "prompt_change"]
+
+
+def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple[str, str]]:
+    """Yield the id of each case that is gone, new or described otherwise, and which it is; `then` is by id, as journals have it."""
+    known = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in now}
+    yield from ((case_id, "the case is not there any more") for case_id in then if case_id not in known)
+    for case_id, facts in known.items():
+        if case_id not in then:
+            yield case_id, "the case is new and was never asked"
+        elif facts != then[case_id]:
+            yield case_id, "its group or tags are others now"
+
+
+class PromptChange(NamedTuple):
+    """What would be asked otherwise: the same words for every case that it happens to, and what is special about this one."""
+
+    what: str
+    detail: str | None = None
+
+
+_STEPS = PromptChange("it would be asked in other steps now")
+
+
+def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange | None:
+    """Return what would be asked otherwise now, None where nothing is or where nothing was asked then."""
+    made = [sample for sample in recorded.samples.values() if isinstance(sample, Recorded)]
+    if not made:
+        return None
+    try:
+        asks = request.begin()
+        for number, size in enumerate(recorded.shape or ()):
+            if not isinstance(asks, Step) or len(asks.requests) != size:
+                return _STEPS
+            found = [recorded.in_steps.get((number, position)) for position in range(size)]
+            results = [outcome for one in found if one is not None and isinstance(outcome := outcome_of(one), GenerationResult)]
+            if len(results) < size:
+                return None  # torn away; the generations are there all the same
+            for one, result in zip(asks.requests, results, strict=True):
+                if (difference := _difference(one, result)) is not None:
+                    return difference
+            asks = request.go_on(results)
+    finally:
+        request.close()
+    if isinstance(asks, GenerationFailure):
+        return PromptChange("it could not be asked now", asks.problem)
+    if isinstance(asks, Step):
+        return _STEPS
+    return _difference(asks, GenerationResult.from_json(made[0].whole()))
+
+
+def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
+    from evalharness.engine.request_images import images_of  # brings what engines need, and most runs compare nothing
+
+    chat = asked_chat(request)
+    if isinstance(request, ScoringRequest) and not _same_response(request, made):
+        return PromptChange("the response that is scored would be another now")
+    if chat is None:
+        return _without_chat(request, made)
+    texts = [*_texts(chat.messages), *_offered(chat)]
+    if any(text.strip() not in made.prompt_text for text in texts):
+        return PromptChange("the text of its prompt would be another now")
+    try:
+        images = images_of(request)
+        now = [image_sha256(source) for source in images.sources] if images is not None else []
+    except (EvalHarnessError, OSError) as error:
+        return PromptChange("its images cannot be read now", str(error))
+    return None if now == [image.get("sha256") for image in made.images] else PromptChange("its images would be others now")
+
+
+def _same_response(request: ScoringRequest, made: GenerationResult) -> bool:
+    if isinstance(request.response, str):
+        return request.response == made.text
+    ids = made.token_ids
+    return ids[: len(request.response)] == request.response and len(ids) == len(request.response) + request.ends
+
+
+def _without_chat(request: Request, made: GenerationResult) -> PromptChange | None:
+    from evalharness.engine.prompts import token_ids_sha256
+
+    if isinstance(request, TokenGenerationRequest):
+        same = token_ids_sha256(request.prompt_token_ids) == made.prompt_sha256
+        return None if same else PromptChange("the token ids of its prompt would be others now")
+    assert isinstance(request, ScoringRequest)
+    if isinstance(request.prompt, str):
+        return None if request.prompt == made.prompt_text else PromptChange("the text of its prompt would be another now")
+    assert isinstance(request.prompt, tuple)
+    same = token_ids_sha256(request.prompt, made.token_ids) == made.prompt_sha256
+    return None if same else PromptChange("the token ids of its prompt would be others now")
+
+
+def _offered(request: Chat) -> list[str]:
+    """Return the names of the tools that are offered."""
+    return [tool.name for tool in read_tools(request.tools)]
+
+
+def _texts(messages: Any) -> Iterator[str]:
+    for message in messages:
+        content = message.get("content")
+        for part in [{"text": content}] if isinstance(content, str) else content or ():
+            if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+                yield part["text"]

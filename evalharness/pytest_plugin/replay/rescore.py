@@ -1,0 +1,256 @@
+"""Starts the pytest session that scores a recorded run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+import evalharness.pytest_plugin
+from evalharness.api.errors import BROKEN, REFUSED, RecordError
+from evalharness.config import RunConfig
+from evalharness.config.kinds import Setting
+from evalharness.config.options import OPTIONS, read_shard
+from evalharness.pytest_plugin.replay.session import RescoringSession
+from evalharness.pytest_plugin.replay.stored_tests import StoredTestsSession, likely_roots
+from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
+from evalharness.runs.journal import Journal, journal_name, session_of
+from evalharness.runs.recorded import RecordedRun
+from evalharness.runs.run_file import write_run_file
+
+__all__ = ["merge_runs", "rescore_run"]
+
+_MAX_RUN_ID_CHARS = 80
+_CODES = {
+    int(pytest.ExitCode.INTERNAL_ERROR): BROKEN,
+    int(pytest.ExitCode.USAGE_ERROR): REFUSED,
+    int(pytest.ExitCode.NO_TESTS_COLLECTED): REFUSED,
+}
+"""What a command ends with where pytest's own code would be none of those that it promises."""
+
+
+def rescore_run(
+    run_dir: Path,
+    *,
+    tests: Path | None = None,
+    data: Path | None = None,
+    report_dir: Path | None = None,
+    run_id: str | None = None,
+    spot: str | None = None,
+) -> int:
+    """Run the tests of a recorded run again on its generations and return the exit code; the new run has its own folder.
+
+    `tests` is a module whose tests judge every stored generation instead. `data` stands for the folder that the run's cases
+    came from, `report_dir` (default: the run's own) gets the folder `run_id`. Raises `RecordError` or `ConfigError`.
+    """
+    recorded = RecordedRun.read(run_dir)
+    if (recorded.run.get("rescored") or {}).get("tests"):
+        origin = recorded.run["rescored"].get("run_id")
+        raise RecordError(f"{run_dir} was made with --tests from run {origin}; score that run again")
+    given = {"data": data, "report_dir": report_dir or run_dir.absolute().parent, "run_id": run_id, "spot": spot}
+    run = _config(recorded, {name: value for name, value in given.items() if value is not None})
+    session = RescoringSession if tests is None else StoredTestsSession
+    if tests is None:
+        root, paths = _modules(recorded)
+        _check_data(run)
+        where = [f"--rootdir={root}", *(str(root / path) for path in paths)]
+    else:
+        where = [str(_tests_module(tests))]
+    plugin = _Rescoring(lambda root: session(recorded, run, root))
+    # The module itself, not its name with -p. Either way pytest would warn that the package, which has no assertions of tests,
+    # was imported before it could be rewritten: of the entry point of an installed package, too.
+    where += ["-W", "ignore:Module already imported so cannot be rewritten; evalharness:pytest.PytestAssertRewriteWarning"]
+    code = int(pytest.main(where, plugins=[evalharness.pytest_plugin, plugin]))
+    return _CODES.get(code, code)
+
+
+def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
+    """Return the run's options, but for those that are `given` now and for the name of the new run."""
+    settings = dict(recorded.config.settings)
+    start = re.sub(r"-rescored-[0-9a-f]{6}$", "", recorded.run_id)[:_MAX_RUN_ID_CHARS]
+    settings["run_id"] = Setting(f"{start}-rescored-{os.urandom(3).hex()}", "default")
+    for option in OPTIONS:
+        if option.name in given:
+            value = option.kind.read(str(given[option.name]), label=option.flag, base=Path.cwd(), is_text=True)
+            settings[option.name] = Setting(value, "command line")
+    baseline = recorded.run.get("baseline")
+    if isinstance(baseline, dict) and baseline.get("path") and "baseline" in settings:  # "latest" may be another one now
+        settings["baseline"] = replace(settings["baseline"], value=baseline["path"])
+    return RunConfig(settings)
+
+
+def _check_data(run: RunConfig) -> None:
+    if run.data is not None and not Path(run.data).is_dir():
+        raise RecordError(f"the run's cases came from {run.data}, which is no folder; say with --data where they are now")
+
+
+def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
+    """Return the folder that the run's paths are relative to, and the eval modules that are there."""
+    paths = list(recorded.records.evals)
+    if not paths:
+        raise RecordError(f"run {recorded.run_id} was killed before it had said what its evals are; nothing can be scored again")
+    for root in likely_roots(recorded):
+        found = [path for path in paths if (root / path).is_file()]
+        if found:
+            return root, found
+    raise RecordError(
+        f"the evals of run {recorded.run_id} are not here: {', '.join(paths)}; run this in the project that they belong to, "
+        "or judge the generations by other tests with --tests"
+    )
+
+
+def _tests_module(path: Path) -> Path:
+    if not path.is_file() or path.suffix != ".py":
+        what = "Python file" if path.is_file() else "file"
+        raise RecordError(f"--tests {path} is no {what}; give a module with tests, such as evals/test_degeneration.py")
+    return path.absolute()
+
+
+class _Rescoring:
+    """The plugin that makes a session one on recorded generations, in one process whatever the project's settings say."""
+
+    def __init__(self, new_session: Callable[[Path], EvalSession]) -> None:
+        self._new_session = new_session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+        """Take back what `-n` in a project's addopts has set up: nothing here is worth a second process."""
+        for name, value in {"numprocesses": 0, "dist": "no", "distload": False, "tx": []}.items():
+            if hasattr(config.option, name):
+                setattr(config.option, name, value)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Tell the plugin what kind of session this is."""
+        config.stash[NEW_SESSION] = self._new_session
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what the recorded run had left out, and tests that are no evals'."""
+        state = config.stash[STATE]
+        assert isinstance(state, RescoringSession)
+        left_out = [item for item in items if not state.is_wanted(item)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if state.is_wanted(item)]
+
+
+# One report of a run's parts (`--shard`): their journals are put side by side, and their tests run again on what is stored
+
+# What differs between parts without making an answer another one.
+_OWN = ("shard", "run_id", "report_dir", "devices", "share_devices", "hang_timeout", "gpu_memory_utilization", "wait", "spot", "resume")
+_OF_ENGINE = ("id", "fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")
+_OF_EVAL = ("options", "plugins")
+_OF_PARTS_ALONE = ("throughput", "durations", "rescored", "resumptions")
+
+
+def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_id: str | None = None) -> int:
+    """Write the run that the parts are of, into a folder of its own, and return its exit code, as that of a run in one piece.
+
+    Raises `RecordError` where a part is missing, comes twice or was asked otherwise than the first.
+    """
+    parts = _in_order([RecordedRun.read(run_dir) for run_dir in run_dirs])
+    for part in parts[1:]:
+        _check_alike(parts[0], part)
+    target = report_dir or parts[0].run_dir.absolute().parent
+    with TemporaryDirectory(prefix="evalharness-merge-") as folder:
+        source = Path(folder) / "parts"
+        _write_source(source, parts)
+        return rescore_run(source, report_dir=target, run_id=run_id or f"merged-{os.urandom(3).hex()}")
+
+
+def _shard_of(part: RecordedRun) -> tuple[int, int]:
+    shard = part.config.shard
+    if shard is None:
+        raise RecordError(f"{part.run_dir} is no part: it was run without --shard; give the parts of one run")
+    return read_shard(shard)
+
+
+def _in_order(parts: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """Return the parts by number; `RecordError` unless each is there once."""
+    by_number: dict[int, RecordedRun] = {}
+    num_parts = _shard_of(parts[0])[1]
+    for part in parts:
+        number, of = _shard_of(part)
+        if of != num_parts:
+            raise RecordError(f"{part.run_dir} is part {number}/{of}, {parts[0].run_dir} one of {num_parts}: they are not of one run")
+        if number in by_number:
+            raise RecordError(f"{part.run_dir} and {by_number[number].run_dir} are both part {number}/{of}; give each part once")
+        by_number[number] = part
+    missing = [f"{number}/{num_parts}" for number in range(1, num_parts + 1) if number not in by_number]
+    if missing:
+        # Of an eval that has cases for no more than all parts the first has one.
+        has_few = 1 in by_number and all(entry["num_cases"] <= 1 for entry in by_number[1].records.evals.values())
+        why = "; one in which no eval has a case left no run: then run again in fewer parts" if has_few else ""
+        todo = f"run it, or go on with it (--resume), and give all {num_parts} parts{why}"
+        raise RecordError(f"part {', '.join(missing)} is not given; {todo}")
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _check_alike(first: RecordedRun, part: RecordedRun) -> None:
+    """Raise `RecordError`, naming the difference, for a part that was asked otherwise than the first."""
+    for name, value, before in _differences(first, part):
+        if value != before:
+            raise RecordError(
+                f"{part.run_dir} is no part of the run of {first.run_dir}: its {name} is {_shown(value)}, not {_shown(before)}; "
+                "run the part again as the others"
+            )
+
+
+def _differences(first: RecordedRun, part: RecordedRun) -> Iterator[tuple[str, Any, Any]]:
+    options, before = part.config.to_json(), first.config.to_json()
+    yield from ((f"--{name.replace('_', '-')}", options[name]["value"], before[name]["value"]) for name in options if name not in _OWN)
+    for key, names in (("engines", _OF_ENGINE), ("evals", _OF_EVAL)):
+        here, there = _by_name(part, key), _by_name(first, key)
+        if key == "engines":
+            yield "engines", sorted(here), sorted(there)
+        for known in here.keys() & there.keys():
+            yield from ((f"{name} of {known}", here[known].get(name), there[known].get(name)) for name in names)
+
+
+def _by_name(part: RecordedRun, key: str) -> dict[str, dict[str, Any]]:
+    return {spec["id"]: spec for spec in part.records.collected["engines"]} if key == "engines" else part.records.evals
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _write_source(source: Path, parts: Sequence[RecordedRun]) -> None:
+    """Write a run directory that reads as if one run had written all journals of the parts."""
+    (source / "journal").mkdir(parents=True)
+    last = 0
+    for number, part in enumerate(parts, 1):
+        for path in (part.run_dir / "journal").glob("*.jsonl"):
+            session = session_of(path.stem)
+            last = max(last, session)
+            name = journal_name(f"part{number}-{path.stem.removeprefix(journal_name('', session))}", session)
+            (source / "journal" / f"{name}.jsonl").symlink_to(path.absolute())
+    journal = Journal(source, journal_name("merged", last + 1))
+    engines = parts[0].records.collected["engines"]
+    nodeids = [nodeid for part in parts for nodeid in part.records.collected["nodeids"]]
+    journal.write("collected", {"engines": engines, "nodeids": nodeids})
+    for module in dict.fromkeys(module for part in parts for module in part.records.evals):
+        entries = [part.records.evals[module] for part in parts if module in part.records.evals]
+        cases = {case_id: facts for entry in entries for case_id, facts in entry["cases"].items()}
+        journal.write("eval", {**entries[0], "num_cases": len(cases), "cases": cases})
+    journal.close()
+    first = {name: value for name, value in parts[0].run.items() if name not in _OF_PARTS_ALONE}
+    config = {name: value for name, value in parts[0].config.to_json().items() if name != "shard"}
+    names = ", ".join(part.run_id for part in parts)
+    finished = [str(part.run.get("finished_at") or "") for part in parts]
+    workers = [
+        {**entry, "worker": f"part{number}-{entry['worker']}"}
+        for number, part in enumerate(parts, 1)
+        for entry in part.run.get("workers") or ()
+    ]
+    more = {"run_id": names, "config": config, "workers": workers, "finished_at": max(finished) if all(finished) else None}
+    write_run_file(source, {**first, **more})

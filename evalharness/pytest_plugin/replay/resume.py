@@ -1,0 +1,281 @@
+"""Going on with a run that broke off, or ended with errors: what it has, and whether it would be asked the same today.
+
+    pytest evals --resume RUN_ID -n 2
+
+The run keeps its folder, its name and its options. Its tests all run again, on stored generations where there are any, and
+what is missing is generated: a failure or an invalid sample is asked again, for its cause may be gone. Whatever would make
+the answers others than those of one undisturbed run is refused, with the difference, before anything is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalharness.api.errors import ConfigError, RecordError, did_you_mean
+from evalharness.config import RunConfig
+from evalharness.config.kinds import Setting
+from evalharness.config.options import OPTIONS
+from evalharness.pytest_plugin.eval_module import EvalModule, plugin_names
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
+from evalharness.pytest_plugin.replay.prompt_changes import case_changes, prompt_change
+from evalharness.runs.journal import encode, session_of
+from evalharness.runs.lock import RunLock, wait_for_writers
+from evalharness.runs.recorded import RecordedRun
+
+if TYPE_CHECKING:
+    from evalharness.runs.records import CaseRecords
+
+__all__ = ["Resumption", "asks_to_resume", "resume_run"]
+
+WRITERS_TIMEOUT_S = 60.0
+"""How long workers that have lost their controller may take to end."""
+
+# Options that change where and how the work is done, but no answer.
+_MAY_DIFFER = (
+    "report_dir",
+    "cache",
+    "cache_dir",
+    "devices",
+    "share_devices",
+    "hang_timeout",
+    "concurrency",
+    "request_timeout",
+    "adapter_dir",
+    "gpu_memory_utilization",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "distributed_executor_backend",
+    "wait",
+    "spot",
+    "baseline",
+)
+_PRECEDENCE = ("default", "pyproject.toml", "evalharness.toml", "environment", "command line")
+_OF_ENGINE = ("fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")
+_OF_OPEN_ENGINE = ("dtype", "template_sha256", "eos_token_ids", "max_model_len")
+"""What is known of an engine only once it is open."""
+_NUM_NAMED = 3
+
+
+def asks_to_resume(now: RunConfig) -> bool:
+    """Return whether the session is to go on with a run; `ConfigError` where a file says so, which holds for every session."""
+    if now.resume is None:
+        return False
+    if not now.origin("resume").startswith(("command line", "environment")):
+        raise ConfigError(f"resume in {now.origin('resume')} would resume one run for ever; give --resume {now.resume} on the command line")
+    if now.is_set("run_id") and now.run_id != now.resume:
+        raise ConfigError(f"--run-id {now.run_id} contradicts --resume {now.resume}: a resumed run keeps its name; leave --run-id out")
+    return True
+
+
+def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, Resumption, RunLock | None]:
+    """Return the options of the run that `--resume` names, what it has, and its lock, held by this process from now on.
+
+    `only_look`: nothing will run, so nothing is locked. Raises `RecordError` or `ConfigError`.
+    """
+    run_dir = Path(now.report_dir) / now.resume
+    if not (run_dir / "journal").is_dir():
+        hint = did_you_mean(now.resume, [journal.parent.name for journal in Path(now.report_dir).glob("*/journal")])
+        raise RecordError(f"there is no run {now.resume!r} in {now.report_dir} that could be resumed{hint or '; see --report-dir'}")
+    lock = None if only_look else RunLock(run_dir)
+    try:
+        if not only_look:
+            wait_for_writers(run_dir, WRITERS_TIMEOUT_S)
+        resumption = Resumption.read(run_dir)
+        run = resumption.options(now)
+    except BaseException:
+        if lock is not None:
+            lock.close()
+        raise
+    if lock is not None and not lock.is_certain:
+        resumption.notices.append(f"{run_dir} lies on a file system without locks: nobody can tell whether the run still goes on elsewhere")
+    return run, resumption, lock
+
+
+class Resumption:
+    """A run that goes on in this session, which is its `session`-th after the first. Each process of it has its own."""
+
+    def __init__(self, recorded: RecordedRun, session: int) -> None:
+        self.recorded = recorded
+        self.session = session
+        self.notices: list[str] = []
+        collected = recorded.records.collected
+        self.nodeids = tuple(collected["nodeids"])
+        self.engines = [EngineSpec.from_json(spec) for spec in collected["engines"]]
+        self._wanted = frozenset(self.nodeids)
+
+    @classmethod
+    def read(cls, run_dir: Path, session: int | None = None) -> Resumption:
+        """Return what a run's journals have; `session` is the next one, if it is not given. Raises `RecordError`."""
+        recorded = RecordedRun.read(run_dir, may_be_empty=True)
+        if recorded.run.get("rescored"):
+            raise RecordError(f"run {recorded.run_id} was made by scoring stored generations again; it has nothing to resume")
+        if session is None:
+            session = 1 + max(session_of(path.stem) for path in (run_dir / "journal").glob("*.jsonl"))
+        try:
+            return cls(recorded, session)
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"the tests of run {recorded.run_id} cannot be understood: {type(error).__name__}: {error}") from error
+
+    # What must be as it was
+
+    def options(self, now: RunConfig) -> RunConfig:
+        """Return the run's options; what is asked for otherwise now is refused, or, where it changes no answer, taken."""
+        then = self.recorded.config
+        settings = {**then.settings, "run_id": Setting(self.recorded.run_dir.name, then.origin("run_id"))}
+        changed = []
+        for option in OPTIONS:
+            before, asked = then.settings[option.name], now.settings[option.name]
+            if option.name in ("run_id", "resume") or (not _outranks(asked, before) and option.name != "report_dir"):
+                continue
+            shown = [option.kind.to_json(setting.value) for setting in (before, asked)]
+            if shown[0] == shown[1]:
+                continue
+            settings[option.name] = asked
+            if option.name not in _MAY_DIFFER:
+                changed.append(f"{option.flag} is {_shown(shown[1])} ({asked.origin}), but was {_shown(shown[0])} ({before.origin})")
+        if changed:
+            raise self._refusal("; ".join(changed), "leave it out, for a resumed run has its own options")
+        return RunConfig(settings)
+
+    def engine_specs(self, run: RunConfig, root: Path, on_notice: Callable[[str], None]) -> list[EngineSpec]:
+        """Return the run's engines, though patterns may match more checkpoints by now; refuse a checkpoint that has changed."""
+        real = list(dict.fromkeys(spec.checkpoint_path for spec in self.engines if spec.backend != "fake"))
+        if real:
+            run = RunConfig({**run.settings, "model": replace(run.settings["model"], value=tuple(real))})
+        from evalharness.hardware.auto_backend import Chosen
+
+        chosen = {spec.checkpoint_path: Chosen(spec.backend, spec.chosen) for spec in self.engines if spec.chosen is not None}
+        now = {spec.id: spec for spec in engine_specs(run, root, on_notice, chosen=chosen)}
+        for then in self.engines:
+            if then.id not in now:
+                raise self._refusal(f"engine {then.id} is gone, there are {', '.join(now) or 'none'}", "put its checkpoint back in place")
+            for name in _OF_ENGINE:
+                before, after = getattr(then, name), getattr(now[then.id], name)
+                if before != after:
+                    raise self._refusal(
+                        f"{name.replace('_', ' ')} of checkpoint {then.checkpoint_path} is {_shown(after)}, but was {_shown(before)}",
+                        "weights, config, tokenizer and chat template must be those that the run began with",
+                    )
+        return [now[then.id] for then in self.engines]
+
+    def engine_change(self, spec: EngineSpec, facts: Mapping[str, Any]) -> str | None:
+        """Return why an engine cannot go on with what it began, such as on a machine that has another default dtype; else None."""
+        before = [line["settings"] for line in self.recorded.records.engine_lines if line["id"] == spec.id]
+        for name in _OF_OPEN_ENGINE if before else ():
+            if before[-1].get(name) != facts.get(name):
+                what = f"{name} of {spec.id} is {_shown(facts.get(name))}, but was {_shown(before[-1].get(name))}"
+                return str(self._refusal(what, "go on where it began, with what it began with"))
+        return None
+
+    def check_eval(self, module: EvalModule) -> None:
+        """Refuse an eval whose cases, prompts, images, decoding or plugins are others than those of the run."""
+        entry = self.recorded.records.evals.get(module.path)
+        if entry is None:
+            return  # nothing of it was asked
+        differences = [*_decoding_changes(entry, module), *self._asked_otherwise(entry, module)]
+        if differences:
+            raise self._refusal(f"{module.path}: {'; '.join(differences)}", "bring back what was asked")
+
+    def _asked_otherwise(self, entry: Mapping[str, Any], module: EvalModule) -> Iterator[str]:
+        by_change: dict[str, list[str]] = {}
+        for case_id, what in case_changes(entry.get("cases", {}), module.cases):
+            by_change.setdefault(what, []).append(case_id)
+        for case in module.cases:
+            made = (self.recorded.find_made(spec.id, module.name, case.id) for spec in self.engines)
+            found = next((one for one in made if one is not None and one.samples), None)
+            change = None if found is None else prompt_change(module.request_of(case), found)
+            if change is not None:
+                by_change.setdefault(change.what, []).append(case.id)
+        for what, case_ids in by_change.items():
+            yield f"{what}: {_named(case_ids)}"
+
+    def check_collected(self, nodeids: Iterable[str]) -> None:
+        """Refuse a session that has not all of the run's tests: their rows would be lost."""
+        gone = self._wanted.difference(nodeids)
+        if gone:
+            command = " ".join(map(str, self.recorded.run.get("command") or ()))
+            in_order = [nodeid for nodeid in self.nodeids if nodeid in gone]
+            raise self._refusal(
+                f"{len(gone)} of its {len(self.nodeids)} tests are not collected now: {_named(in_order)}",
+                f"give the paths and selections that it was started with: {command}",
+            )
+
+    def _refusal(self, difference: str, advice: str) -> ConfigError:
+        return ConfigError(f"run {self.recorded.run_id} cannot be resumed: {difference}; {advice}, or start a new run")
+
+    # What it has
+
+    def is_wanted(self, nodeid: str) -> bool:
+        """Return whether an eval's test is one of the run's."""
+        return nodeid in self._wanted
+
+    def made(self, engine: str, eval_name: str) -> Callable[[str], CaseRecords | None]:
+        """Return a function from a case's id to what was generated for it."""
+        return lambda case_id: self.recorded.find_made(engine, eval_name, case_id)
+
+    def asked(self, fresh: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what run.json says of a resumed run while it goes on; `fresh` is what it would say of a new one."""
+        then = self.recorded.run
+        own = ("started_at", "command", "num_workers", "versions", "git", "hardware", "platform")
+        entry = {
+            **{name: fresh[name] for name in own},
+            "num_generations_taken": self.recorded.num_generations,
+            "finished_before": then.get("finished_at"),
+        }
+        asked = {name: then.get(name, value) for name, value in fresh.items()}
+        if (fresh["baseline"] or {}).get("asked") != (asked["baseline"] or {}).get("asked"):
+            asked["baseline"] = fresh["baseline"]
+        notices = list(dict.fromkeys([*(then.get("notices") or ()), *fresh["notices"]]))
+        return {**asked, "config": fresh["config"], "notices": notices, "resumptions": [*(then.get("resumptions") or ()), entry]}
+
+    @property
+    def announcement(self) -> str:
+        """What is said as the session begins."""
+        num = self.recorded.num_generations
+        return f"resumes a run that has {num} generation{'' if num == 1 else 's'}: they are not made again"
+
+
+def _outranks(asked: Setting, before: Setting) -> bool:
+    """Return whether a setting would have held then, too: one of a file does not where the command line had said otherwise."""
+    return asked.origin != "default" and _rank(asked) >= _rank(before)
+
+
+def _rank(setting: Setting) -> int:
+    return max(rank for rank, start in enumerate(_PRECEDENCE) if setting.origin.startswith(start))
+
+
+def _decoding_changes(entry: Mapping[str, Any], module: EvalModule) -> Iterator[str]:
+    variants = json.loads(encode([options.to_json() for options in module.variants]))
+    before = entry.get("options", variants)
+    if len(before) != len(variants):
+        yield f"{len(variants)} generations per case are asked for, but it were {len(before)}"
+        return
+    changed: dict[str, str] = {}
+    for was, now in zip(before, variants, strict=True):
+        for name in now:
+            if was.get(name) != now[name]:
+                changed.setdefault(name, f"option {name} is {_shown(now[name])}, but was {_shown(was.get(name))}")
+    yield from changed.values()
+    plugins = plugin_names(module.plugins)
+    if _lasting(plugins) != _lasting(entry.get("plugins", plugins)):
+        yield f"plugins are {', '.join(plugins) or 'none'}, but were {', '.join(entry['plugins']) or 'none'}"
+
+
+def _lasting(names: Iterable[str]) -> list[str]:
+    """Return texts without the addresses of objects, which are others in every process."""
+    return [re.sub(r" at 0x[0-9a-f]+", "", name) for name in names]
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
+    return ", ".join(names[:_NUM_NAMED]) + more
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else "not set" if value is None else json.dumps(value)
+    return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text

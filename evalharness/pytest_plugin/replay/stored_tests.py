@@ -1,0 +1,236 @@
+"""Tests of any module, run on every generation that a run has stored: for questions that come up when the run is over.
+
+Each test is asked once per engine, eval and case; ids read `eval-engine-case`, and gates are judged per eval and engine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError, RecordError
+from evalharness.api.options import GenerationOptions
+from evalharness.config import RunConfig
+from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, gates_of, read_eval, takes
+from evalharness.pytest_plugin.outcomes import ItemRecord
+from evalharness.pytest_plugin.replay.session import RescoringSession
+from evalharness.pytest_plugin.session import utc_now
+from evalharness.runs.recorded import RecordedRun
+from evalharness.runs.records import CaseRecords, RunRecords
+
+__all__ = ["OriginalCases", "StoredCase", "StoredTestsSession", "likely_roots", "stored_cases"]
+
+
+# The cases of the evals of a recorded run, as their loaders give them today: for tests that look at more than a run records
+
+
+def likely_roots(recorded: RecordedRun) -> Iterator[Path]:
+    """Yield the folders that the paths of a run may be relative to, the likeliest first."""
+    here = Path.cwd()
+    yield from (here, *here.parents)
+    yield from recorded.run_dir.absolute().parents
+
+
+class OriginalCases:
+    """Loads each eval of a run at most once."""
+
+    def __init__(self, recorded: RecordedRun, run: RunConfig) -> None:
+        self._recorded = recorded
+        self._run = run
+        self._by_eval: dict[str, Mapping[str, Case] | str] = {}
+
+    def find(self, eval_name: str, case_id: str) -> Case:
+        """Return the case that the eval's loader gives under this id; `RecordError` says why there is none."""
+        if eval_name not in self._by_eval:
+            self._by_eval[eval_name] = self._load(eval_name)
+        cases = self._by_eval[eval_name]
+        if isinstance(cases, str):
+            raise RecordError(f"a run records id, group and tags of case {case_id!r}; for more its eval is needed: {cases}")
+        if case_id not in cases:
+            raise RecordError(f"eval {eval_name!r} has no case {case_id!r} any more, so nothing is known of it but id, group and tags")
+        return cases[case_id]
+
+    def _load(self, eval_name: str) -> Mapping[str, Case] | str:
+        """Return the cases by id, or why they cannot be loaded."""
+        path = next((path for path, entry in self._recorded.records.evals.items() if entry["name"] == eval_name), None)
+        root = next((root for root in likely_roots(self._recorded) if path is not None and (root / path).is_file()), None)
+        if path is None or root is None:
+            return f"{path or eval_name} is not here; run this in the project that it belongs to"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what is wrong with the data was said when it was asked
+                module = _imported(root / path)
+                return {case.id: case for case in read_eval(_eval_marker(module), path, self._run, root).cases}
+        except (Exception, SystemExit) as raised:  # whatever a user's module or data may raise
+            error = raised.error if isinstance(raised, CasesNotLoaded) else raised
+            return f"{path} cannot be loaded: {type(error).__name__}: {error}"
+
+
+def _imported(path: Path) -> ModuleType:
+    """Return the module of a file, under a name of its own; what lies beside it can be imported meanwhile."""
+    spec = importlib.util.spec_from_file_location(f"_evalharness_original_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _eval_marker(module: ModuleType) -> pytest.Mark:
+    """Return the eval marker of a module; `RecordError` where it has none any more."""
+    given: Any = getattr(module, "pytestmark", ())
+    for mark in given if isinstance(given, (list, tuple)) else (given,):
+        found = getattr(mark, "mark", mark)
+        if getattr(found, "name", None) == "eval" and isinstance(found, pytest.Mark):
+            return found
+    raise RecordError("it has no pytestmark = pytest.mark.eval(...)")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StoredCase(Case):
+    """A case as a run recorded it: id, group and tags of its row; `eval` names the eval that asked it.
+
+    A `reference` that its row does not have, and whatever else the eval's own cases have, is looked up in `original` when a
+    test asks for it.
+    """
+
+    eval: str
+    original: OriginalCases
+
+    def __repr__(self) -> str:
+        return f"StoredCase({self.eval!r}, {self.id!r})"
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        return self.original.find(self.eval, self.id).reference if name == "reference" and value is None else value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            original = self.original.find(self.eval, self.id)
+        except RecordError as error:
+            raise AttributeError(f"case {self.id!r} has no {name!r}: {error}") from error
+        return getattr(original, name)
+
+
+def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str, str, str], StoredCase]:
+    """Return every case that has a recorded outcome, by engine, eval and case id, in the order of the run."""
+    known = {entry["name"]: entry["cases"] for entry in records.evals.values()}
+    keys = [(row["engine"], row["eval"], row["case_id"]) for row in records.rows.values()]
+    asked = {(engine, name, case_id): None for (_, engine, name, case_id), found in records.cases.items() if found.samples}
+    references = {(row["eval"], row["case_id"]): row["reference"] for row in records.rows.values() if "reference" in row}
+    found = {}
+    for engine, name, case_id in dict.fromkeys([*(key for key in keys if key in asked), *asked]):
+        facts = known.get(name, {}).get(case_id, {})
+        facts = {"group": facts.get("group"), "tags": facts.get("tags", {}), "reference": references.get((name, case_id))}
+        found[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, **facts)
+    return found
+
+
+@dataclass(slots=True)
+class _StoredRecord(ItemRecord):
+    """A test of a stored case, which is of any eval of the run; what it was decoded with is in the run's own row."""
+
+    stored_options: Any = None
+    num_samples: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        own = {"group": self.case.group, "tags": dict(self.case.tags), "num_samples": self.num_samples, "options": self.stored_options}
+        return {**ItemRecord.to_json(self), **own}
+
+
+class StoredTestsSession(RescoringSession):
+    """The state of a session in which another module's tests judge a run's generations."""
+
+    def __init__(self, recorded: RecordedRun, run: RunConfig, root: Path) -> None:
+        super().__init__(recorded, run, root)
+        self._stored = stored_cases(recorded.records, OriginalCases(recorded, run))
+        rows = recorded.records.rows.values()
+        self._options = {(row["engine"], row["eval"], row["case_id"]): row["options"] for row in rows if row.get("options")}
+
+    def parametrize(self, metafunc: pytest.Metafunc, marker: pytest.Mark | None) -> None:
+        """Parametrise a test over all stored cases of all engines."""
+        if not takes(metafunc, "case"):
+            raise ConfigError(f"{metafunc.definition.nodeid} takes an engine but no `case`: recorded engines cannot generate")
+        several = next((key for key in self._stored if self._num_stored(key) > 1), None)
+        if takes(metafunc, "generation") and several is not None:
+            raise ConfigError(
+                f"{metafunc.definition.nodeid} takes `generation`, but eval {several[1]!r} has {self._num_stored(several)} of each case; "
+                "take `generations`"
+            )
+        gates_of(metafunc.definition)
+        self._add_module(metafunc.definition.nodeid.partition("::")[0], marker)
+        metafunc.parametrize(
+            ("engine", "case"),
+            [(engine, case) for (engine, _, _), case in self._stored.items()],
+            ids=[f"{name}-{engine}-{case_id}" for engine, name, case_id in self._stored],
+            indirect=["engine"],
+        )
+
+    def _add_module(self, path: str, marker: pytest.Mark | None) -> None:
+        name = Path(path).stem.removeprefix("test_")
+        self.modules[path] = EvalModule(name, path, list(self._stored.values()), _not_asked, (GenerationOptions(),), 1)
+        self.origin["rescored"]["tests"] = path
+        if marker is not None:
+            self._markers[path] = marker
+
+    def is_wanted(self, item: pytest.Item) -> bool:
+        """Return whether the test judges a stored case."""
+        return isinstance(getattr(getattr(item, "callspec", None), "params", {}).get("case"), StoredCase)
+
+    def _compare_evals(self) -> None:
+        """Do nothing: cases are as the run recorded them."""
+
+    def record_for(self, item: pytest.Item) -> ItemRecord | None:
+        """Return a new record for a test of a stored case."""
+        if not self.is_eval(item.nodeid):
+            return None
+        node = self.eval_node(item.nodeid)
+        case: StoredCase = item.callspec.params["case"]  # type: ignore[attr-defined]
+        key = (node.engine, case.eval, case.id)
+        return _StoredRecord(
+            nodeid=item.nodeid,
+            eval=self.modules[node.path].name,
+            test=node.test,
+            case=case,
+            engine=self.engine_spec(node.engine),
+            options=(),
+            gated=next(item.iter_markers("gate"), None) is not None,
+            started_at=utc_now(),
+            stored_options=self._options.get(key, {}),
+            num_samples=self._num_stored(key),
+        )
+
+    def _num_stored(self, key: tuple[str, str, str]) -> int:
+        found = self.recorded.find(*key)
+        return 0 if found is None else max(found.samples) + 1
+
+    def _find(self, record: ItemRecord) -> CaseRecords | None:
+        assert isinstance(record.case, StoredCase)
+        return self.recorded.find(record.engine.id, record.case.eval, record.case.id)
+
+    def _num_samples(self, record: ItemRecord, found: CaseRecords | None) -> int:
+        assert isinstance(record, _StoredRecord)
+        return record.num_samples
+
+    def _compare_prompt(self, record: ItemRecord, found: CaseRecords) -> None:
+        """Do nothing: the case is as the run recorded it."""
+
+
+def _not_asked(case: Case) -> Mapping[str, Any]:
+    raise AssertionError(f"{case.id} has been asked already")

@@ -1,0 +1,145 @@
+"""The rows of one case of a run, found by its id, a node id, or a part of either that no other case has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from evalharness.api.errors import RecordError
+from evalharness.report.tables import generations_of, mapping, text_of
+from evalharness.report.terminal import print_fields, print_heading, print_text
+from evalharness.report.text import number_text, one_line, plural
+from evalharness.runs.run_file import read_samples
+
+__all__ = ["find_rows", "print_answer", "print_row"]
+
+NUM_CANDIDATES = 20
+_ALL_IDS = 100_000
+
+Row = dict[str, Any]
+
+
+def find_rows(run_dir: Path, wanted: str) -> list[Row]:
+    """Return the rows of the case that `wanted` names, one per test and engine. `RecordError` where it names none, or several."""
+    exact: list[Row] = []
+    partly: dict[str, list[Row]] = {}
+    ids: dict[str, None] = {}
+    for row in read_samples(run_dir):
+        case_id, nodeid = text_of(row.get("case_id")), text_of(row.get("nodeid"))
+        if wanted in (case_id, nodeid):
+            exact.append(row)
+        elif wanted in case_id or wanted in nodeid:
+            partly.setdefault(case_id, []).append(row)
+        if len(ids) < _ALL_IDS:
+            ids[case_id] = None
+    if exact:
+        return exact
+    if len(partly) == 1:
+        return next(iter(partly.values()))
+    if partly:
+        shown = ", ".join(map(one_line, list(partly)[:NUM_CANDIDATES]))
+        more = f" and {len(partly) - NUM_CANDIDATES} more" if len(partly) > NUM_CANDIDATES else ""
+        raise RecordError(f"{wanted!r} is part of {len(partly)} case ids of {run_dir}; give more of one: {shown}{more}")
+    raise RecordError(f"{run_dir} has no case {wanted!r}; {_nearest(wanted, ids)}")
+
+
+def _nearest(wanted: str, ids: Mapping[str, None]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(wanted, list(ids)[:5000], n=5, cutoff=0.3) or list(ids)[:5]
+    return f"did you mean one of {', '.join(map(one_line, close))}?" if close else "the run has no rows"
+
+
+def print_row(console: Console, row: Mapping[str, Any]) -> None:
+    """Print one row for people: what was asked, what came back, and how it was judged."""
+    title = f"{text_of(row.get('case_id'))}: {text_of(row.get('eval'))}::{text_of(row.get('test'))} on {text_of(row.get('engine'))}"
+    print_heading(console, title, text_of(row.get("outcome")))
+    scores = {name: number_text(value) for name, value in mapping(row.get("scores")).items()}
+    print_fields(
+        console,
+        {
+            "problem": row.get("problem") or None,
+            "scores": ", ".join(f"{name} {value}" for name, value in scores.items()) or None,
+            "tags": ", ".join(f"{name} {text_of(value)}" for name, value in mapping(row.get("tags")).items()) or None,
+            "group": row.get("group"),
+            "nodeid": row.get("nodeid"),
+            "worker": row.get("worker"),
+            "started": row.get("started_at"),
+            "options": _json(_not_default(mapping(row.get("options")))),
+        },
+    )
+    generations = generations_of(row)
+    if generations:
+        print_text(console, "prompt", text_of(generations[0].get("prompt_text")))
+    for image in _mappings(generations[0].get("images")) if generations else ():
+        print_fields(console, {"image": " ".join(f"{name}={text_of(value)}" for name, value in image.items())})
+    for step, requests in enumerate(row["steps"] if isinstance(row.get("steps"), list) else [], 1):
+        for number, answer in enumerate(_mappings(requests), 1):
+            _print_generation(console, f"step {step}.{number}: ", answer)
+    for number, generation in enumerate(generations, 1):
+        _print_generation(console, f"sample {number}: " if len(generations) > 1 else "", generation)
+    for name in ("reference", "details"):
+        if row.get(name) is not None:
+            print_text(console, name, json.dumps(row[name], indent=1, ensure_ascii=False))
+
+
+def _print_generation(console: Console, prefix: str, generation: Mapping[str, Any]) -> None:
+    print_text(console, f"{prefix}text", text_of(generation.get("text")), ["bold"])
+    print_text(console, f"{prefix}raw text", text_of(generation.get("raw_text")))
+    tokens = f"{text_of(generation.get('num_prompt_tokens'))} + {text_of(generation.get('num_completion_tokens'))} tokens"
+    stop = generation.get("stop_reason")
+    finish = text_of(generation.get("finish_reason")) + ("" if stop is None else f" ({text_of(stop)})")
+    print_fields(
+        console,
+        {"finish": f"{finish}, {tokens}", "seed": generation.get("seed"), "fallback": generation.get("fallback")},
+    )
+
+
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+    yield from (entry for entry in value if isinstance(entry, Mapping)) if isinstance(value, list) else ()
+
+
+def _not_default(options: Mapping[str, Any]) -> dict[str, Any]:
+    from evalharness.api.options import GenerationOptions
+
+    usual = GenerationOptions().to_json()
+    return {name: value for name, value in options.items() if name not in usual or value != usual[name]}
+
+
+def _json(value: Mapping[str, Any]) -> str | None:
+    return json.dumps(value, ensure_ascii=False) if value else None
+
+
+# Answers to questions asked by hand, on a terminal
+
+
+def print_answer(console: Console, row: Mapping[str, Any]) -> None:
+    """Print one answer (a row of `generate --json`): its text, its raw text and ids, how it ended and how long it took."""
+    print_heading(console, f"{row['id']} on {row['engine']}" + (f", sample {row['sample']}" if row["num_samples"] > 1 else ""))
+    generation = row["generation"]
+    if generation is None:
+        print_fields(console, {row["outcome"]: row["problem"]})
+        return
+    print_text(console, "text", generation["text"], ["bold"])
+    print_text(console, "raw text", generation["raw_text"])
+    finish = generation["finish_reason"]
+    if generation["stop_reason"] is not None:
+        finish = f"{finish} ({generation['stop_reason']})"
+    num_prompt, num_generated = (generation[f"num_{part}_tokens"] or 0 for part in ("prompt", "completion"))
+    print_fields(
+        console,
+        {
+            "finish": finish,
+            "tokens": f"{plural(num_prompt, 'prompt token')}, {plural(num_generated, 'generated token')}",
+            "time": f"{row['timing']['finished_after_s']:.2f} s after the first request, model loaded in {row['timing']['load_s']:.2f} s",
+            "seed": generation["seed"],
+            "fallback": generation["fallback"],
+            "ignored": ", ".join(generation["ignored_options"]) or None,
+            "ids": " ".join(map(str, generation["token_ids"])),
+            "overlay": row.get("overlay"),
+        },
+    )

@@ -1,0 +1,1 @@
+"""A comparison of two runs, shown: terminal, Markdown, CSV and an HTML page."""

@@ -1,0 +1,258 @@
+"""What a comparison says in words and numbers, the same on a terminal and in Markdown. Texts are not escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from evalharness.analysis.comparison.compare import (
+    CHANGED,
+    IMPROVED,
+    NOT_ENOUGH,
+    REGRESSED,
+    SAME,
+    WORTH_SHOWING,
+    CaseChange,
+    Comparison,
+    MetricChange,
+)
+from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.report.score_tables import markdown_table
+from evalharness.report.text import markdown_cell, number_text, plural
+
+__all__ = [
+    "ORDER",
+    "case_title",
+    "changed_scores",
+    "comparison_blocks",
+    "conclusion",
+    "coverage_text",
+    "differing_texts",
+    "interval_text",
+    "p_text",
+    "remarks",
+    "shown_metrics",
+    "shown_slices",
+    "signed",
+]
+
+ORDER = (REGRESSED, IMPROVED, CHANGED, SAME, NOT_ENOUGH)
+"""Verdicts, most important first."""
+MOST_CHANGED_SCORES = 6
+CONTEXT_CHARS = 30
+
+
+def signed(value: float) -> str:
+    """Return a difference with its sign; "-" where there is none."""
+    if value != value:
+        return "-"
+    return "0.000" if value == 0 else f"{'+' if value > 0 else ''}{number_text(value)}"
+
+
+def interval_text(change: MetricChange) -> str:
+    """Return the 95 % interval of the difference."""
+    low, high = change.change.low, change.change.high
+    return "-" if low != low else f"{signed(low)} … {signed(high)}"
+
+
+def p_text(p: float) -> str:
+    """Return a p value; small ones by what they are below."""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def coverage_text(comparison: Comparison) -> Iterator[str]:
+    """Yield one sentence per test: how many cases could be paired, and why the others could not."""
+    groups = {(change.eval, change.test): change.change.num_groups for change in reversed(comparison.metrics)}
+    for part in comparison.coverage:
+        num_groups = groups.get((part.eval, part.test), part.num_paired)
+        grouped = f", in {plural(num_groups, 'group')}" if num_groups < part.num_paired else ""
+        why = ", ".join(f"{count:,} {reason}" for reason, count in part.reasons.items())
+        paired = f"{part.num_paired:,} of {plural(part.num_cases, 'case')} paired{grouped}"
+        yield f"{part.eval}::{part.test}: {paired}{'; not paired: ' + why if why else ''}"
+
+
+def remarks(comparison: Comparison) -> Iterator[str]:
+    """Yield what a reader must know before believing a number."""
+    for difference in comparison.differences:
+        yield difference.text
+    for side, name in ((comparison.base, "base"), (comparison.candidate, "candidate")):
+        yield from (f"{name}: {note}" for note in side.notes)
+    for part in comparison.coverage:
+        if 2 * part.num_paired < part.num_cases:
+            yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
+
+
+def shown_metrics(comparison: Comparison) -> list[MetricChange]:
+    """Return the metrics over all cases by test, then verdict, then size of the change."""
+    tests = {(part.eval, part.test): position for position, part in enumerate(comparison.coverage)}
+    return sorted(comparison.metrics, key=lambda change: (tests[change.eval, change.test], *_rank(change)))
+
+
+def shown_slices(comparison: Comparison) -> list[MetricChange]:
+    """Return the changes in slices that are shown to be real, largest first; regressions before improvements."""
+    return sorted((change for change in comparison.slices if change.verdict in (REGRESSED, IMPROVED, CHANGED)), key=_rank)
+
+
+def _rank(change: MetricChange) -> tuple[int, float]:
+    size = abs(change.change.difference)
+    return ORDER.index(change.verdict), 0.0 if size != size else -size
+
+
+def conclusion(comparison: Comparison) -> str:
+    """Return the sentence that answers whether the candidate is worse, the verdict first."""
+    parts = []
+    for verdict, word in ((REGRESSED, REGRESSED.upper()), (IMPROVED, IMPROVED), (CHANGED, CHANGED)):
+        names = list(dict.fromkeys(change.metric for change in comparison.metrics if change.verdict == verdict))
+        if names:
+            parts.append(f"{word}: {_listed(names)}")
+        slices = dict.fromkeys((change.slice_key, change.slice_value) for change in shown_slices(comparison) if change.verdict == verdict)
+        if slices:
+            parts.append(f"{word} in {plural(len(slices), 'slice')}: {_listed([f'{key} {value}' for key, value in slices])}")
+    numbers = {verdict: sum(change.verdict == verdict for change in comparison.metrics) for verdict in (SAME, NOT_ENOUGH)}
+    counts = [f"{verdict} in {plural(number, 'metric')}" for verdict, number in numbers.items() if number]
+    return "; ".join([*parts, *counts]) or "no metric in common"
+
+
+def _listed(names: Sequence[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def changed_scores(change: CaseChange) -> str:
+    """Return "exact 1.000 → 0.000, …" of a case; counts only where nothing else changed."""
+    outcomes = [f"{change.base.outcome} → {change.candidate.outcome}"] if change.base.outcome != change.candidate.outcome else []
+    known = [score for score in change.scores if not score[0].startswith("num_") and score[0] != "pass_rate"]
+    shown = [f"{name} {number_text(before)} → {number_text(after)}" for name, before, after in known[:MOST_CHANGED_SCORES]]
+    more = [f"{len(known) - MOST_CHANGED_SCORES} more"] if len(known) > MOST_CHANGED_SCORES else []
+    return ", ".join([*outcomes, *shown, *more])
+
+
+def differing_texts(change: CaseChange, most: int) -> tuple[str | None, str | None]:
+    """Return both texts, from shortly before the first character that differs; None where a side keeps no text."""
+    before, after = change.base.text, change.candidate.text
+    if before is None or after is None:
+        return before, after
+    common = next(
+        (place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), min(len(before), len(after))
+    )
+    start = max(0, common - CONTEXT_CHARS)
+    if max(len(before), len(after)) <= most or before == after:
+        start = 0
+    mark = "…" if start else ""
+    return mark + before[start:], mark + after[start:]
+
+
+def case_title(comparison: Comparison) -> str:
+    """Return how many cases changed, and which way."""
+    counts = {word: sum(change.direction == word for change in comparison.cases) for word in ("worse", "better", "mixed")}
+    flipped = [change for change in comparison.cases if change.has_flipped]
+    lost = sum(change.base.outcome == "pass" for change in flipped)
+    words = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+    return (
+        f"{plural(len(comparison.cases), 'case')} with other scores{': ' + words if words else ''}; "
+        f"{lost:,} passed before and {'does' if lost == 1 else 'do'} not now, {len(flipped) - lost:,} the other way round"
+    )
+
+
+# compare.md: comparisons for people, as a GitHub-flavoured Markdown document in which every name and text is escaped
+
+NUM_SLICES, NUM_CASES, TEXT_CHARS = 60, 40, 400
+_WAYS = {"lower": " (lower is better)", "none": " (neither way is better)"}
+_HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference", "95 % interval", "p", "could have shown"]
+
+
+def comparison_blocks(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield the blocks of compare.md, to be set apart by empty lines."""
+    yield "# Comparison" if len(comparisons) == 1 else f"# {len(comparisons)} comparisons"
+    if len(comparisons) > 1:
+        lines = [[markdown_cell(one.candidate.label), _mark(one.verdict), markdown_cell(conclusion(one), 600)] for one in comparisons]
+        yield markdown_table(["candidate", "verdict", "why"], lines, 3)
+    for comparison in comparisons:
+        yield from _comparison(comparison)
+    yield _note(comparisons[0].seed)
+
+
+def _mark(verdict: str) -> str:
+    return f"**{verdict.upper()}**" if verdict == REGRESSED else verdict
+
+
+def _comparison(comparison: Comparison) -> Iterator[str]:
+    yield f"## {markdown_cell(comparison.candidate.label)} against {markdown_cell(comparison.base.label)}"
+    yield f"**{markdown_cell(conclusion(comparison), 1000)}.**"
+    notes = list(remarks(comparison))
+    if notes:
+        yield "Before believing a number:"
+        yield "\n".join(f"- {markdown_cell(remark, 500)}." for remark in notes)
+    for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
+        yield f"### {markdown_cell(f'{part.eval} · {part.test}', 160)}"
+        yield markdown_cell(sentence, 500) + "."
+        changes = [change for change in shown_metrics(comparison) if (change.eval, change.test) == (part.eval, part.test)]
+        if changes:
+            yield markdown_table(_HEADERS, [_line(change) for change in changes], 2)
+        yield from _aggregates(comparison, part.eval, part.test)
+    yield from _slices(comparison)
+    yield from _cases(comparison)
+
+
+def _line(change: MetricChange) -> list[str]:
+    own = change.change
+    name = markdown_cell(change.metric, 60) + _WAYS.get(change.direction, "")
+    numbers = [f"{own.num_pairs:,}", f"{own.num_groups:,}", number_text(own.base), number_text(own.candidate), signed(own.difference)]
+    detectable = number_text(change.detectable) if change.detectable == change.detectable else "-"
+    return [name, _mark(change.verdict), *numbers, interval_text(change), p_text(change.p_corrected), detectable]
+
+
+def _aggregates(comparison: Comparison, eval_name: str, test: str) -> Iterator[str]:
+    lines = []
+    for key, after in comparison.candidate.aggregates.items():
+        before = comparison.base.aggregates.get(key)
+        if key[:2] == (eval_name, test) and before is not None:
+            lines.append([markdown_cell(key[2], 60), number_text(before), number_text(after), signed(after - before)])
+    if lines:
+        yield "Aggregates, over all judged cases of each side; they are no means of cases, so nothing is tested:"
+        yield markdown_table(["aggregate", "base", "candidate", "difference"], lines, 1)
+
+
+def _slices(comparison: Comparison) -> Iterator[str]:
+    if not comparison.slices:
+        return
+    yield "### Changes in slices"
+    found = shown_slices(comparison)
+    counted = f"p values corrected for the {plural(comparison.num_slice_tests, 'test')} that could show anything"
+    yield f"{plural(len(comparison.slices), 'metric')} of slices looked at ({counted})."
+    if not found:
+        yield "No change is shown in any of them."
+        return
+    several = len(comparison.coverage) > 1
+    lines = []
+    for change in found[:NUM_SLICES]:
+        where = [markdown_cell(f"{change.eval} · {change.test}", 160)] if several else []
+        lines.append([*where, markdown_cell(change.slice_key, 60), markdown_cell(change.slice_value, 80), *_line(change)])
+    yield markdown_table([*(["test"] if several else []), "slice", "value", *_HEADERS], lines, 5 if several else 4)
+    if len(found) > NUM_SLICES:
+        yield f"{len(found) - NUM_SLICES} more in compare.csv."
+
+
+def _cases(comparison: Comparison) -> Iterator[str]:
+    if not comparison.cases:
+        return
+    yield "### Changed cases"
+    yield markdown_cell(case_title(comparison), 400) + "."
+    yield markdown_table(
+        ["case", "direction", "changed", "text before", "text now"], [_case(change) for change in comparison.cases[:NUM_CASES]], 5
+    )
+    if len(comparison.cases) > NUM_CASES:
+        yield f"{len(comparison.cases) - NUM_CASES} more in compare\\_cases.csv."
+
+
+def _case(change: CaseChange) -> list[str]:
+    cells = [markdown_cell(change.case_id, 120), change.direction, markdown_cell(changed_scores(change), 400)]
+    return [*cells, *("-" if text is None else markdown_cell(text, TEXT_CHARS) for text in differing_texts(change, TEXT_CHARS))]
+
+
+def _note(seed: int) -> str:
+    return (
+        "A difference is candidate minus base, over the cases that both sides judged (pass, miss, fail); invalid cases and errors are no"
+        f" scores. p is that of an exact paired test, cases of a group taken together, corrected by Holm: at most {LEVEL:.0%} of such"
+        " tables hold a false alarm. *Could have shown* is the smallest true difference that these cases would have shown with a chance"
+        f" of 80 %. *Not enough data*: a difference of {WORTH_SHOWING:g} could have gone unseen. Bootstrap seed {seed}. docs/comparing.md"
+        " says how each number is made."
+    )

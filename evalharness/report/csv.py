@@ -1,0 +1,149 @@
+"""report.csv: every number, long and tidy; every cell is defused.
+
+It is UTF-8 without a byte order mark, comma-separated, quoted where needed.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TextIO
+
+import pandas as pd
+
+from evalharness.report.tables import COUNTS, Codes, RunTables, generations_of, mapping, records, text_of
+from evalharness.report.text import csv_cell
+
+__all__ = ["REPORT_COLUMNS", "SampleNames", "write_csv", "write_report_csv", "write_samples_csv"]
+
+REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "low", "high", "interval", "n"]
+"""`kind`: score (mean of a score), count (of cases), aggregate, gate (`metric` is its expression, `value` what was
+measured), gate_passed (0 or 1, empty where it was not asked), throughput.
+
+`group_key` and `group_value` are a tag, or empty for all cases. `stderr` is the standard error of a mean, cases of one group
+taken together, `low` and `high` its 95 % interval, `interval` the kind of it (wilson, bootstrap, none), `n` what it is over.
+"""
+
+_NO_INTERVAL = ("", "", "", "")
+
+
+def write_report_csv(tables: RunTables, file: TextIO) -> None:
+    """Write one line per eval, test, engine, group and metric, with the columns `REPORT_COLUMNS`."""
+    parts = [
+        _score_lines(tables.scores, tagged=False),
+        _count_lines(tables.counts, tagged=False),
+        _score_lines(tables.tag_scores, tagged=True),
+        _count_lines(tables.tag_counts, tagged=True),
+    ]
+    lines = [line for part in parts for line in part]
+    lines += [*_aggregate_lines(tables), *_gate_lines(tables), *_throughput_lines(tables)]
+    frame = pd.DataFrame([[csv_cell(cell) for cell in line] for line in lines], columns=REPORT_COLUMNS, dtype=object)
+    frame.to_csv(file, index=False, lineterminator="\n")
+
+
+def _score_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
+    for key, *numbers in table[["mean", "stderr", "low", "high", "interval", "n"]].itertuples(name=None):
+        *group, metric = key
+        yield [*group[:3], *(group[3:] if tagged else ("", "")), "score", metric, *numbers]
+
+
+def _count_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
+    for key, *counts in table[COUNTS].itertuples(name=None):
+        for name, count in zip(COUNTS, counts, strict=True):
+            yield [*key[:3], *(key[3:] if tagged else ("", "")), "count", name, count, *_NO_INTERVAL, counts[0]]
+
+
+def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
+    for entry in records(tables.run, "aggregates"):
+        names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, entry.get("n")]
+
+
+def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
+    for gate in records(tables.run, "gates"):
+        names = [gate.get(name) for name in ("eval", "test", "engine")]
+        yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), *_NO_INTERVAL, gate.get("n")]
+        passed = "" if gate.get("asked") is False else int(gate.get("passed") is True)
+        yield [*names, "", "", "gate_passed", gate.get("expression"), passed, *_NO_INTERVAL, gate.get("n")]
+
+
+def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:
+    for entry in records(tables.run, "throughput"):
+        for name, value in entry.items():
+            if isinstance(value, (int, float)):
+                yield ["", "", entry.get("engine"), "", "", "throughput", name, value, *_NO_INTERVAL, ""]
+
+
+# CSV files for spreadsheets: every cell made safe
+
+
+def write_csv(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """Write a header, as it is, and lines of any values, one by one."""
+    write = csv.writer(file, lineterminator="\n").writerow
+    write(header)
+    for line in lines:
+        write([csv_cell(cell) for cell in line])
+
+
+# samples.csv: one line per sample, every cell defused. Knows no pandas
+
+_ROW_COLUMNS = ["run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem"]
+_GENERATION_COLUMNS = [
+    "finish_reason",
+    "stop_reason",
+    "num_prompt_tokens",
+    "num_completion_tokens",
+    "seed",
+    "weight_version",
+    "fallback",
+]
+_LAST_COLUMNS = ["prompt_sha256", "worker", "started_at", "duration_s"]
+
+
+class SampleNames(NamedTuple):
+    """The names of scores and tags, each a column, in the order of their first use."""
+
+    scores: Codes
+    tags: Codes
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> SampleNames:
+        """Return those that rows use."""
+        names = cls(Codes(), Codes())
+        for row in rows:
+            for codes, field in ((names.scores, "scores"), (names.tags, "tags")):
+                for name in mapping(row.get(field)):
+                    codes.of(name)
+        return names
+
+
+def write_samples_csv(file: TextIO, rows: Iterable[Mapping[str, Any]], names: SampleNames) -> None:
+    """Write one line per row of samples.jsonl, one by one so that texts need not all be in memory.
+
+    Texts are those of the first generation; `num_generations` says how many there are. A text too long for a spreadsheet
+    cell is cut with a marker; `text_chars` is its full length, and samples.jsonl has all of it.
+    """
+    write = csv.writer(file, lineterminator="\n").writerow
+    header = [*_ROW_COLUMNS, *(f"score.{name}" for name in names.scores.names), *(f"tag.{key}" for key in names.tags.names)]
+    header += [*_GENERATION_COLUMNS, "ignored_options", "num_generations", "text_chars", "text", "raw_text", *_LAST_COLUMNS]
+    write([csv_cell(name) for name in header])
+    num_scores, num_tags = len(names.scores.names), len(names.tags.names)
+    for row in rows:
+        scores, tags = [""] * num_scores, [""] * num_tags
+        for name, value in mapping(row.get("scores")).items():
+            scores[names.scores.of(name)] = csv_cell(value)
+        for key, value in mapping(row.get("tags")).items():
+            tags[names.tags.of(key)] = csv_cell(value)
+        cells = [csv_cell(row.get(name)) for name in _ROW_COLUMNS]
+        write([*cells, *scores, *tags, *_generation_cells(row), *[csv_cell(row.get(name)) for name in _LAST_COLUMNS]])
+
+
+def _generation_cells(row: Mapping[str, Any]) -> list[str]:
+    generations = generations_of(row)
+    generation = generations[0] if generations else {}
+    cells = [csv_cell(generation.get(name)) for name in _GENERATION_COLUMNS]
+    ignored = generation.get("ignored_options")
+    cells.append(csv_cell(", ".join(map(text_of, ignored))) if isinstance(ignored, list) else "")
+    text = text_of(generation.get("text"))
+    cells += str(len(generations)), str(len(text)) if generations else "", csv_cell(text), csv_cell(generation.get("raw_text"))
+    return cells

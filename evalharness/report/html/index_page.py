@@ -1,0 +1,299 @@
+"""reports/index.html: every run of a reports folder, the newest first, with its gates, its scores in brief and links to its pages.
+
+Rewritten whenever a run ends. Runs that end together take turns at a lock, so that the last to write has seen them all; a lock
+that is not given within seconds, or a folder that cannot be written, leaves the index as it is and breaks no run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from evalharness.api.errors import RecordError
+from evalharness.report.html.page import write_page
+from evalharness.report.tables import mapping, text_of
+from evalharness.report.text import number_text, plural
+from evalharness.report.writing import replacing
+from evalharness.runs.lock import is_written_now
+from evalharness.runs.run_file import read_run, run_state
+
+__all__ = ["INDEX", "Entry", "run_entries", "write_index"]
+
+
+# What the index of a reports folder says of each run, from run.json alone, kept in a cache: a thousand runs are looked at in a moment
+
+Entry: TypeAlias = "dict[str, Any]"
+"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem: plain JSON."""
+
+CACHE = ".index.json"
+_CACHE_VERSION = 1
+MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
+_NAME_CHARS = 200
+_UNFINISHED = {True: "running", False: "killed", None: "unfinished"}
+"""What a run without an end is, by whether a process holds it."""
+
+
+def run_entries(report_dir: Path) -> list[Entry]:
+    """Return an entry per run directory, the one that started last first; folders that hold no run.json are none.
+
+    Never raises for a run: one that cannot be read is an entry that says so. Raises `OSError` where the folder cannot be listed.
+    """
+    cache = _read_cache(report_dir / CACHE)
+    kept: dict[str, list[Any]] = {}
+    entries: list[Entry] = []
+    for folder in report_dir.iterdir():
+        try:
+            about = (folder / "run.json").stat()
+        except (OSError, ValueError):
+            continue
+        known = cache.get(folder.name)
+        if isinstance(known, list) and known[:2] == [about.st_mtime_ns, about.st_size]:
+            entry = known[2]
+        else:
+            entry = _entry(folder)
+        if entry["state"] != "running":  # its run.json may be replaced within the clock's resolution
+            kept[folder.name] = [about.st_mtime_ns, about.st_size, entry]
+        else:
+            entry = {**entry, "state": _UNFINISHED[is_written_now(folder)]}
+        entries.append(entry)
+    if kept != cache:
+        _write_cache(report_dir / CACHE, kept)
+    return sorted(entries, key=lambda entry: (entry["started_at"], entry["name"]), reverse=True)
+
+
+def _read_cache(path: Path) -> dict[str, Any]:
+    try:
+        cache = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    runs = mapping(cache).get("runs") if mapping(cache).get("version") == _CACHE_VERSION else {}
+    return {name: one for name, one in mapping(runs).items() if isinstance(one, list) and len(one) == 3 and _is_entry(one[2])}
+
+
+def _is_entry(entry: object) -> bool:
+    return isinstance(entry, dict) and {"name", "state", "started_at", "scores", "gates"} <= set(entry)
+
+
+def _write_cache(path: Path, runs: Mapping[str, Any]) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    with suppress(OSError):  # it only saves time
+        partial.write_text(json.dumps({"version": _CACHE_VERSION, "runs": runs}, ensure_ascii=True, allow_nan=False), "ascii")
+        partial.replace(path)
+
+
+def _entry(folder: Path) -> Entry:
+    entry: Entry = {"name": folder.name, "started_at": "", "duration_s": None, "checkpoints": [], "evals": [], "counts": {},
+                    "gates": {}, "failed": [], "scores": [], "problem": ""}  # fmt: skip
+    try:
+        run = read_run(folder)
+    except RecordError as error:
+        return {**entry, "state": "broken", "problem": str(error)[:500]}
+    engines = [one for one in _list(run, "engines") if one]
+    gates = _list(run, "gates")
+    words = Counter("not asked" if gate.get("passed") is None else "passed" if gate.get("passed") is True else "failed" for gate in gates)
+    return {
+        **entry,
+        "state": run_state(run),
+        "started_at": text_of(run.get("started_at"))[:40],
+        "duration_s": run["duration_s"] if isinstance(run.get("duration_s"), (int, float)) else None,
+        "checkpoints": [_name(one.get("id")) for one in engines[:MAX_NAMES]],
+        "evals": [[_name(one.get("name")), _count(one.get("num_cases"))] for one in _list(run, "evals")[:MAX_NAMES]],
+        "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
+        "gates": dict(words),
+        "failed": [_failed(gate) for gate in gates if gate.get("passed") is False][:MAX_FAILED],
+        "scores": _scores(gates),
+        "problem": text_of(run.get("interrupted"))[:500],
+    }  # fmt: skip
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _failed(gate: Mapping[str, Any]) -> str:
+    return f"{_name(gate.get('expression'))} on {_name(gate.get('engine'))}"
+
+
+def _scores(gates: list[Mapping[str, Any]]) -> list[list[Any]]:
+    """Return eval, test, engine, metric, value and whether it passed, of every gate on a number."""
+    return [
+        [
+            *(_name(gate.get(name)) for name in ("eval", "test", "engine", "metric")),
+            round(float(gate["value"]), 6),
+            gate.get("passed") is True,
+        ]
+        for gate in gates
+        if isinstance(gate.get("value"), (int, float)) and gate.get("threshold") is not None
+    ][:MAX_SCORES]
+
+
+def _name(value: object) -> str:
+    return text_of(value)[:_NAME_CHARS]
+
+
+def _list(run: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = run.get(name)
+    return [mapping(one) for one in found] if isinstance(found, list) else []
+
+
+INDEX = "index.html"
+MAX_RUNS = 500
+MAX_TRENDS, TREND_RUNS = 12, 20
+NUM_SCORES = 3
+_COVERAGE = ("invalid_rate", "error_rate")  # of interest where they are not 0: then the column of verdicts has them
+_LOCK, _LOCK_S, _POLL_S = ".index.lock", 5.0, 0.05
+_OURS = b"Made by evalharness"
+_PAGES = (
+    ("report.html", "report"), ("report.md", "report.md"), ("compare.html", "compare"), ("compare.md", "compare.md"),
+    ("timeline.html", "timeline"), ("status.html", "status"),
+)  # fmt: skip
+_STATES = {"finished": "", "unfinished": "running, or killed", "broken": "cannot be read"}
+"""What other states are called than by their own names."""
+
+
+def write_index(report_dir: Path) -> Path | None:
+    """Write the index of a reports folder and return its path; None where it is left as it is. Raises nothing for a broken run.
+
+    Left alone: an index.html that somebody else made, a folder that cannot be written, a lock that others hold for too long.
+    """
+    path = report_dir / INDEX
+    try:
+        with _turn(report_dir) as is_ours:
+            if not is_ours or (path.exists() and _OURS not in path.read_bytes()):
+                return None
+            entries = run_entries(report_dir)
+            with replacing(path) as file:
+                write_page(file, "index.html.j2", title=f"Runs in {report_dir.name or report_dir}", scripts=["index.js"],
+                           styles=["timeline.css", "index.css"], runs=[_run(report_dir, entry) for entry in entries[:MAX_RUNS]],
+                           num_older=max(0, len(entries) - MAX_RUNS), trends=_trends(entries), pages=_folder_pages(report_dir))  # fmt: skip
+    except (OSError, RecordError):
+        return None
+    return path
+
+
+@contextmanager
+def _turn(report_dir: Path) -> Iterator[bool]:
+    """Give whether it is this process's turn; on a file system without locks it always is."""
+    file = os.open(report_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        yield _locked(file)
+    finally:
+        os.close(file)
+
+
+def _locked(file: int) -> bool:
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        except OSError:
+            return True
+        else:
+            return True
+
+
+def _folder_pages(report_dir: Path) -> list[tuple[str, str]]:
+    """Return the pages that lie beside the index, such as the timeline of all runs."""
+    return [(name, text) for name, text in _PAGES if name.endswith(".html") and (report_dir / name).is_file()]
+
+
+def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
+    folder = quote(entry["name"], safe="", errors="surrogatepass")
+    links = [(f"{folder}/{name}", text) for name, text in _PAGES if (report_dir / entry["name"] / name).is_file()]
+    has = {text for _, text in links}
+    shown = [(target, text) for target, text in links if not (text.endswith(".md") and text.removesuffix(".md") in has)]
+    gates, counts = entry["gates"], entry.get("counts", {})
+    failed = gates.get("failed", 0)
+    checkpoints = entry.get("checkpoints", [])
+    return {
+        "name": entry["name"],
+        "target": shown[0][0] if shown else None,
+        "started": entry["started_at"][:16].replace("T", " "),
+        "duration": _duration(entry.get("duration_s")),
+        "state": entry["state"],
+        "state_text": _STATES.get(entry["state"], entry["state"]),
+        "problem": entry.get("problem", ""),
+        "checkpoints": checkpoints[:4],
+        "num_more": max(0, len(checkpoints) - 4),
+        "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry.get("evals", [])],
+        "verdict": "failed" if failed else "passed" if gates.get("passed") else "none",
+        "gates": _gate_words(gates),
+        "failed": entry.get("failed", []),
+        "errors": counts.get("error", 0),
+        "invalid": counts.get("invalid", 0),
+        "scores": _brief(_last_engine(entry)),
+        "links": shown,
+    }  # fmt: skip
+
+
+def _gate_words(gates: Mapping[str, int]) -> str:
+    if gates.get("failed"):
+        return f"{gates['failed']} of {plural(sum(gates.values()), 'gate')} failed"
+    return f"{plural(gates['passed'], 'gate')} passed" if gates.get("passed") else "no gate"
+
+
+def _last_engine(entry: Entry) -> list[list[Any]]:
+    """Return the scores of the run's last engine: of a training run the last step."""
+    scores: list[list[Any]] = entry["scores"]
+    return [score for score in scores if score[2] == scores[-1][2]]
+
+
+def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the first scores of each eval in a line: "stage_a: valid 1.000, category_f1 0.976"."""
+    by_eval: dict[str, dict[str, float]] = {}
+    for eval_name, _, _, metric, value, _ in scores:
+        if metric not in _COVERAGE:
+            by_eval.setdefault(eval_name, {}).setdefault(metric, value)
+    return [
+        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(found.items())[:NUM_SCORES])}"
+        for name, found in by_eval.items()
+    ]
+
+
+def _duration(seconds: object) -> str:
+    if not isinstance(seconds, (int, float)):
+        return ""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _trends(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Return small curves of the scores that the most runs have, oldest run first: each run's last engine."""
+    found: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    for entry in reversed([one for one in entries if one["state"] == "finished"][:TREND_RUNS]):
+        for eval_name, test, engine, metric, value, _ in _last_engine(entry):
+            if metric in _COVERAGE:
+                continue
+            points = found.setdefault((eval_name, test, metric), [])
+            name = f"{entry['name']} ({engine})"
+            if not points or points[-1][0] != name:  # two gates may be about one metric
+                points.append((name, value))
+    chosen = sorted((one for one in found.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))[:MAX_TRENDS]
+    return [_trend(*key, points) for key, points in chosen]
+
+
+def _trend(eval_name: str, test: str, metric: str, points: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    values = [value for _, value in points]
+    low, high = (0.0, 1.0) if all(0 <= value <= 1 for value in values) else (min(values), max(values))
+    span = high - low or 1.0
+    spots = [(place / (len(values) - 1), 1 - (value - low) / span) for place, value in enumerate(values)]
+    return {
+        "metric": metric,
+        "test": f"{eval_name} · {test}",
+        "line": " ".join(f"{4 + 152 * x:.1f},{4 + 32 * y:.1f}" for x, y in spots),
+        "last": (f"{4 + 152 * spots[-1][0]:.1f}", f"{4 + 32 * spots[-1][1]:.1f}"),
+        "value": number_text(values[-1]),
+        "before": number_text(values[-2]),
+        "words": ", ".join(f"{name} {number_text(value)}" for name, value in points),
+    }

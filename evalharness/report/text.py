@@ -1,0 +1,200 @@
+"""Hostile text made safe for Markdown, CSV and terminals. Pure: knows no run, no pandas.
+
+Generated texts, file names, case ids and metric names may hold anything: pipes, newlines, ANSI codes, bidi overrides, lone
+surrogates, HTML, spreadsheet formulas, a million characters. No function here raises on any text. Where a text is cut, a
+marker says how many characters are missing; the full text is always in samples.jsonl.
+"""
+
+from __future__ import annotations
+
+import numbers
+import re
+import unicodedata
+
+__all__ = [
+    "CSV_CELL_CHARS",
+    "code_block",
+    "csv_cell",
+    "display_width",
+    "markdown_cell",
+    "number_text",
+    "one_line",
+    "plural",
+    "printable",
+    "score_text",
+    "share_text",
+    "terminal_text",
+    "visible_text",
+]
+
+CSV_CELL_CHARS = 32_767
+"""What one spreadsheet cell can hold; a longer cell is cut by us, with a marker, not by the spreadsheet in silence."""
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+# C0, DEL, C1, bidi marks, line separators, bidi embeddings and isolates, deprecated format characters, lone surrogates.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+# A CSV cell keeps newlines and tabs (they are quoted) and bidi marks (they are data); NUL and CR trip up CSV readers.
+_UNSAFE_IN_CSV = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_LONGEST_ESCAPE = 6
+
+# What spreadsheets run as a formula, with the full-width and small forms that East Asian input methods accept, also
+# behind spaces and invisible characters.
+_INVISIBLE = r"\s\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+_FORMULA = re.compile(rf"[\t\n]|[{_INVISIBLE}]*[=+\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u2212]")
+
+_MARKDOWN = str.maketrans({**{mark: "\\" + mark for mark in "\\|`*[]~$"}, "<": "&lt;", "&": "&amp;"})
+# An underscore inside a word is no emphasis and stays readable (`category_f1`).
+_OUTER_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
+# What would open a heading, quote, list or rule at the start of a line of prose.
+_BLOCK_START = re.compile(r"\A(\d*)([#>]|[-+](?![\w.])|(?<=\d)[.)](?=\s|$))")
+_AUTOLINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match.group()
+    code = ord(char)
+    return _NAMED.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def _cut(text: str, max_chars: int) -> tuple[str, str]:
+    """Return the first `max_chars` characters and the marker that tells how many are missing ("" if none)."""
+    missing = len(text) - max_chars
+    return (text, "") if missing <= 0 else (text[:max_chars], f"… ({missing:,} characters cut)")
+
+
+def printable(text: str) -> str:
+    """Return `text` with lone surrogates shown as `\\udc80`, so that encoding it as UTF-8 never fails."""
+    return text if text.isascii() else _SURROGATE.sub(_escape, text)
+
+
+def terminal_text(text: str, max_chars: int = 200) -> str:
+    """Return one line that cannot steer a terminal: control, line-breaking and bidi characters are shown escaped.
+
+    At most `max_chars` characters of `text`, then the marker; escapes may make the result longer.
+    """
+    head, marker = _cut(text, max_chars)
+    return (head if head.isprintable() else _UNSAFE.sub(_escape, head)) + marker
+
+
+def visible_text(text: str) -> str:
+    """Return the text with control, line-separating and bidi characters escaped, but newlines and tabs as they are; nothing is cut."""
+    return text if text.isprintable() else _UNSAFE.sub(lambda match: match[0] if match[0] in "\n\t" else _escape(match), text)
+
+
+def one_line(text: str, max_chars: int = 200) -> str:
+    """Return a message as one line: runs of white space become one space, all else as in `terminal_text`."""
+    head, marker = _cut(text.strip(), max_chars)
+    return terminal_text(" ".join(head.split()), max_chars) + marker
+
+
+def markdown_cell(text: str, max_chars: int = 200) -> str:
+    """Return text that Markdown shows as written, on one line: for a table cell, or inside a line of prose.
+
+    No pipe ends the cell; HTML, links, images, code, emphasis, formulas and headings stay text. Cut and escaped as in
+    `terminal_text`; white space at both ends is dropped, as Markdown would.
+    """
+    shown = terminal_text(text, max_chars).strip()
+    if shown.isalnum():
+        return shown
+    shown = _OUTER_UNDERSCORE.sub(r"\\_", shown.translate(_MARKDOWN))
+    shown = _AUTOLINK.sub(lambda match: "\\" + match.group(), shown)
+    return _BLOCK_START.sub(r"\1\\\2", shown)
+
+
+def code_block(lines: list[str]) -> str:
+    """Return a fenced Markdown block; no line can close it, control characters are shown escaped, nothing is cut."""
+    shown = [terminal_text(line, len(line)) for line in lines]
+    longest = max((len(run) for line in shown for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([fence, *shown, fence])
+
+
+def csv_cell(value: object) -> str:
+    """Return what to hand to `csv.writer` for a value. Numbers stay numbers; None and NaN become the empty cell.
+
+    A text that a spreadsheet might run as a formula gets a leading apostrophe. Control characters other than newline and
+    tab are shown escaped; beyond `CSV_CELL_CHARS` the text is cut with a marker. Safe for readers that split at commas;
+    a spreadsheet told to split at other characters sees other cells.
+    """
+    if isinstance(value, str):
+        # Most cells: nothing to escape, nothing that a formula begins with.
+        return value if value[:1].isalnum() and len(value) < CSV_CELL_CHARS and value.isprintable() else _csv_text(value)
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):  # numpy's float64 too, whose own repr is no number
+        return "" if value != value else float.__repr__(value)
+    if isinstance(value, numbers.Real):
+        return str(int(value)) if isinstance(value, numbers.Integral) else csv_cell(float(value))
+    return _csv_text(str(value))
+
+
+def _csv_text(text: str) -> str:
+    if not text.isprintable() or len(text) >= CSV_CELL_CHARS:
+        text = _escape_for_csv(text)
+    if text[:1].isalnum() or not _FORMULA.match(text):
+        return text
+    return "'" + text
+
+
+def _escape_for_csv(text: str) -> str:
+    """Return the escaped text, cut so that marker and apostrophe still fit into one cell."""
+    room = CSV_CELL_CHARS - 64
+    head, marker = (text, "") if len(text) < CSV_CELL_CHARS else _cut(text, room)
+    shown = _UNSAFE_IN_CSV.sub(_escape, head)
+    if len(shown) + len(marker) >= CSV_CELL_CHARS:
+        head, marker = _cut(text, room // _LONGEST_ESCAPE)
+        shown = _UNSAFE_IN_CSV.sub(_escape, head)
+    return shown + marker
+
+
+def display_width(text: str) -> int:
+    """Return the number of terminal columns that `text` takes: wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_width(char) for char in text)
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+# Counts, numbers and scores in words, the same in Markdown and on a terminal
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 case", "2 cases", "1,000 cases"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def share_text(part: int, whole: int) -> str:
+    """Return "3 of 20"; "all 20" when it is all of several."""
+    return f"all {whole:,}" if part == whole and whole > 1 else f"{part:,} of {whole:,}"
+
+
+def number_text(value: object) -> str:
+    """Return a number for people: three decimals, more where three would show nothing, none from 1000 on.
+
+    None is "-"; what is no number is returned as text, not escaped.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    number = float(value) if abs(value) < 1e300 else float("inf") * (1 if value > 0 else -1)
+    if number != number or abs(number) >= 1e15:
+        return f"{number:.3g}"
+    if abs(number) >= 1000:
+        return f"{number:,.0f}"
+    rounded = round(number, 3)
+    return f"{rounded:.3f}" if rounded else f"{number:.2g}" if number else "0.000"
+
+
+def score_text(mean: float, low: float, high: float, n: int) -> str:
+    """Return a mean with its 95 % interval, where there is one, and n."""
+    interval = f" [{number_text(low)} … {number_text(high)}]" if low == low else ""
+    return f"{number_text(mean)}{interval} n={n}"

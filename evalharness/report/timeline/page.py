@@ -1,0 +1,311 @@
+"""timeline.html: metrics by training step with their bands, the best checkpoint of each, and when each case flipped.
+
+Numbers of the tables are in the markup; curves are JSON that the page's script draws; cases, and what they said, are packed
+blocks that are opened when they are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from evalharness.analysis.comparison.compare import CATEGORY
+from evalharness.analysis.comparison.sheets import RATES, CaseLine, was_judged
+from evalharness.analysis.comparison.timeline import TOKENS, Curve, Timeline
+from evalharness.analysis.statistics.series import Mean
+from evalharness.report.compare.cases import report_link
+from evalharness.report.html.page import json_block, packed_block, write_page
+from evalharness.report.text import number_text
+from evalharness.report.writing import replacing
+
+__all__ = ["best_note", "category_curves", "falls", "gate_metrics", "lost", "main_curves", "moved", "point_name", "write_timeline_page"]
+
+
+# Which curves of a timeline are shown where there is no room for all: those that gates hold, then those that moved most
+
+_ALWAYS_LAST = (TOKENS, "pass_rate", "length_rate", "empty_rate")
+
+
+def gate_metrics(timeline: Timeline) -> set[tuple[str, str, str]]:
+    """Return eval, test and metric of what the runs' gates are about."""
+    return {key for point in timeline.track.points for key in point.gates}
+
+
+def moved(curve: Curve) -> float:
+    """Return how far the curve's largest mean lies above its smallest."""
+    means = [value.mean for value in curve.values]
+    return max(means) - min(means)
+
+
+def lost(curve: Curve) -> float:
+    """Return the largest fall from one checkpoint to any later one, 0 or more; of what is better when lower, the largest rise."""
+    sign = -1 if curve.direction == "lower" else 1
+    best, fall = -float("inf"), 0.0
+    for value in curve.values:
+        best = max(best, sign * value.mean)
+        fall = max(fall, best - sign * value.mean)
+    return fall
+
+
+def main_curves(
+    timeline: Timeline, test: tuple[str, str], most: int | None = None, held: Collection[tuple[str, str, str]] = ()
+) -> list[Curve]:
+    """Return the curves of a test over all cases: metrics of gates (`held`), others by how far they moved, then rates of every test."""
+    own = [curve for curve in timeline.curves if (curve.eval, curve.test) == test and not curve.slice_key]
+
+    def rank(curve: Curve) -> tuple[bool, bool, float]:
+        return (*test, curve.metric) not in held, curve.metric in _ALWAYS_LAST, -moved(curve)
+
+    return sorted(own, key=rank)[:most]
+
+
+def category_curves(curves: Iterable[Curve], test: tuple[str, str], most: int | None = None) -> list[Curve]:
+    """Return the curves by category of a test, the largest loss first."""
+    own = [curve for curve in curves if (curve.eval, curve.test) == test and curve.slice_key == CATEGORY]
+    return sorted(own, key=lambda curve: (-lost(curve), -moved(curve)))[:most]
+
+
+TEXT_CHARS = 600
+NUM_TEXTS = 300
+"""Cases of a test, the changed ones first, of which the page shows what they said."""
+MAX_CASES = 20_000
+NUM_BEST, NUM_FALLS = 8, 12
+SMALLEST_FALL = 0.02
+_DIGITS = 4
+_LINKS = (("report.html", "Report"), ("compare.html", "Comparison"), ("index.html", "All runs"), ("../index.html", "All runs"))
+
+
+def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], path: Path) -> Path:
+    """Write the page and return its path. Raises `RecordError` where it cannot be written."""
+    folder = path.parent
+    with replacing(path) as file:
+        write_page(
+            file,
+            "timeline.html.j2",
+            title=f"Timeline · {timelines[0].track.label}",
+            scripts=["timeline.js"],
+            styles=["timeline.css"],
+            blocks=_blocks(timelines, folder),
+            tracks=[_track(timeline) for timeline in timelines],
+            notes=notes,
+            links=[(target, text) for target, text in _LINKS if (folder / target).is_file()],
+            seed=timelines[0].seed,
+        )
+    return path
+
+
+def _track(timeline: Timeline) -> dict[str, Any]:
+    points = timeline.track.points
+    return {
+        "label": timeline.track.label,
+        "is_by_step": timeline.track.is_by_step,
+        "num_points": len(points),
+        "first": point_name(timeline, 0),
+        "last": point_name(timeline, len(points) - 1),
+        "remarks": [f"{point.name} was asked otherwise: {point.asked_otherwise}" for point in points if point.asked_otherwise],
+        "falls": [_fall_line(timeline, *fall) for fall in falls(timeline)[:NUM_FALLS]],
+        "num_falls": len(falls(timeline)),
+        "tests": [_best_table(timeline, test) for test in timeline.tests()],
+        "speed": [_speed(timeline, place) for place in range(len(points))],
+    }
+
+
+def point_name(timeline: Timeline, place: int) -> str:
+    """Return a checkpoint's name, with its step where the name does not tell."""
+    point = timeline.track.points[place]
+    known = point.step is None or f"{point.step:g}" in point.name
+    return point.name if known else f"{point.name} (step {point.step:,.0f})"
+
+
+def _best_table(timeline: Timeline, test: tuple[str, str]) -> dict[str, Any]:
+    """Return the lines of the table that says which checkpoint is best; metrics that have no better way are left out."""
+    lines = []
+    for curve in main_curves(timeline, test, held=gate_metrics(timeline)):
+        if curve.best is None:
+            continue
+        values = {value.place: value for value in curve.values}
+        best, last = values[curve.best.point], curve.values[-1]
+        is_fine = last.place == best.place or last.place in curve.best.alike
+        lines.append(
+            {
+                "metric": curve.metric,
+                "lower": curve.direction == "lower",
+                "best": point_name(timeline, best.place),
+                "clear": not curve.best.alike,
+                "note": best_note(timeline, curve),
+                "value": _number(best.mean),
+                "low": _number(best.low),
+                "high": _number(best.high),
+                "last": _number(last.mean),
+                "last_is_alike": is_fine,
+            }
+        )
+    return {"name": f"{test[0]} · {test[1]}", "lines": lines[:NUM_BEST], "more": lines[NUM_BEST:]}
+
+
+def best_note(timeline: Timeline, curve: Curve) -> str:
+    """Return how sure it is that the best checkpoint of a curve is better than the others."""
+    if curve.best is None:
+        return ""
+    alike = [point_name(timeline, place) for place in curve.best.alike]
+    if len(alike) == curve.best.num_compared:
+        return "not told apart from any other"
+    return f"not told apart from {', '.join(alike)}" if alike else "told apart from all others"
+
+
+def falls(timeline: Timeline) -> list[tuple[Curve, Mean]]:
+    """Return the curves that fell after their best checkpoint, with the lowest point that is told apart from it; the largest fall first.
+
+    Of slices, categories alone count: the others mostly say the same once more. So do the rates that every test has, where a score
+    of the test fell.
+    """
+    found = []
+    for curve in timeline.curves:
+        if curve.best is None or curve.slice_key not in ("", CATEGORY):
+            continue
+        sign = -1 if curve.direction == "lower" else 1
+        best = next(value for value in curve.values if value.place == curve.best.point)
+        fair = [value for value in curve.values if value.place > best.place and value.place not in curve.best.alike]
+        later = [value for value in fair if not timeline.track.points[value.place].asked_otherwise]
+        worst = min(later, key=lambda value: sign * value.mean, default=None)
+        if worst is not None and sign * (best.mean - worst.mean) >= SMALLEST_FALL:
+            found.append((curve, worst))
+    with_scores = {(curve.eval, curve.test) for curve, _ in found if curve.metric not in RATES}
+    told = [one for one in found if one[0].metric not in RATES or (one[0].eval, one[0].test) not in with_scores]
+    return sorted(told, key=lambda one: -_fall(*one))
+
+
+def _fall(curve: Curve, worst: Mean) -> float:
+    assert curve.best is not None
+    return abs(next(value.mean for value in curve.values if curve.best.point == value.place) - worst.mean)
+
+
+def _fall_line(timeline: Timeline, curve: Curve, worst: Mean) -> dict[str, Any]:
+    assert curve.best is not None
+    best = next(value for value in curve.values if value.place == curve.best.point)
+    return {
+        "where": curve.slice_value or curve.metric,
+        "what": f"{curve.metric}, {curve.eval}" if curve.slice_key else curve.eval,
+        "best": number_text(best.mean), "at_best": point_name(timeline, best.place), "n": worst.n,
+        "value": _number(worst.mean), "low": _number(worst.low), "high": _number(worst.high), "at": point_name(timeline, worst.place),
+        "peak": _number(best.mean),
+    }  # fmt: skip
+
+
+def _speed(timeline: Timeline, place: int) -> dict[str, str]:
+    point = timeline.track.points[place]
+    found = {name: value for name, value in point.throughput.items() if isinstance(value, (int, float))}
+    seconds, tokens = found.get("generation_s", 0.0), found.get("num_completion_tokens")
+    tokens_per_case = [
+        f"{curve.eval} {_count(value.mean)}"
+        for curve in timeline.curves
+        if curve.metric == TOKENS and not curve.slice_key
+        for value in curve.values
+        if value.place == place
+    ]
+    return {
+        "name": point_name(timeline, place),
+        "runs": ", ".join(point.run_ids),
+        "generations": _count(found.get("num_generations")),
+        "prompt": _count(found.get("num_prompt_tokens")),
+        "completion": _count(tokens),
+        "rate": _count(tokens / seconds) if tokens and seconds else "–",
+        "workers": _count(found.get("num_workers")),
+        "per_case": ", ".join(tokens_per_case) or "–",
+    }
+
+
+def _count(value: object) -> str:
+    return f"{value:,.0f}" if isinstance(value, (int, float)) else "–"
+
+
+def _number(value: float) -> float | None:
+    return round(value, _DIGITS) if math.isfinite(value) else None
+
+
+def _blocks(timelines: Sequence[Timeline], folder: Path) -> Iterator[str]:
+    yield json_block("timeline", [_curves(timeline, folder) for timeline in timelines])
+    for number, timeline in enumerate(timelines):
+        for place, test in enumerate(timeline.tests()):
+            yield packed_block(f"cases-{number}-{place}", json.dumps(_cases(timeline, test), ensure_ascii=True, allow_nan=False).encode())
+
+
+def _curves(timeline: Timeline, folder: Path) -> dict[str, Any]:
+    held = gate_metrics(timeline)
+    ordered: list[Curve] = []
+    for test in timeline.tests():
+        ordered += main_curves(timeline, test, held=held)
+        categories = category_curves(timeline.curves, test)
+        ordered += categories
+        ordered += [c for c in timeline.curves if (c.eval, c.test) == test and c.slice_key and c not in categories]
+    tests = timeline.tests()
+    return {
+        "label": timeline.track.label,
+        "byStep": timeline.track.is_by_step,
+        "points": [
+            {
+                "name": point.name,
+                "step": point.step,
+                "engine": point.side.engine,
+                "other": bool(point.asked_otherwise),
+                # Of several runs nobody knows here which one has a case.
+                "report": report_link(Path(point.side.source), folder) if len(point.run_ids) == 1 else None,
+            }
+            for point in timeline.track.points
+        ],
+        "tests": [list(test) for test in tests],
+        "curves": [
+            {
+                "test": tests.index((curve.eval, curve.test)),
+                "key": curve.slice_key,
+                "value": curve.slice_value,
+                "metric": curve.metric,
+                "way": curve.direction,
+                "gate": (curve.eval, curve.test, curve.metric) in held,
+                "points": [_plain(value) for value in curve.values],
+                "best": None if curve.best is None else curve.best.point,
+                "alike": [] if curve.best is None else list(curve.best.alike),
+            }
+            for curve in ordered
+        ],
+    }
+
+
+def _plain(value: Mean) -> list[Any]:
+    return [value.place, _number(value.mean), _number(value.low), _number(value.high), value.n]
+
+
+def _cases(timeline: Timeline, test: tuple[str, str]) -> dict[str, Any]:
+    """Return every case of a test: scores by metric and checkpoint, and texts of those that changed."""
+    sheets = [point.side.sheets.get(test) for point in timeline.track.points]
+    lines: list[dict[str, CaseLine]] = [dict(sheet.cases) if sheet is not None else {} for sheet in sheets]
+    case_ids = list(dict.fromkeys(case_id for part in lines for case_id in part))
+    flips = timeline.flips.get(test, ())
+    changed = list(dict.fromkeys(flip.case_id for flip in flips))
+    # Those that changed come first: of very many cases they are what is kept.
+    kept = list(dict.fromkeys([*changed, *case_ids]))[:MAX_CASES]
+    metrics = list(dict.fromkeys(name for part in lines for line in part.values() for name in line.scores if not name.startswith("num_")))
+    counts = dict.fromkeys(metrics, 0)
+    for flip in flips:
+        counts[flip.metric] += 1
+    return {
+        "ids": kept,
+        "num": len(case_ids),
+        "metrics": [[name, counts[name]] for name in sorted(metrics, key=lambda name: -counts[name])],
+        "scores": {
+            name: [[_score(part.get(case_id), name) for part in lines] for case_id in kept] for name in metrics
+        },
+        "outcomes": [[line.outcome if (line := part.get(case_id)) is not None else "" for part in lines] for case_id in kept],
+        "texts": {
+            case_id: [(line.text or "")[:TEXT_CHARS] if (line := part.get(case_id)) is not None else None for part in lines]
+            for case_id in changed[:NUM_TEXTS]
+        },
+    }  # fmt: skip
+
+
+def _score(line: CaseLine | None, name: str) -> float | None:
+    value = line.scores.get(name) if line is not None and was_judged(line) else None
+    return None if value is None else _number(value)

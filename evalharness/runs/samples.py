@@ -1,0 +1,147 @@
+"""samples.jsonl: one row per test, with the generation as the journal has it, byte by byte. Knows no pytest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from evalharness.api.errors import RecordError
+from evalharness.runs.journal import encode, parse_nodeid
+from evalharness.runs.records import Recorded, RunRecords, set_generations
+
+__all__ = ["eval_entries", "known_nodeids", "merge_rows", "missing_row", "note_crashes", "write_samples"]
+
+Row: TypeAlias = "dict[str, Any]"
+
+_APART = ("options", "generation", "generations", "steps")  # encoded once for many rows, or there as bytes
+
+
+def write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
+    """Write samples.jsonl whole or not at all, row by row; raises `RecordError`."""
+    path = run_dir / "samples.jsonl"
+    partial = path.with_suffix(".jsonl.partial")
+    try:
+        with partial.open("wb") as file:
+            file.writelines(_lines(rows))
+        partial.replace(path)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error.strerror}; the journal beside it keeps what was recorded") from error
+
+
+def _lines(rows: Iterable[Row]) -> Iterator[bytes]:
+    with ExitStack() as stack:
+        files: dict[Path, int] = {}
+
+        def whole(recorded: Recorded | None) -> bytes:
+            if recorded is None:
+                return b"null"
+            if recorded.path not in files:
+                files[recorded.path] = os.open(recorded.path, os.O_RDONLY)
+                stack.callback(os.close, files[recorded.path])
+            return os.pread(files[recorded.path], recorded.num_bytes, recorded.offset)
+
+        options: dict[int, bytes] = {}  # rows share them; by their own ids, as long as the rows hold them
+
+        def encoded(shared: Any) -> bytes:
+            if id(shared) not in options:
+                options[id(shared)] = encode(shared).encode("ascii")
+            return options[id(shared)]
+
+        for row in rows:
+            short = encode({name: value for name, value in row.items() if name not in _APART})
+            line = [short[:-1].encode("ascii")]
+            if "options" in row:
+                line += b',"options":', encoded(row["options"])
+            line += b',"generation":', whole(row["generation"])
+            if "generations" in row:
+                line += b',"generations":', _array(map(whole, row["generations"]))
+            if "steps" in row:
+                line += b',"steps":', _array(_array(map(whole, step)) for step in row["steps"])
+            yield b"".join((*line, b"}\n"))
+
+
+def _array(elements: Iterable[bytes]) -> bytes:
+    return b"[" + b",".join(elements) + b"]"
+
+
+# A run's rows put together: one per collected test, in the order of collection, whatever became of it. Knows no pytest
+
+
+def eval_entries(records: RunRecords) -> list[Row]:
+    """Return what run.json says of the evals: all but their cases and how these are decoded, which are in every row."""
+    return [{name: value for name, value in entry.items() if name not in ("cases", "options")} for entry in records.evals.values()]
+
+
+def known_nodeids(nodeids: Iterable[str], evals: Mapping[str, Any]) -> list[str]:
+    """Return the ids of eval tests: the controller of workers knows ids only, and somebody else's may look like an eval's."""
+    return [nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals]
+
+
+def merge_rows(records: RunRecords, nodeids: Iterable[str], missing: Callable[[str], Row]) -> list[Row]:
+    """Return one row per collected test, in collection order, without the long parts of its generations.
+
+    `missing(nodeid)` gives the row of a test that never finished.
+    """
+    rows = records.rows
+    return [rows[nodeid] if nodeid in rows else missing(nodeid) for nodeid in dict.fromkeys([*nodeids, *rows])]
+
+
+def missing_row(
+    engines: Mapping[str, Mapping[str, Any]], evals: Mapping[str, Mapping[str, Any]], run_id: str, reason: str
+) -> Callable[[str], Row]:
+    """Return a function from a node id to the row of a test that never ran, for `reason`; `engines` is by id."""
+
+    def row(nodeid: str) -> Row:
+        node = parse_nodeid(nodeid, engines)
+        if node is None:
+            raise RecordError(f"{nodeid} was collected as an eval's test, but names none of the engines {', '.join(engines)}")
+        cases = evals[node.path]["cases"] if node.path in evals else {}
+        case_id = node.case_id if node.case_id in cases else _unescaped(node.case_id)
+        return {
+            "nodeid": nodeid,
+            "eval": Path(node.path).stem.removeprefix("test_"),
+            "test": node.test,
+            "case_id": case_id,
+            "group": None,
+            "tags": {},
+            **cases.get(case_id, {}),
+            "engine": node.engine,
+            "checkpoint": engines[node.engine]["checkpoint"],
+            "backend": engines[node.engine]["backend"],
+            "outcome": "skip",
+            "problem": f"not run: {reason}",
+            "scores": {},
+            "generation": None,
+            "prompt_sha256": None,
+            "options": {},
+            "run_id": run_id,
+            "worker": None,
+            "started_at": None,
+            "duration_s": None,
+        }
+
+    return row
+
+
+def _unescaped(case_id: str) -> str:
+    """Return a case id as it was before pytest put it into a test's id."""
+    try:
+        return case_id.encode("ascii").decode("unicode_escape")
+    except UnicodeError:
+        return case_id
+
+
+def note_crashes(records: RunRecords, rows: Iterable[Row], crashes: Mapping[str, str]) -> None:
+    """Make an error of each test that its worker died in, also where the test itself had ended; with what was generated for it."""
+    for row in rows:
+        if row["nodeid"] not in crashes:
+            continue
+        row["outcome"], row["problem"] = "error", crashes[row["nodeid"]]
+        if row["generation"] is None:
+            key = (row["engine"], row["eval"], row["case_id"])
+            found = [case for where, case in records.cases.items() if where[1:] == key and case.generation(0) is not None]
+            if found:
+                set_generations(row, found[0])

@@ -1,0 +1,169 @@
+"""One object of a dense dump: its kind of geometry, points on the 0..1000 grid, and what its description says.
+
+A description reads `类别=标签,文本=DEMO-01`: key=value, 类别 first. A part without `=` belongs to the value before it, so a
+comma inside a text does not cut it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
+
+from evalharness.api.errors import ConfigError
+from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE
+
+__all__ = [
+    "FAMILIES",
+    "GRID",
+    "NORM1000",
+    "TYPES",
+    "DenseObject",
+    "GeometryType",
+    "Space",
+    "attributes_of",
+    "category_of",
+    "family_of",
+    "patch_size",
+    "space_of",
+    "to_pixels",
+]
+
+GeometryType: TypeAlias = Literal["bbox_2d", "poly", "line"]
+TYPES: tuple[GeometryType, ...] = get_args(GeometryType)
+
+# What kind of thing a category is, wherever it sits. The documents name a matching mode "phase" between localisation and
+# category without defining it; here it asks for the right kind of thing.
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "设备": ("BBU设备", "RRU设备"),
+    "挡风板": ("挡风板",),
+    "螺丝与紧固": ("BBU安装螺丝", "机柜处接地螺丝", "地排处接地螺丝", "紧固件", "RRU接地端", "地排接地端螺丝"),
+    "光纤插头": ("BBU端光纤插头", "ODF端光纤插头"),
+    "光纤": ("光纤", "尾纤"),
+    "电线": ("电线", "接地线"),
+    "标签": ("标签",),
+    DISTANCE: (DISTANCE,),
+}
+FAMILIES: Mapping[str, str] = {category: family for family, categories in _KINDS.items() for category in categories}
+"""Category → kind of thing; a category that is not here is a kind of its own."""
+
+
+@dataclass(frozen=True)
+class DenseObject:
+    """One object. `points` are x, y, x, y… on the grid: two corners for a bbox_2d, three or more points for a poly, two or more for a line.
+
+    `inverted` marks a box whose second corner lies left of or above its first: it encloses nothing and matches nothing.
+    `out_of_range` marks points that had to be moved onto the picture.
+    """
+
+    type: GeometryType
+    points: tuple[int, ...]
+    desc: str
+    inverted: bool = False
+    out_of_range: bool = False
+
+    @property
+    def category(self) -> str:
+        """What it is, "" where the description does not say."""
+        return category_of(self.desc)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return type, flat points and description as plain JSON data, as dumps have them."""
+        return {"type": self.type, "points": list(self.points), "desc": self.desc}
+
+
+@lru_cache(maxsize=4096)  # descriptions repeat from picture to picture, and each is asked for in several metrics
+def attributes_of(desc: str) -> Mapping[str, str]:
+    """Return key → value as written, the category included; a key written twice keeps its first value."""
+    parts: list[list[str]] = []
+    for piece in desc.split(","):
+        key, sign, value = piece.partition("=")
+        if sign or not parts:
+            parts.append([key.strip(), value])
+        else:
+            parts[-1][1] += f",{piece}"
+    found: dict[str, str] = {}
+    for key, value in parts:
+        found.setdefault(key, value.strip())
+    return MappingProxyType(found)
+
+
+def category_of(desc: str) -> str:
+    """Return the category that a description names, "" where it names none."""
+    return attributes_of(desc).get(CATEGORY_KEY, "")
+
+
+def family_of(category: str) -> str:
+    """Return what kind of thing a category is."""
+    return FAMILIES.get(category, category)
+
+
+# Where a model's coordinates live, and the one conversion to the grid on which everything is scored: 0..1000 on each axis
+
+GRID = 1000
+LEGAL = "norm1000, unit, pixels or processed:PATCH_SIZE (such as processed:14)"
+
+_PROCESSED = re.compile(r"processed:([1-9][0-9]{0,3})")
+
+
+@dataclass(frozen=True)
+class Space:
+    """The rectangle (0, 0) to (width, height) that a model's coordinates span."""
+
+    width: float = GRID
+    height: float = GRID
+
+    @property
+    def whole(self) -> bool:
+        """Whether coordinates must be whole numbers in the strict form."""
+        return self.width != 1
+
+    def to_grid(self, values: Sequence[float]) -> tuple[list[int], bool]:
+        """Return flat x, y, x, y… clamped and rounded to the grid, and whether any of them lay outside."""
+        found, outside = [], False
+        for place, value in enumerate(values):
+            size = self.height if place % 2 else self.width
+            inside = min(max(value, 0), size)
+            outside = outside or inside != value
+            # On the grid itself nothing is divided: 2.5 / 1000 * 1000 need not be 2.5.
+            found.append(round(inside if size == GRID else inside / size * GRID))
+        return found, outside
+
+
+NORM1000 = Space()
+
+
+def patch_size(coordinates: str) -> int | None:
+    """Return the patch size of `processed:14`, None for the other spaces; `ConfigError` for a space that is not known."""
+    match = _PROCESSED.fullmatch(coordinates) if isinstance(coordinates, str) else None
+    if match:
+        return int(match[1])
+    if coordinates not in ("norm1000", "unit", "pixels"):
+        raise ConfigError(f"coordinates must be {LEGAL}, got {coordinates!r}")
+    return None
+
+
+def space_of(coordinates: str, size: tuple[int, int], patches: tuple[int, int] | None = None) -> Space:
+    """Return the space of a picture of `size` (width, height) in pixels that the model saw as `patches` (across, down).
+
+    `ConfigError` where the patches are needed and not known.
+    """
+    patch = patch_size(coordinates)
+    if patch is not None:
+        if patches is None:
+            raise ConfigError(
+                f"coordinates {coordinates!r} need the patch grid of the picture, and the generation has none; "
+                "ask with `verify=True` on a backend that tells it (hf, vllm), or declare another space"
+            )
+        return Space(patches[0] * patch, patches[1] * patch)
+    if coordinates == "pixels":
+        return Space(*size)
+    return NORM1000 if coordinates == "norm1000" else Space(1, 1)
+
+
+def to_pixels(points: Sequence[float], size: tuple[int, int]) -> list[int]:
+    """Return flat points of the grid in pixels of a picture of `size` (width, height), clamped to it."""
+    return [round(min(max(value, 0), GRID) / GRID * size[place % 2]) for place, value in enumerate(points)]

@@ -1,0 +1,414 @@
+"""From a model's text to the objects of a dense dump: what can be read from it (tolerant), and whether it is as it must be (strict).
+
+    <DOMAIN=BBU>, <TASK=DETECTION>
+    {"object_1": {"desc": "类别=标签,文本=DEMO-01", "bbox_2d": [40, 60, 180, 120]}, "object_2": {"desc": "类别=电线,捆扎=整齐",
+    "line_points": 2, "line": [[200, 300], [640, 910]]}}                                             (all of it in one line)
+
+Tolerant reading judges each object alone: one that cannot be used is dropped, with its reason, and takes no other along.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, GeometryType, Space
+from evalharness.tasks.shared import find_header, header_line, header_matches, header_problems, tokens
+from evalharness.tasks.stage_a.schema import DOMAINS, check_domain
+
+__all__ = ["TASK", "Dump", "Pairs", "Root", "numbers_of", "object_of", "parse_dump", "read_root", "render_dump"]
+
+
+# Read a JSON object of objects out of a text that may be cut off, wrapped in prose or slightly broken. Knows no geometry
+
+
+class Pairs(tuple[tuple[str, Any], ...]):
+    """A JSON object as its keys and values in the order of the text, keys written twice included."""
+
+    def duplicates(self) -> list[str]:
+        """Return the keys that are written twice."""
+        seen: set[str] = set()
+        return [key for key, _ in self if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+
+
+@dataclass(frozen=True)
+class Root:
+    """What was found: a `Pairs` or list. `repaired` says how it had to be read, "" if the text was JSON and nothing else.
+
+    Values of a repaired root that could not be read are None.
+    """
+
+    value: Any
+    found: bool
+    truncated: bool
+    repaired: str
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=Pairs)
+_FIRST_BRACKET = re.compile(r"[{\[]")
+# In a valid string the quotes would stand behind a backslash, so these are keys, whatever a text says.
+_DOUBLE_MARK = re.compile(r'"(object_[0-9]{1,9})"\s{0,8}:')
+_SINGLE_MARK = re.compile(r"'(object_[0-9]{1,9})'\s{0,8}:")
+MIN_OBJECT_CHARS = len('{"line":[1,2,3,4]}')
+"""Shorter braces hold nothing of use; so a megabyte of `{},` is no list of objects to be read one by one."""
+_TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,\s{0,64}(?=[}\]])', re.DOTALL)
+
+
+def read_root(text: str) -> Root:
+    """Return what JSON a text holds; never raises, linear in its length."""
+    text = text.strip()
+    value = _loads(text)
+    if _may_hold_objects(value):
+        return Root(value, True, False, "")
+    first = _FIRST_BRACKET.search(text)
+    if first is None:
+        return Root(None, False, False, "")
+    body = text[first.start() :]
+    whole = _first_value(body)
+    if whole is not None:
+        return Root(whole, True, False, "other text around it")
+    return _salvaged(body)
+
+
+def _loads(text: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):  # RecursionError: a megabyte of opening brackets
+        return None
+
+
+def _first_value(body: str) -> Any:
+    """Return the JSON value with which a text begins, None if there is none or more objects follow it."""
+    try:
+        value, end = _DECODER.raw_decode(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if _may_hold_objects(value) and "{" not in body[end:] else None
+
+
+def _may_hold_objects(value: Any) -> bool:
+    return isinstance(value, Pairs) or (isinstance(value, list) and (not value or any(isinstance(item, Pairs) for item in value)))
+
+
+def _salvaged(body: str) -> Root:
+    """Return the objects of a text that is no JSON as a whole, each read by itself."""
+    marks = list(_DOUBLE_MARK.finditer(body)) or list(_SINGLE_MARK.finditer(body))
+    if not marks:
+        spans, is_open = _flat_objects(body)
+        items = [_load_repaired(body[start:end]) for start, end in spans if end - start >= MIN_OBJECT_CHARS]
+        found = is_open or bool(items)
+        return Root(items, found and "{" in body, is_open, "cut off" if is_open else "broken JSON")
+    entries, rest = [], body
+    for place, mark in enumerate(marks):
+        piece = body[mark.end() : marks[place + 1].start() if place + 1 < len(marks) else len(body)]
+        if "}" not in piece:
+            entries.append((mark[1], None))
+            rest = ""
+            continue
+        value, rest = _marked_object(piece)
+        entries.append((mark[1], value))
+    # Behind the last object stands the end of the root, if there is one. An object with a lost quote hides it from the scan.
+    truncated = "}" not in rest and "]" not in rest and not body.endswith("}}")
+    return Root(Pairs(entries), True, truncated, "cut off" if truncated else "broken JSON")
+
+
+def _marked_object(piece: str) -> tuple[Any, str]:
+    """Return the object that stands behind its key, None if it cannot be read, and what follows it."""
+    start = piece.find("{")
+    try:
+        # Whole, as it may have objects within, which the scan for flat ones would take for it.
+        value, end = _DECODER.raw_decode(piece, start)
+        return value, piece[end:]
+    except (ValueError, RecursionError):
+        spans, is_open = _flat_objects(piece, only_first=True)
+    value = _load_repaired(piece[slice(*spans[0])]) if spans else None
+    return value, piece[spans[0][1] :] if spans else ("" if is_open else piece)
+
+
+def _flat_objects(text: str, only_first: bool = False) -> tuple[list[tuple[int, int]], bool]:
+    """Return start and end of each `{…}` without braces in it, strings apart, and whether a brace or bracket stays open."""
+    spans: list[tuple[int, int]] = []
+    opened: list[str] = []
+    start: int | None = None
+    for begin, end in tokens(text):
+        sign = text[begin]
+        if sign in "{[":
+            opened.append(sign)
+            start = begin if sign == "{" else start
+        elif sign in "}]":
+            if opened:
+                opened.pop()
+            if sign == "}" and start is not None:
+                spans.append((start, end))
+                start = None
+                if only_first:
+                    break
+        elif end == len(text) and not _is_closed(text[begin:end]):
+            return spans, True
+    return spans, bool(opened)
+
+
+def _is_closed(string: str) -> bool:
+    return len(string) > 1 and string.endswith('"') and (len(string) - 1 - len(string[:-1].rstrip("\\"))) % 2 == 0
+
+
+def _load_repaired(text: str) -> Any:
+    """Return the value of one object's text, None if it cannot be read: as JSON, without trailing commas, with quotes swapped."""
+    for candidate in _candidates(text):
+        value = _loads(candidate)
+        if value is not None:
+            return value
+    return None
+
+
+def _candidates(text: str) -> Iterator[str]:
+    yield text
+    yield _TRAILING_COMMA.sub(lambda match: match[1] or "", text)
+    if '"' not in text:
+        yield _TRAILING_COMMA.sub(lambda match: match[1] or "", text.replace("'", '"'))
+
+
+TASK = "DETECTION"
+MAX_REASONS = 20
+MIN_POINTS: dict[GeometryType, int] = {"bbox_2d": 2, "poly": 3, "line": 2}
+KNOWN_KEYS = frozenset({"desc", "line_points", *TYPES})
+
+_OBJECT_KEY = re.compile(r"object_([0-9]{1,9})")
+_WRAPPER_KEY = re.compile(r"(?:图片|image)_?[0-9]{0,6}")
+_NUMBER = re.compile(r"\s{0,8}[-+]?[0-9]{1,18}(?:\.[0-9]{0,18})?\s{0,8}")
+
+
+@dataclass(frozen=True, repr=False)
+class Dump:
+    """What one text says.
+
+    `objects` come in the order of their numbers (2 before 10), exact repetitions left out and counted in `num_duplicates`.
+    `dropped` says of each object that could not be used why. `readable` is False where no JSON object or list was found;
+    `truncated` is True where the JSON does not end. `format_problems` are the reasons against the strict form, the first 20.
+    """
+
+    objects: tuple[DenseObject, ...]
+    header: tuple[str, str] | None
+    header_match: bool
+    readable: bool
+    truncated: bool
+    num_duplicates: int
+    dropped: tuple[str, ...]
+    format_problems: tuple[str, ...]
+    space: Space = NORM1000
+
+    def __repr__(self) -> str:
+        # Short: pytest shows it below every failed assertion about a dump.
+        return f"Dump({len(self.objects)} objects{', truncated' if self.truncated else ''})"
+
+    @property
+    def valid(self) -> bool:
+        """Whether the text is exactly what it must be."""
+        return self.readable and not self.format_problems
+
+    @property
+    def problem(self) -> str:
+        """The reasons against the strict form in one line, "" for a valid dump."""
+        return "; ".join(self.format_problems)
+
+    @property
+    def num_inverted(self) -> int:
+        """Number of boxes whose corners are the wrong way round."""
+        return sum(one.inverted for one in self.objects)
+
+    @property
+    def num_out_of_range(self) -> int:
+        """Number of objects that had points outside the picture."""
+        return sum(one.out_of_range for one in self.objects)
+
+
+def parse_dump(text: str, domain: str | None, space: Space = NORM1000) -> Dump:
+    """Return what `text` says, its coordinates in `space`, strictly and tolerantly; never raises on any text, linear in its length.
+
+    `domain` None takes a header of either domain.
+    """
+    text = text.strip()
+    header, end = find_header(text)
+    named = header.domain.lower() if header and header.domain.lower() in DOMAINS else DOMAINS[0]
+    wanted = check_domain(domain) if domain is not None else named
+    root = read_root(text if "{" in text[:end] else text[end:])
+    entries = list(_entries(root.value))
+    objects, dropped = _objects(entries, space)
+    unique = tuple(dict.fromkeys(objects))
+    problems = [*header_problems(header, wanted, TASK, text), *_root_problems(root, text)]
+    if not problems:
+        problems = list(_entry_problems(root.value, space))
+    return Dump(
+        objects=unique,
+        header=header,
+        header_match=header_matches(header, wanted, TASK),
+        readable=root.found,
+        truncated=root.truncated,
+        num_duplicates=len(objects) - len(unique),
+        dropped=tuple(dropped),
+        format_problems=tuple(problems[:MAX_REASONS]),
+        space=space,
+    )
+
+
+def render_dump(objects: Sequence[DenseObject], domain: str) -> str:
+    """Return the strict text of objects on the grid: header and one line of JSON."""
+    import json
+
+    rendered = {f"object_{number}": _rendered(one) for number, one in enumerate(objects, start=1)}
+    return f"{header_line(check_domain(domain), TASK)}\n{json.dumps(rendered, ensure_ascii=False)}"
+
+
+def _rendered(one: DenseObject) -> dict[str, Any]:
+    if one.type == "bbox_2d":
+        return {"desc": one.desc, "bbox_2d": list(one.points)}
+    pairs = [list(pair) for pair in zip(one.points[::2], one.points[1::2], strict=True)]
+    return {"desc": one.desc, **({"line_points": len(pairs)} if one.type == "line" else {}), one.type: pairs}
+
+
+def _entries(value: Any, wrapped: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of what may be an object, in the order of the text; one legacy wrapper is opened."""
+    if isinstance(value, Pairs):
+        if not wrapped and value and all(_WRAPPER_KEY.fullmatch(key) and isinstance(inner, (Pairs, list)) for key, inner in value):
+            for _, inner in value:
+                yield from _entries(inner, wrapped=True)
+        elif any(key in TYPES for key, _ in value):
+            yield "object", value  # a single object without a number around it
+        else:
+            yield from value
+    elif isinstance(value, list):
+        yield from ((f"item {place}", item) for place, item in enumerate(value, start=1))
+
+
+def _objects(entries: Sequence[tuple[str, Any]], space: Space) -> tuple[list[DenseObject], list[str]]:
+    objects, dropped = [], []
+    for name, value in sorted(entries, key=_number):
+        read = _read_object(value, space)
+        if isinstance(read, str):
+            dropped.append(f"{name[:40]}: {read}")
+        else:
+            objects.append(read)
+    return objects, dropped
+
+
+def _number(entry: tuple[str, Any]) -> float:
+    match = _OBJECT_KEY.fullmatch(entry[0])
+    # Other names keep their places behind the numbered ones.
+    return int(match[1]) if match else float("inf")
+
+
+def _read_object(value: Any, space: Space) -> DenseObject | str:
+    """Return the object, or why it cannot be used."""
+    if not isinstance(value, Pairs):
+        return "it is cut off or no JSON" if value is None else "it is no JSON object"
+    fields = dict(value)
+    geometries = [name for name in TYPES if name in fields]
+    if len(geometries) != 1:
+        return f"it has {' and '.join(geometries) or 'no geometry'}, exactly one of {', '.join(TYPES)} is needed"
+    kind = geometries[0]
+    read = object_of(kind, fields[kind], _desc(fields.get("desc")), space)
+    if kind == "line" and isinstance(read, DenseObject):
+        num_points = len(read.points) // 2
+        if numbers_of([fields.get("line_points"), 0]) != [num_points, 0]:
+            return f"line_points says {str(fields.get('line_points'))[:20]}, the line has {num_points} points"
+    return read
+
+
+def object_of(kind: GeometryType, points: Any, desc: str, space: Space) -> DenseObject | str:
+    """Return the object with these points, flat or in pairs, on the grid; or why it cannot be used."""
+    numbers = numbers_of(points)
+    if numbers is None:
+        return f"{kind} must be numbers in pairs"
+    num_points = len(numbers) // 2
+    if num_points < MIN_POINTS[kind] or (kind == "bbox_2d" and num_points != 2):
+        return f"{kind} has {num_points} points"
+    on_grid, outside = space.to_grid(numbers)
+    inverted = kind == "bbox_2d" and (numbers[0] > numbers[2] or numbers[1] > numbers[3])
+    return DenseObject(kind, tuple(on_grid), desc, inverted, outside)
+
+
+def _desc(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+
+
+def numbers_of(value: Any) -> list[float] | None:
+    """Return flat numbers of flat or paired points; None if a number is missing, not finite, or half of a pair."""
+    if not isinstance(value, list):
+        return None
+    if value and all(isinstance(pair, list) for pair in value):
+        if any(len(pair) != 2 for pair in value):
+            return None
+        value = [number for pair in value for number in pair]
+    numbers = [_finite(number) for number in value]
+    if len(numbers) % 2 or any(number is None for number in numbers):
+        return None
+    return [number for number in numbers if number is not None]
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if isinstance(value, int) or (value == value and abs(value) != float("inf")) else None
+
+
+def _root_problems(root: Root, text: str) -> Iterator[str]:
+    if not root.found:
+        yield "the answer is empty" if not text else "no JSON object"
+    elif root.truncated:
+        yield "the JSON is cut off"
+    elif root.repaired:
+        yield f"not one line of JSON after the header: {root.repaired}"
+    elif not isinstance(root.value, Pairs):
+        yield "the JSON must be an object, got a list"
+    elif text.count("\n") > 1:
+        yield f"there must be exactly 2 lines, got {text.count(chr(10)) + 1}"
+
+
+def _entry_problems(root: Pairs, space: Space) -> Iterator[str]:
+    """Yield what the strict form has against the entries of a JSON object; the geometry's range is not its business."""
+    yield from (f"key {key[:40]!r} is written twice" for key in root.duplicates())
+    for key, value in root:
+        if not _OBJECT_KEY.fullmatch(key):
+            yield f"key {key[:40]!r} must be object_N"
+        if not isinstance(value, Pairs):
+            yield f"{key[:40]}: it is no JSON object"
+            continue
+        yield from (f"{key[:40]}: {reason}" for reason in _object_problems(value, space))
+
+
+def _object_problems(value: Pairs, space: Space) -> Iterator[str]:
+    yield from (f"key {key[:40]!r} is written twice" for key in value.duplicates())
+    fields = dict(value)
+    yield from (f"key {key[:40]!r} is not allowed" for key in fields if key not in KNOWN_KEYS)
+    if not isinstance(fields.get("desc"), str) or not fields["desc"].strip():
+        yield "desc must be a text that is not empty"
+    geometries = [name for name in TYPES if name in fields]
+    if len(geometries) != 1:
+        yield f"it has {' and '.join(geometries) or 'no geometry'}, exactly one of {', '.join(TYPES)} is needed"
+        return
+    kind = geometries[0]
+    if not _is_strict(kind, fields[kind], space):
+        yield f"{kind} must be {'[x1, y1, x2, y2]' if kind == 'bbox_2d' else f'{MIN_POINTS[kind]} or more pairs [x, y]'}"
+    elif "line_points" in fields and (kind != "line" or fields["line_points"] != len(fields[kind])):
+        yield f"line_points says {str(fields['line_points'])[:20]} of a {kind} of {len(fields[kind])}"
+
+
+def _is_strict(kind: GeometryType, value: Any, space: Space) -> bool:
+    if not isinstance(value, list):
+        return False
+    if kind == "bbox_2d":
+        return len(value) == 4 and all(_is_coordinate(number, space) for number in value)
+    return len(value) >= MIN_POINTS[kind] and all(
+        isinstance(pair, list) and len(pair) == 2 and all(_is_coordinate(number, space) for number in pair) for pair in value
+    )
+
+
+def _is_coordinate(number: Any, space: Space) -> bool:
+    return isinstance(number, int if space.whole else (int, float)) and not isinstance(number, bool) and _finite(number) is not None

@@ -1,0 +1,281 @@
+"""JSON in texts that models write: strings and brackets told apart, balanced parts, values read strictly. Linear, never at a loss.
+
+Where a text grows token by token, `evalharness/generation_plugins/dense.py` follows it instead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from io import BytesIO
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from evalharness.api.errors import RecordError
+from evalharness.api.images import MadeImage, image_size, load_image
+
+__all__ = [
+    "MIN_SUPPORT",
+    "SIZE_STEP",
+    "Header",
+    "balanced_end",
+    "balanced_spans",
+    "decoder",
+    "find_header",
+    "header_line",
+    "header_matches",
+    "header_problems",
+    "is_header",
+    "json_lines",
+    "leftover_thinking",
+    "loads",
+    "macro_and_min",
+    "photo_within",
+    "read_lines",
+    "tokens",
+    "without_thoughts",
+    "write_whole",
+]
+
+# A pair behind a backslash, a whole string, or a bracket outside of strings. A string that never ends takes all the rest, so no
+# place is looked at twice.
+_TOKENS = {quote: re.compile(rf"\\.|{quote}(?:[^{quote}\\]|\\.)*(?:{quote}|\\?\Z)|[{{}}\[\]]", re.DOTALL) for quote in ('"', "'")}
+_CLOSING = {"{": "}", "[": "]"}
+
+
+def tokens(text: str, position: int = 0, quote: str = '"') -> Iterator[tuple[int, int]]:
+    """Yield the spans of brackets and of strings with their quotes, in order; brackets in strings do not count.
+
+    A string that never ends reaches to the end of the text.
+    """
+    for match in _TOKENS[quote].finditer(text, position):
+        if match[0][0] != "\\":
+            yield match.span()
+
+
+def balanced_spans(text: str, opening: str = "{", position: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each part in balanced brackets that lies in no other such part, in order.
+
+    Only brackets of the kind of `opening` count, none in strings. One that never closes hides nothing that follows it.
+    """
+    closing = _CLOSING[opening]
+    found: list[tuple[int, int]] = []
+    opened: list[int] = []
+    for start, end in tokens(text, max(position, text.find(opening, position))):
+        if text[start] == opening:
+            opened.append(start)
+        elif text[start] == closing and opened:
+            begin = opened.pop()
+            while found and found[-1][0] > begin:
+                found.pop()
+            found.append((begin, end))
+            if not opened:  # nothing that is still open could hold these
+                yield from found
+                found = []
+    yield from found
+
+
+def balanced_end(text: str, start: int) -> int | None:
+    """Return the place behind the bracket that closes the one at `start`, None if it never closes; only its kind counts."""
+    opening, depth = text[start], 0
+    for begin, end in tokens(text, start):
+        if text[begin] == opening:
+            depth += 1
+        elif text[begin] == _CLOSING[opening]:
+            depth -= 1
+            if depth == 0:
+                return end
+    return None
+
+
+def decoder(**hooks: Any) -> json.JSONDecoder:
+    """Return a decoder that takes JSON only: `NaN`, `Infinity` and numbers beyond a float are ValueErrors."""
+    return json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, **hooks)
+
+
+def loads(text: str) -> Any:
+    """Return the value of a JSON text; `ValueError` for anything else, what is nested too deeply to be read among it."""
+    try:
+        return _STRICT.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refuse(literal: str) -> NoReturn:
+    raise ValueError(f"{literal} is no JSON")
+
+
+def _finite(literal: str) -> float:
+    number = float(literal)
+    if not math.isfinite(number):
+        raise ValueError(f"{literal} is no finite number")
+    return number
+
+
+_STRICT = decoder()
+
+
+# Files of JSON that tasks write and read: one row a line in readable Chinese, whole files or none
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return rows as JSON, one line each, in UTF-8. No reader of ours or the original's needs ASCII, and people read them."""
+    return b"".join(map(_line, rows))
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    try:
+        return f"{json.dumps(dict(row), ensure_ascii=False, allow_nan=False)}\n".encode()
+    except UnicodeEncodeError:  # a lone surrogate from a model; escaped, it is read back as the same text
+        return f"{json.dumps(dict(row), allow_nan=False)}\n".encode()
+
+
+def read_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
+    """Yield `path:line` and value of each line that is not blank; `RecordError` for what cannot be read, or is no JSON."""
+    try:
+        # Not splitlines: a text may hold other line ends as they are.
+        lines = Path(path).read_bytes().decode("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                yield f"{path}:{number}", loads(line)
+            except ValueError as error:
+                raise RecordError(f"{path}:{number} is no JSON: {error}") from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that no reader ever sees half of it, and a lost machine leaves the old or the new one; `RecordError` if not."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RecordError(f"{path} cannot be written: {error}") from error
+
+
+# The header line of the original's answers: `<DOMAIN=BBU>, <TASK=SUMMARY>`
+
+_HEADER = re.compile(r"<DOMAIN=([^<>{},\s]{1,32})>,\s{0,8}<TASK=([^<>{},\s]{1,32})>")
+
+
+class Header(NamedTuple):
+    """Domain and task as written."""
+
+    domain: str
+    task: str
+
+
+def header_line(domain: str, task: str) -> str:
+    """Return the line as it must be."""
+    return f"<DOMAIN={domain.upper()}>, <TASK={task}>"
+
+
+def find_header(text: str) -> tuple[Header | None, int]:
+    """Return the first header in a text, None if there is none, and the place behind it."""
+    match = _HEADER.search(text)
+    return (Header(match[1], match[2]), match.end()) if match else (None, 0)
+
+
+def is_header(line: str) -> bool:
+    """Return whether a line holds a header and nothing else."""
+    return _HEADER.fullmatch(line.strip()) is not None
+
+
+def header_matches(header: Header | None, domain: str, task: str) -> bool:
+    """Return whether a header names this domain, in any case, and this task."""
+    return header is not None and header.domain.lower() == domain and header.task == task
+
+
+def header_problems(header: Header | None, domain: str, task: str, text: str) -> tuple[str, ...]:
+    """Return the reason why a text's header is not as it must be, () if it is."""
+    if header is None:
+        return ("the header line is missing",)
+    if not header_matches(header, domain, task):
+        return (f"header says {header.domain}, {header.task}",)
+    return () if text.split("\n", 1)[0] == header_line(domain, task) else ("the header must be the whole first line",)
+
+
+# Blocks in which a model thinks aloud: `<think>…</think>` and its kin, open, closed, or with their end only
+
+_MARK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+
+
+def leftover_thinking(text: str) -> str | None:
+    """Return "open", "closed" or "end only" for a block of thoughts in a text, None where there is none."""
+    marks = [mark[1] for mark in _MARK.finditer(text)]
+    if not marks:
+        return None
+    if "" not in marks:
+        return "end only"
+    return "open" if marks[-1] == "" else "closed"
+
+
+def without_thoughts(text: str) -> str:
+    """Return what a text says behind its last closed block of thoughts, and before one that never ends."""
+    start, end = 0, None
+    for mark in _MARK.finditer(text):
+        if mark[1]:
+            start, end = mark.end(), None
+        elif end is None:
+            end = mark.start()
+    return text[start:end]
+
+
+# What the F1 of single categories say together: their mean, and the worst, which an average over all answers hides
+
+MIN_SUPPORT = 10
+"""As often a category must be true for its F1 to count for the worst: that of a rare one swings by chance."""
+
+Category = TypeVar("Category", bound=Hashable)
+
+
+def macro_and_min(f1s: Mapping[Category, float], num_true: Mapping[Category, int]) -> dict[str, float]:
+    """Return `category_macro_f1`, the mean over all categories that are ever true, and `category_min_f1`; {} if none is.
+
+    `category_min_f1` is the lowest of those that are true at least `MIN_SUPPORT` times, in a run too small for that of the most
+    frequent ones. One name in two domains is two categories.
+    """
+    known = {category: f1 for category, f1 in f1s.items() if num_true[category]}
+    if not known:
+        return {}
+    enough = min(MIN_SUPPORT, max(num_true[category] for category in known))
+    return {
+        "category_macro_f1": sum(known.values()) / len(known),
+        "category_min_f1": min(f1 for category, f1 in known.items() if num_true[category] >= enough),
+    }
+
+
+# Photos within a pixel budget of the eval's own, for checkpoints whose domains were trained on pictures of different sizes
+
+SIZE_STEP = 32
+"""Edges of a shrunken photo are multiples of this, so that the processors of Qwen-VL have nothing left to resize."""
+
+
+def photo_within(path: Path, max_pixels: int | None) -> str | bytes:
+    """Return the photo's path if its area is at most `max_pixels`, or that is None; otherwise a shrunken copy as PNG bytes.
+
+    The copy is upright RGB and lies in memory until its request has been answered. Raises `ImageError`, or `BackendError`
+    where the machine fails.
+    """
+    if max_pixels is None:
+        return str(path)
+    width, height = image_size(path)
+    if width * height <= max_pixels:
+        return str(path)
+    from PIL.Image import Resampling
+
+    scale = sqrt(max_pixels / (width * height))
+    size = tuple(max(SIZE_STEP, int(edge * scale) // SIZE_STEP * SIZE_STEP) for edge in (width, height))
+    with BytesIO() as file:
+        load_image(path).resize((size[0], size[1]), Resampling.BICUBIC).save(file, "PNG")
+        return MadeImage(file.getvalue(), path)

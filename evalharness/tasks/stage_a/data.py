@@ -1,0 +1,204 @@
+"""Find the photos of work orders on disk: `<root>/<mission>/{审核通过|审核不通过}/<group>/*.{jpg,jpeg,png}`.
+
+Whatever is left out (unknown folders, empty groups) is said in a `DataWarning`; a folder without any group is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Literal, TypeAlias
+
+from evalharness.api.cases import Case
+from evalharness.api.checks import is_folder
+from evalharness.api.errors import ConfigError
+from evalharness.tasks import DataWarning
+from evalharness.tasks.stage_a.schema import MISSIONS, Domain, Mission
+
+__all__ = [
+    "LABELS",
+    "LABEL_DIRS",
+    "LAYOUT",
+    "SUMMARIES_SUFFIX",
+    "Group",
+    "Label",
+    "StageACase",
+    "draw_groups",
+    "find_groups",
+    "find_missions",
+    "group_id_of",
+    "natural_key",
+    "reference_path",
+]
+
+Label: TypeAlias = Literal["pass", "fail"]
+# In the order in which they are read.
+LABEL_DIRS: tuple[tuple[str, Label], ...] = (("审核不通过", "fail"), ("审核通过", "pass"))
+LABELS: tuple[Label, ...] = ("pass", "fail")
+SUMMARIES_SUFFIX = "_stage_a.jsonl"
+SUFFIXES = (".jpg", ".jpeg", ".png")
+LAYOUT = "<root>/<mission>/{审核通过|审核不通过}/<group>/*.{jpg,jpeg,png}"
+
+_GROUP_ID = re.compile(r"QC-[A-Za-z]+-[0-9]{8}-[0-9]+")
+
+
+@dataclass(frozen=True)
+class Group:
+    """One work order: its photos in natural order. `copy` counts groups of one id, mission and label from 1."""
+
+    mission: str
+    domain: Domain
+    label: Label
+    group_id: str
+    images: tuple[Path, ...]
+    copy: int = 1
+
+    @property
+    def key(self) -> str:
+        """`<group id>::<label>`: the same work order may lie under both labels, as two records."""
+        return f"{self.group_id}::{self.label}"
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts 2 before 10; equal numbers written differently stay apart."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), part) if place % 2 else (0, part) for place, part in enumerate(parts)]
+
+
+def group_id_of(photo: str, folder: str) -> str:
+    """Return the id of the work order that a photo belongs to: the `QC-…` at the start of its name, else its folder's name.
+
+    It is `Case.group` in every task, so that statistics cluster what belongs together, whatever the photos or tickets were asked.
+    """
+    match = _GROUP_ID.match(photo)
+    return match[0] if match else folder
+
+
+def reference_path(root: Path, mission: str) -> Path:
+    """Return where the reference summaries of a mission lie: beside its folder, in the five-key JSONL form."""
+    return root / f"{mission}{SUMMARIES_SUFFIX}"
+
+
+def find_groups(data_dir: Path | str | None) -> tuple[Path, list[Group]]:
+    """Return the root and its groups: missions by name, fail before pass, groups by folder name.
+
+    `data_dir` is the root or one mission's folder. Raises `ConfigError` where there are none.
+    """
+    root, missions = find_missions(data_dir, _folders, LAYOUT)
+    groups = [group for mission in missions for group in _groups_of(root, mission)]
+    if not groups:
+        raise ConfigError(f"no Stage-A photos in {data_dir}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
+    return root, _numbered(groups)
+
+
+def draw_groups(groups: Sequence[Group], *, max_pass: int | None = None, max_fail: int | None = None, seed: int = 0) -> list[Group]:
+    """Return at most that many groups per mission and label, order kept; None takes all, 0 none.
+
+    `Random(seed)` draws those of label pass, `Random(seed + 1)` those of label fail, both anew for every mission.
+    `ConfigError` for a number below 0.
+    """
+    for name, cap in (("max_pass", max_pass), ("max_fail", max_fail)):
+        if cap is not None and cap < 0:
+            raise ConfigError(f"{name} must be at least 0, or None for all, got {cap}")
+    drawn: list[Group] = []
+    for mission in dict.fromkeys(group.mission for group in groups):
+        mine = [group for group in groups if group.mission == mission]
+        drawn += _drawn(mine, "fail", max_fail, seed + 1)
+        drawn += _drawn(mine, "pass", max_pass, seed)
+    return drawn
+
+
+def find_missions(data_dir: Path | str | None, names_in: Callable[[Path], Iterable[str]], layout: str) -> tuple[Path, list[Mission]]:
+    """Return the root and the missions that it has data for, by name: one where `data_dir` is that mission's folder.
+
+    `names_in` tells the names that a root has data under; those that are no missions are said in a `DataWarning`. Raises
+    `ConfigError`, with the expected `layout`, where there is no folder.
+    """
+    if data_dir is None:
+        raise ConfigError(f"no data folder was given; give one with --data, laid out as {layout}")
+    root = Path(data_dir)
+    # resolve(), so that `--data .` inside a mission's folder knows where it is
+    if root.resolve().name in MISSIONS:
+        return root.resolve().parent, [MISSIONS[root.resolve().name]]
+    if not root.is_dir():
+        raise ConfigError(f"data folder {root} {'is not a folder' if root.exists() else 'does not exist'}; expected {layout}")
+    names = sorted(names_in(root))
+    unknown = [name for name in names if name not in MISSIONS]
+    if unknown:
+        warnings.warn(DataWarning(f"{root}: no missions, left out: {', '.join(unknown)}; known: {', '.join(MISSIONS)}"), stacklevel=4)
+    return root, [MISSIONS[name] for name in names if name in MISSIONS]
+
+
+def _folders(parent: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(parent) if is_folder(entry) and not entry.name.startswith("."))
+
+
+def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
+    parent = root / mission.name
+    if not parent.is_dir():
+        raise ConfigError(f"data folder {parent} {'is not a folder' if parent.exists() else 'does not exist'}; expected {LAYOUT}")
+    labels = dict(LABEL_DIRS)
+    unknown = [name for name in _folders(parent) if name not in labels]
+    if unknown:
+        warnings.warn(DataWarning(f"{parent}: no labels, left out: {', '.join(unknown)}; known: {', '.join(labels)}"), stacklevel=5)
+    for folder, label in LABEL_DIRS:
+        if not (parent / folder).is_dir():
+            continue
+        for name in _folders(parent / folder):
+            directory = parent / folder / name
+            images = sorted(_photos(directory), key=lambda path: natural_key(path.name))
+            if images:
+                yield Group(mission.name, mission.domain, label, group_id_of(images[0].name, name), tuple(images))
+            else:
+                warnings.warn(DataWarning(f"{directory}: no photos, group left out"), stacklevel=5)
+
+
+def _photos(directory: Path) -> list[Path]:
+    # Names with a leading dot are what macOS writes beside the real files.
+    return [
+        directory / entry.name
+        for entry in os.scandir(directory)
+        if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and not is_folder(entry)
+    ]
+
+
+def _drawn(groups: Sequence[Group], label: str, cap: int | None, seed: int) -> list[Group]:
+    mine = [group for group in groups if group.label == label]
+    if cap is None or cap >= len(mine):
+        return mine
+    return [mine[place] for place in sorted(Random(seed).sample(range(len(mine)), cap))]
+
+
+def _numbered(groups: Sequence[Group]) -> list[Group]:
+    seen: dict[tuple[str, str], int] = {}
+    numbered = []
+    for group in groups:
+        key = (group.mission, group.key)
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] == 2:
+            warnings.warn(DataWarning(f"{group.mission}: several folders hold group {group.key}; kept apart as …~2, …~3"), stacklevel=4)
+        numbered.append(replace(group, copy=seen[key]))
+    return numbered
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageACase(Case):
+    """One photo of a work order. `reference` is the summary that is right, a `Summary`, or None where none is known.
+
+    `image_index` is its place, from 1, among `group_images`, the file names of its order. `max_pixels` is the area that it is
+    shrunk to, None leaves that to the checkpoint.
+    """
+
+    image: Path
+    mission: str
+    domain: Domain
+    label: Label
+    group_id: str
+    image_index: int
+    group_images: tuple[str, ...] = ()
+    max_pixels: int | None = None

@@ -1,0 +1,322 @@
+"""`<mission>_stage_a.jsonl` of a run, one per mission, as Stage-B and other tools read it; and the list of groups left out.
+
+A group with one photo that failed, or that was not in the run, is left out as a whole, like in the original. Unlike there,
+each such group is listed with its reason, and a run that could write none at all fails.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeGuard
+
+from evalharness.analysis.gates import was_judged
+from evalharness.api.cases import OutputTarget
+from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
+from evalharness.tasks import DataWarning
+from evalharness.tasks.shared import json_lines, read_lines, write_whole
+from evalharness.tasks.stage_a.data import LABELS, Group, natural_key, reference_path
+from evalharness.tasks.stage_a.schema import MISSIONS
+
+__all__ = [
+    "LEFT_OUT_FILE",
+    "GroupRows",
+    "PhotoKey",
+    "check_row",
+    "group_rows",
+    "outputs",
+    "read_rows",
+    "read_summaries",
+    "reference_rows",
+    "summaries_by_photo",
+    "tell_missing_references",
+    "with_named_photos",
+    "write_rows",
+]
+
+
+# Stage-A summaries on disk: `<mission>_stage_a.jsonl`, one row per group, in the form that Stage-B and other tools read
+
+ROW_TYPES: Mapping[str, type] = {"group_id": str, "mission": str, "label": str, "images": list, "per_image": dict}
+
+
+def check_row(row: Any, where: str = "row") -> dict[str, Any]:
+    """Return the row if it is one: `RecordError` (a ValueError) for keys and values, `ContractTypeError` for types."""
+    if not isinstance(row, Mapping):
+        raise ContractTypeError(f"{where} must be an object, got {type(row).__name__}")
+    for key, wanted in ROW_TYPES.items():
+        if key not in row:
+            raise RecordError(f"{where}.{key} is missing; a row has {', '.join(ROW_TYPES)}")
+        if not isinstance(row[key], wanted):
+            raise ContractTypeError(f"{where}.{key} must be a {wanted.__name__}, got {row[key]!r} ({type(row[key]).__name__})")
+    unknown = [key for key in row if key not in ROW_TYPES]
+    if unknown:
+        raise RecordError(f"{where}.{unknown[0]} is unknown; a row has {', '.join(ROW_TYPES)}")
+    if row["label"] not in LABELS:
+        raise RecordError(f"{where}.label must be one of {', '.join(LABELS)}, got {row['label']!r}")
+    for key in ("group_id", "mission"):
+        if not row[key].strip():
+            raise RecordError(f"{where}.{key} is empty")
+    _check_images(row["images"], row["per_image"], where)
+    return dict(row)
+
+
+def _check_images(images: list[Any], per_image: Mapping[Any, Any], where: str) -> None:
+    if not images:
+        raise RecordError(f"{where}.images is empty; a group has at least one image")
+    for position, name in enumerate(images):
+        if not isinstance(name, str):
+            raise ContractTypeError(f"{where}.images[{position}] must be a str, got {name!r} ({type(name).__name__})")
+    wanted = [f"image_{number}" for number in range(1, len(images) + 1)]
+    if set(per_image) != set(wanted):
+        missing = [key for key in wanted if key not in per_image]
+        extra = [str(key) for key in per_image if key not in wanted]
+        raise RecordError(f"{where}.per_image must have the keys image_1..image_{len(images)}; missing: {missing}, not expected: {extra}")
+    for key, summary in per_image.items():
+        if not isinstance(summary, str):
+            raise ContractTypeError(f"{where}.per_image.{key} must be a str, got {summary!r} ({type(summary).__name__})")
+        if not summary.strip():
+            raise RecordError(f"{where}.per_image.{key} is blank")
+
+
+def read_rows(path: Path | str) -> list[dict[str, Any]]:
+    """Return the checked rows of a file; errors name the line. Blank lines are skipped."""
+    return [check_row(row, where) for where, row in read_lines(path)]
+
+
+def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Return the number of rows written; the file appears whole or not at all. No rows is a `RecordError`."""
+    checked = [check_row(row, f"rows[{position}]") for position, row in enumerate(rows)]
+    if not checked:
+        raise RecordError(f"{path} was not written: no group is complete")
+    write_whole(Path(path), json_lines({key: row[key] for key in ROW_TYPES} for row in checked))
+    return len(checked)
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """Complete groups as rows, in order, and why each other group is absent, by its place among the groups."""
+
+    rows: tuple[dict[str, Any], ...]
+    problems: Mapping[int, str]
+
+
+def group_rows(groups: Sequence[Group], results: Iterable[Mapping[str, Any]]) -> GroupRows:
+    """Return the rows of all groups whose images each have exactly one summary.
+
+    `results` are rows per image, in any order: `group_seq` (place in `groups`, from 0), `image_index` (from 1), `ok`, and
+    `summary` or `error`. A missing, duplicate, out-of-range or failed image leaves out its own group only.
+    """
+    summaries: list[dict[int, str]] = [{} for _ in groups]
+    problems: dict[int, str] = {}
+    for result in results:
+        place, index = result.get("group_seq"), result.get("image_index")
+        if not _in_range(place, 0, len(groups) - 1):
+            raise RecordError(f"group_seq must be 0..{len(groups) - 1}, got {place!r}")
+        if not _in_range(index, 1, len(groups[place].images)):
+            problems.setdefault(place, f"image_index must be 1..{len(groups[place].images)}, got {index!r}")
+        elif index in summaries[place]:
+            problems.setdefault(place, f"image_{index} came twice")
+        elif not result.get("ok") or not str(result.get("summary") or "").strip():
+            problems.setdefault(place, f"image_{index} failed: {result.get('error') or 'blank summary'}")
+        else:
+            summaries[place][index] = str(result["summary"])
+    rows = []
+    for place, group in enumerate(groups):
+        missing = [f"image_{number}" for number in range(1, len(group.images) + 1) if number not in summaries[place]]
+        if missing:
+            problems.setdefault(place, f"{', '.join(missing)} missing")
+        if place not in problems:
+            rows.append(_row(group, summaries[place]))
+    return GroupRows(tuple(rows), problems)
+
+
+def _in_range(number: object, low: int, high: int) -> TypeGuard[int]:
+    return isinstance(number, int) and not isinstance(number, bool) and low <= number <= high
+
+
+def _row(group: Group, summaries: Mapping[int, str]) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "mission": group.mission,
+        "label": group.label,
+        "images": [image.name for image in group.images],
+        "per_image": {f"image_{number}": summaries[number] for number in sorted(summaries)},
+    }
+
+
+LEFT_OUT_FILE = "stage_a_left_out.jsonl"
+
+Row: TypeAlias = "Mapping[str, Any]"
+
+
+@dataclass
+class _Answers:
+    """The rows of one group, by photo number; `group` is `<group id>::<label>`."""
+
+    mission: str
+    group: str
+    photo: Mapping[str, Any] | None = None
+    by_number: dict[int, dict[str, Any]] = field(default_factory=dict)
+    problem: str | None = None
+    has_skipped: bool = False
+
+    @property
+    def not_in_run(self) -> list[int]:
+        """Numbers of the photos that no row is about (--limit, -k); [] where no answer says how many there are."""
+        num = len(self.photo["images"]) if self.photo is not None else 0
+        return [number for number in range(1, num + 1) if number not in self.by_number]
+
+    @property
+    def asked_whole(self) -> bool:
+        """Whether every photo was asked, as far as is known: a run that was cut short is no failure of its groups."""
+        return not self.not_in_run and not self.has_skipped
+
+
+def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
+    """Write the summaries of all complete groups, mission by mission, and `stage_a_left_out.jsonl` if any is left out.
+
+    `rows` carry what `details` gave, and case ids as `load_cases` makes them. Raises `RecordError` where groups were asked
+    whole and none of them is complete.
+    """
+    left_out: list[dict[str, str]] = []
+    num_written = num_failed = 0
+    by_mission: dict[str, list[_Answers]] = {}
+    for answers in _groups(rows).values():
+        by_mission.setdefault(answers.mission, []).append(answers)
+    for mission, groups in by_mission.items():
+        complete = _complete_rows(groups)
+        if complete:
+            num_written += write_rows(reference_path(target.folder, mission), complete)
+        for answers in groups:
+            if answers.problem is not None:
+                num_failed += answers.asked_whole
+                left_out.append({"mission": mission, "group": answers.group, "problem": answers.problem})
+    if left_out:
+        lines = "".join(f"{json.dumps(entry)}\n" for entry in left_out)
+        (target.folder / LEFT_OUT_FILE).write_text(lines, encoding="ascii")
+    if num_failed and not num_written:
+        raise RecordError(f"no group is complete, so no Stage-A file was written; the first of {num_failed}: {left_out[0]['problem']}")
+
+
+def _groups(rows: Sequence[Row]) -> dict[str, _Answers]:
+    """Return the answers of each group, in the order of the rows; of several tests of a photo the first that has a summary."""
+    found: dict[str, _Answers] = {}
+    for row in rows:
+        place, _, number = str(row["case_id"]).rpartition("/image_")
+        if not (place and number.isdecimal()):
+            raise RecordError(f"{row['case_id']!r} is no case of Stage-A; ids end in /image_1, /image_2, …")
+        answers = found.setdefault(place, _Answers(row["tags"]["mission"], f"{row['group']}::{row['tags']['label']}"))
+        answers.has_skipped |= row["outcome"] == "skip"
+        kept = row.get("details") or {}
+        ok = was_judged(row) and "summary" in kept
+        if "photo" in kept:
+            answers.photo = kept["photo"]
+        if ok or int(number) not in answers.by_number:
+            result = {"ok": ok, "summary": kept.get("summary"), "error": None if ok else row.get("problem") or row["outcome"]}
+            answers.by_number[int(number)] = {"image_index": int(number), **result}
+    return found
+
+
+def _complete_rows(groups: Sequence[_Answers]) -> tuple[dict[str, Any], ...]:
+    """Return the rows of the groups that are complete, and note at each other one why it is not."""
+    whole = [answers for answers in groups if answers.photo is not None and not answers.not_in_run]
+    found = group_rows([_group(answers) for answers in whole], _results(whole))
+    for answers in groups:
+        answers.problem = _why_not_whole(answers)
+    for place, answers in enumerate(whole):
+        answers.problem = found.problems.get(place)
+    return found.rows
+
+
+def _group(answers: _Answers) -> Group:
+    assert answers.photo is not None
+    images = tuple(Path(name) for name in answers.photo["images"])
+    mission = MISSIONS[answers.mission]
+    return Group(mission.name, mission.domain, answers.photo["label"], answers.photo["group_id"], images)
+
+
+def _results(groups: Sequence[_Answers]) -> list[dict[str, Any]]:
+    return [{"group_seq": place, **result} for place, answers in enumerate(groups) for result in answers.by_number.values()]
+
+
+def _why_not_whole(answers: _Answers) -> str:
+    if answers.not_in_run:
+        return f"{', '.join(f'image_{number}' for number in answers.not_in_run)} not in this run"
+    return "; ".join(f"image_{number} failed: {result['error']}" for number, result in answers.by_number.items())
+
+
+# Reference summaries beside the photos: whose each is, and which photos they name that are not there
+
+PhotoKey: TypeAlias = "tuple[str, str, str]"
+"""Group id, label, file name."""
+
+_NUM_NAMED = 3
+
+
+def reference_rows(root: Path, mission: str) -> list[dict[str, Any]]:
+    """Return the rows of a mission's reference file; [] where it has none."""
+    path = reference_path(root, mission)
+    return read_rows(path) if path.exists() else []
+
+
+def read_summaries(path: Path | str) -> dict[PhotoKey, str]:
+    """Return the summaries of a file in the five-key form, ours or the original's, by photo."""
+    return summaries_by_photo(read_rows(path), path)
+
+
+def summaries_by_photo(rows: Iterable[Mapping[str, Any]], path: Path | str) -> dict[PhotoKey, str]:
+    """Return the summaries of rows by photo; `ConfigError` where a photo has two."""
+    found: dict[PhotoKey, str] = {}
+    for number, row in enumerate(rows, start=1):
+        for place, name in enumerate(row["images"], start=1):
+            key = (row["group_id"], row["label"], name)
+            if key in found:
+                raise ConfigError(f"{path}: row {number} gives {name} of {row['group_id']}::{row['label']} a second summary")
+            found[key] = row["per_image"][f"image_{place}"]
+    return found
+
+
+def with_named_photos(groups: Sequence[Group], rows: Iterable[Mapping[str, Any]], path: Path) -> list[Group]:
+    """Return a mission's groups with the photos that its reference rows name and that are missing on disk, in natural order.
+
+    Without them later photos would get their numbers: image_2 would become image_1. Each is a path that does not exist.
+    Rows of groups of which nothing is there are said in a `DataWarning`.
+    """
+    completed = list(groups)
+    places: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        places.setdefault(group.key, []).append(place)
+    absent = []
+    for row in rows:
+        mine = places.get(f"{row['group_id']}::{row['label']}", [])
+        missing = set(row["images"]).difference(*(_names(completed[place]) for place in mine))
+        if not mine:
+            absent.append(f"{row['group_id']}::{row['label']}")
+        elif missing:
+            # Of several folders of one order, the one that has most of the row's photos.
+            place = max(mine, key=lambda place: len(_names(completed[place]).intersection(row["images"])))
+            folder = completed[place].images[0].parent
+            images = [*completed[place].images, *(folder / name for name in missing)]
+            completed[place] = replace(completed[place], images=tuple(sorted(images, key=lambda image: natural_key(image.name))))
+    if absent:
+        warnings.warn(DataWarning(f"{path}: {len(absent)} groups have no photos here: {_shown(absent)}"), stacklevel=3)
+    return completed
+
+
+def tell_missing_references(photos: Mapping[str, Sequence[str]], root: Path) -> None:
+    """Say in a `DataWarning` which photos, by mission, have no reference summary."""
+    for mission, names in photos.items():
+        path = reference_path(root, mission)
+        warnings.warn(DataWarning(f"{path}: no reference summary for {len(names)} photos: {_shown(names)}"), stacklevel=3)
+
+
+def _names(group: Group) -> set[str]:
+    return {image.name for image in group.images}
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NUM_NAMED]) + (", …" if len(names) > _NUM_NAMED else "")

@@ -1,0 +1,246 @@
+"""Stage-B: one verdict per work order, from its photos' summaries. What an eval of it needs, in one import.
+
+load_cases     `<mission>_stage_a.jsonl` and `guidance.json` → one case per ticket
+request        case → chat with rules and summaries, never the label
+ONE_VOTE       greedy, one answer; THREE_VOTES draws three
+judge          a ticket's answers → votes, scores, details
+aggregate      rows → rates that are no mean
+tables         rows → tables by mission and domain, and of what was wrong with answers
+write_outputs  rows → the files that the original's tools read
+
+Beside it: `stage_b_chain` judges a checkpoint's own summaries. For those who change rules: `stage_b_guidance` reads and
+writes them, `stage_b_proposals` and `stage_b_reflection` check what a model proposes, `stage_b_gate` says if it is better.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError
+from evalharness.api.requests import TextGenerationRequest
+from evalharness.tasks import DataWarning
+from evalharness.tasks.stage_a import typeable
+from evalharness.tasks.stage_a.data import SUMMARIES_SUFFIX, Label, find_missions, reference_path
+from evalharness.tasks.stage_a.schema import MISSIONS, Domain
+from evalharness.tasks.stage_b.files import write_outputs
+from evalharness.tasks.stage_b.metrics import Ballot, Confusion, cast, confusion, decode_grid, rates
+from evalharness.tasks.stage_b.prompt import messages
+from evalharness.tasks.stage_b.tickets import Guidance, TicketFile, read_guidance, read_tickets, ticket_key
+from evalharness.tasks.stage_b.verdict import Verdict, parse_verdict, render_verdict
+
+__all__ = [
+    "ONE_VOTE",
+    "THREE_VOTES",
+    "Ballot",
+    "JudgedTicket",
+    "StageBCase",
+    "Verdict",
+    "aggregate",
+    "decode_grid",
+    "judge",
+    "judge_votes",
+    "load_cases",
+    "messages",
+    "parse_verdict",
+    "render_verdict",
+    "request",
+    "rules_of",
+    "tables",
+    "write_outputs",
+]
+
+LAYOUT = f"<root>/<mission>{SUMMARIES_SUFFIX} and <root>/guidance.json"
+# Two lines need no more, and what does not end shows by its length; prompt and answer fit a context of 4096 tokens.
+_LIMITS = {"max_new_tokens": 320, "max_prompt_tokens": 3776}
+ONE_VOTE = decode_grid([{"temperature": 0.0, "top_p": 1.0, **_LIMITS}])
+THREE_VOTES = decode_grid(
+    [{"temperature": heat, "top_p": 0.9, "repetition_penalty": 1.05, "seed": 43, **_LIMITS} for heat in (0.3, 0.5, 0.7)]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageBCase(Case):
+    """One ticket: a work order under one label, the summaries of its photos, and its mission's rules by id."""
+
+    mission: str
+    domain: Domain
+    label: Label
+    group_id: str
+    summaries: tuple[str, ...]
+    rules: Mapping[str, str]
+
+    @property
+    def ticket_key(self) -> str:
+        """`<group id>::<label>`, the ticket's name in every file."""
+        return ticket_key(self.group_id, self.label)
+
+
+def load_cases(data_dir: Path | str | None) -> list[Case]:
+    """Return one case per ticket of a folder, or of one mission's folder in it; ids read `rru-install/fail/QC-…-0000001`.
+
+    A row that gives no ticket is told in a `DataWarning` and stands as an `invalid` case, `rru-install/line_7`. No tickets
+    at all, or no rules for a mission, is an error.
+    """
+    root, missions = find_missions(data_dir, _missions_with_summaries, LAYOUT)
+    if not missions:
+        raise ConfigError(f"no Stage-A summaries in {root}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
+    guidance = read_guidance(root / "guidance.json")
+    cases: list[Case] = []
+    for mission in (mission.name for mission in missions):
+        path = reference_path(root, mission)
+        found = read_tickets(path, mission)
+        rules = rules_of(guidance, mission, root)
+        cases += [_case(ticket.group_id, ticket.label, ticket.summaries, mission, rules) for ticket in found.tickets]
+        cases += _bad_rows(path, mission, found)
+    return cases
+
+
+def rules_of(guidance: Mapping[str, Guidance], mission: str, root: Path) -> Mapping[str, str]:
+    """Return a mission's rules by id; `ConfigError` where the guidance of `root` has none for it."""
+    if mission not in guidance:
+        raise ConfigError(f"{root / 'guidance.json'} has no rules for {mission}; it has some for {', '.join(guidance)}")
+    return guidance[mission].experiences
+
+
+def _missions_with_summaries(root: Path) -> Iterator[str]:
+    return (path.name.removesuffix(SUMMARIES_SUFFIX) for path in root.glob(f"*{SUMMARIES_SUFFIX}"))
+
+
+def _case(group_id: str, label: Label, summaries: tuple[str, ...], mission: str, rules: Mapping[str, str]) -> StageBCase:
+    about = MISSIONS[mission]
+    return StageBCase(
+        id=f"{about.slug}/{label}/{typeable(group_id)}",
+        group=group_id,
+        tags={"mission": mission, "domain": about.domain, "label": label},
+        reference=label,
+        mission=mission,
+        domain=about.domain,
+        label=label,
+        group_id=group_id,
+        summaries=summaries,
+        rules=rules,
+    )
+
+
+def _bad_rows(path: Path, mission: str, found: TicketFile) -> list[Case]:
+    about = MISSIONS[mission]
+    for bad in found.bad_rows:
+        warnings.warn(DataWarning(f"{path}:{bad.line} gives no ticket: {bad.problem}"), stacklevel=3)
+    tags = {"mission": mission, "domain": about.domain}
+    return [Case(id=f"{about.slug}/line_{bad.line}", tags=tags, invalid=f"{path.name}:{bad.line}: {bad.problem}") for bad in found.bad_rows]
+
+
+def request(case: StageBCase) -> TextGenerationRequest:
+    """Return the question about one ticket."""
+    return TextGenerationRequest(messages(case.mission, case.summaries, case.rules))
+
+
+@dataclass(frozen=True, repr=False)
+class JudgedTicket:
+    """A ticket's answers, read and counted."""
+
+    label: Label
+    ticket_key: str
+    num_images: int
+    verdicts: tuple[Verdict, ...]
+    ballot: Ballot
+
+    def __repr__(self) -> str:
+        # Short and escaped: pytest shows it below every failed assertion about a ticket.
+        return f"JudgedTicket({self.ticket_key!r}, {self.ballot})"
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the majority says what is right; no vote at all is wrong."""
+        return self.ballot.prediction == self.label
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Every metric of the ticket; shares are over its answers. `valid` carries a vote, `strict` has nothing to forgive."""
+        num_answers = len(self.verdicts)
+        return {
+            "valid": self.ballot.num_valid / num_answers,
+            "strict": sum(verdict.strict for verdict in self.verdicts) / num_answers,
+            "accuracy": float(self.is_right),
+            "agreement": self.ballot.agreement,
+            "difficulty": self.ballot.difficulty,
+            "hard_wrong": self.ballot.hard_wrong(self.label),
+            "thinking": sum(verdict.has_thinking for verdict in self.verdicts) / num_answers,
+            "third_state": sum("third_state" in verdict.kinds for verdict in self.verdicts) / num_answers,
+        }
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Return what tables and output files need, as plain JSON."""
+        ballot = self.ballot
+        return {
+            "ticket_key": self.ticket_key,
+            "num_images": self.num_images,
+            "prediction": ballot.prediction,
+            "votes": {"pass": ballot.num_pass, "fail": ballot.num_fail, "invalid": ballot.num_invalid},
+            "verdicts": [verdict.label for verdict in self.verdicts],
+            "reasons": [verdict.reason for verdict in self.verdicts],
+            "problems": sorted({kind for verdict in self.verdicts for kind in verdict.kinds}),
+        }
+
+    @property
+    def problem(self) -> str:
+        """What a failed assertion says: the wrong prediction, its votes, and the first answer."""
+        votes = f"{self.ballot.num_pass} pass, {self.ballot.num_fail} fail, {self.ballot.num_invalid} invalid"
+        first = self.verdicts[0]
+        return f"{self.ticket_key} was judged {self.ballot.prediction} ({votes}): {first.problem or first.reason}"
+
+
+def judge(texts: Sequence[str], case: StageBCase) -> JudgedTicket:
+    """Return the answers to a ticket, read and counted; their order does not matter to any number."""
+    return judge_votes(texts, case.label, case.ticket_key, len(case.summaries))
+
+
+def judge_votes(texts: Sequence[str], label: Label, key: str, num_images: int) -> JudgedTicket:
+    """Return answers to the ticket `key` of so many images, read and counted."""
+    verdicts = tuple(parse_verdict(text, num_images) for text in texts)
+    return JudgedTicket(label, key, num_images, verdicts, cast(verdict.label for verdict in verdicts))
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> Confusion:
+    return confusion((row["tags"]["label"], row["details"]["prediction"]) for row in rows if "prediction" in (row.get("details") or {}))
+
+
+def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the rates of `stage_b_metrics` over the judged rows; accuracy is a mean already."""
+    return {name: value for name, value in rates(_cells(rows)).items() if name != "accuracy"}
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the tickets by mission and by domain, and how many answers had which problem."""
+    problems = Counter(kind for row in rows for kind in (row.get("details") or {}).get("problems", ()))
+    found = {f"Verdicts by {tag}": _by(tag, rows) for tag in ("mission", "domain")}
+    if problems:
+        found["What was wrong with answers"] = [{"problem": kind, "tickets": count} for kind, count in problems.most_common()]
+    return found
+
+
+def _by(tag: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {tag: value, **_line(_cells([row for row in rows if row["tags"][tag] == value]))}
+        for value in dict.fromkeys(row["tags"][tag] for row in rows)
+    ]
+
+
+def _line(cells: Confusion) -> dict[str, float]:
+    found = rates(cells)
+    return {
+        "tickets": cells.num_tickets,
+        "released rightly": cells.tp,
+        "blocked rightly": cells.tn,
+        "released wrongly": cells.fp,
+        "blocked wrongly": cells.fn,
+        "no verdict": cells.num_unparsed,
+        **{name.replace("_", " "): found[name] for name in ("accuracy", "false_release_rate", "false_block_rate")},
+    }

@@ -1,0 +1,293 @@
+"""Tickets: what Stage-B judges, one per work order and label, read from `<mission>_stage_a.jsonl`.
+
+A row that is none is left out and told, not raised: files come from other tools, and one bad row must not cost the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from evalharness.api.errors import ConfigError, RecordError
+from evalharness.tasks.shared import write_whole
+from evalharness.tasks.stage_a.data import LABELS, Label
+from evalharness.tasks.stage_a.schema import MISSIONS
+
+__all__ = [
+    "FOCUS",
+    "BadRow",
+    "Guidance",
+    "Ticket",
+    "TicketFile",
+    "check_guidance",
+    "in_order",
+    "is_invariant",
+    "read_guidance",
+    "read_tickets",
+    "ticket_key",
+    "write_guidance",
+]
+
+_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One work order under one label, with its photos' summaries in order."""
+
+    group_id: str
+    mission: str
+    label: Label
+    summaries: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """`<group id>::<label>`: the same work order under two labels is two tickets."""
+        return ticket_key(self.group_id, self.label)
+
+
+def ticket_key(group_id: str, label: str) -> str:
+    """Return the name of a ticket in every file."""
+    return f"{group_id}::{label}"
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A line (from 1) that gives no ticket, and why."""
+
+    line: int
+    problem: str
+
+
+@dataclass(frozen=True)
+class TicketFile:
+    """What a file holds: tickets in its order, and the rows that are none."""
+
+    tickets: tuple[Ticket, ...]
+    bad_rows: tuple[BadRow, ...]
+
+
+def read_tickets(path: Path | str, mission: str) -> TicketFile:
+    """Return the tickets of one mission's file. Raises `RecordError` if it cannot be read or holds no ticket at all.
+
+    Labels count in any case, further keys are ignored, and image keys are put in the order of their trailing digits.
+    """
+    tickets: dict[str, Ticket] = {}
+    bad = []
+    for number, line in enumerate(_lines(Path(path)), start=1):
+        if not line.strip():
+            continue
+        ticket = _ticket(line, mission)
+        if isinstance(ticket, Ticket) and ticket.key in tickets:
+            ticket = f"ticket {ticket.key} was there already"
+        if isinstance(ticket, Ticket):
+            tickets[ticket.key] = ticket
+        else:
+            bad.append(BadRow(number, ticket))
+    if not tickets:
+        first = f"; line {bad[0].line}: {bad[0].problem}" if bad else ""
+        raise RecordError(f"{path} holds no ticket: {len(bad)} rows, none of them usable{first}")
+    return TicketFile(tuple(tickets.values()), tuple(bad))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        # Not splitlines: a summary may hold other line ends as they are. A broken byte spoils its own row only.
+        return path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+
+
+def _ticket(line: str, mission: str) -> Ticket | str:
+    """Return the ticket of a row, or why it is none."""
+    try:
+        line.encode("utf-8")
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return f"no JSON: {error}"
+    if not isinstance(row, Mapping):
+        return f"a row must be an object, got {type(row).__name__}"
+    for key in ("group_id", "mission", "label"):
+        if not isinstance(row.get(key), str) or not row[key].strip():
+            return f"{key} must be a text, got {str(row.get(key))[:40]!r}"
+    if row["mission"] != mission:
+        known = "" if row["mission"] in MISSIONS else ", which is unknown"
+        return f"mission is {row['mission'][:40]!r}{known}; this file is of {mission}"
+    label = next((label for label in LABELS if label == row["label"].strip().lower()), None)
+    if label is None:
+        return f"label must be one of {', '.join(LABELS)}, got {row['label'][:40]!r}"
+    summaries = _summaries(row.get("per_image"))
+    return summaries if isinstance(summaries, str) else Ticket(row["group_id"], mission, label, summaries)
+
+
+def _summaries(per_image: Any) -> tuple[str, ...] | str:
+    if not isinstance(per_image, Mapping) or not per_image:
+        return "per_image must be an object with at least one summary"
+    numbered: dict[int, str] = {}
+    for key, summary in per_image.items():
+        match = _NUMBER.search(key)
+        if match is None:
+            return f"per_image key {key[:40]!r} has no number at its end"
+        if int(match[0]) in numbered:
+            return f"per_image has number {int(match[0])} twice"
+        if not isinstance(summary, str) or not summary.strip():
+            return f"per_image.{key[:40]} must be a text that is not blank"
+        numbered[int(match[0])] = summary
+    return tuple(numbered[number] for number in sorted(numbered))
+
+
+# The rules that verdicts follow: `guidance.json`, read, checked, and written so that nothing is ever lost
+
+FOCUS = "G0"
+FORM = '{mission: {"step": 0, "updated_at": ISO time, "experiences": {"G0": text, …}, "metadata": {}}}'
+_RULE_ID = re.compile(r"([GS])(0|[1-9][0-9]{0,8})\Z")
+_SNAPSHOT = re.compile(r"guidance-([0-9]{6,})\.json\Z")
+_METADATA: Mapping[str, tuple[type[Any], ...]] = {
+    "updated_at": (str,),
+    "reflection_id": (str,),
+    "sources": (list,),
+    "rationale": (str, type(None)),
+    "hit_count": (int,),
+    "miss_count": (int,),
+    "confidence": (int, float),
+}
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """One mission's rules: `experiences` by rule id, `metadata` by rule id; `step` counts changes."""
+
+    step: int
+    updated_at: str
+    experiences: Mapping[str, str]
+    metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mission's entry as the file has it, rules in reading order."""
+        rules = {rule_id: self.experiences[rule_id] for rule_id in in_order(self.experiences)}
+        metadata = {rule_id: dict(values) for rule_id, values in self.metadata.items()}
+        return {"step": self.step, "updated_at": self.updated_at, "experiences": rules, "metadata": metadata}
+
+
+def is_invariant(rule_id: str) -> bool:
+    """Return whether a rule is an invariant (`S*`), which nothing may change."""
+    return rule_id.startswith("S")
+
+
+def in_order(rule_ids: Iterable[str]) -> list[str]:
+    """Return rule ids as they are read: G0, invariants, learnable rules, each by number (G2 before G10)."""
+    return sorted(rule_ids, key=lambda rule_id: (rule_id != FOCUS, not is_invariant(rule_id), int(rule_id[1:])))
+
+
+def read_guidance(path: Path | str) -> dict[str, Guidance]:
+    """Return the checked guidance by mission; `ConfigError` says what is wrong and where."""
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"guidance {path} cannot be read ({error}); it must be {FORM}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"guidance {path} is no JSON ({error}); it must be {FORM}") from error
+    return check_guidance(data, str(path))
+
+
+def check_guidance(data: Any, where: str = "guidance") -> dict[str, Guidance]:
+    """Return plain data as guidance by mission; `ConfigError` for anything that breaks its form. Empty guidance is one."""
+    if not isinstance(data, Mapping) or not data:
+        raise ConfigError(f"{where} is empty or no object; it must be {FORM}")
+    for mission in data:
+        if mission not in MISSIONS:
+            raise ConfigError(f"{where} is about {mission!r}; known missions: {', '.join(MISSIONS)}")
+    return {mission: _entry(entry, f"{where}.{mission}") for mission, entry in data.items()}
+
+
+def _entry(entry: Any, where: str) -> Guidance:
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{where} must be an object, got {type(entry).__name__}")
+    unknown = [str(key) for key in entry if key not in ("step", "updated_at", "experiences", "metadata")]
+    if unknown:
+        raise ConfigError(f"{where}.{unknown[0]} is unknown; known: step, updated_at, experiences, metadata")
+    step = entry.get("step")
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ConfigError(f"{where}.step must be an int of at least 0, got {step!r}")
+    updated_at = _time(entry.get("updated_at"), f"{where}.updated_at")
+    rules = entry.get("experiences")
+    if not isinstance(rules, Mapping) or not rules:
+        raise ConfigError(f"{where}.experiences is empty; a mission needs at least {FOCUS}, its focus")
+    for rule_id, text in rules.items():
+        if not _RULE_ID.match(rule_id):
+            raise ConfigError(f"{where}.experiences has rule id {rule_id!r}; ids are G0, G1, … and S1, S2, …")
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"{where}.experiences.{rule_id} must be a text that is not blank, got {str(text)[:40]!r}")
+    if FOCUS not in rules:
+        raise ConfigError(f"{where}.experiences lacks {FOCUS}, the focus of the mission")
+    return Guidance(step, updated_at, dict(rules), _metadata(entry.get("metadata", {}), rules, f"{where}.metadata"))
+
+
+def _time(value: Any, where: str) -> str:
+    try:
+        datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(f"{where} must be an ISO time such as 2030-01-01T00:00:00+00:00, got {str(value)[:40]!r}") from None
+    return str(value)
+
+
+def _metadata(metadata: Any, rules: Mapping[str, str], where: str) -> dict[str, dict[str, Any]]:
+    if not isinstance(metadata, Mapping):
+        raise ConfigError(f"{where} must be an object, got {type(metadata).__name__}")
+    for rule_id, values in metadata.items():
+        if rule_id not in rules:
+            raise ConfigError(f"{where} is about {rule_id!r}, but there is no such rule")
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{where}.{rule_id} must be an object, got {type(values).__name__}")
+        for name, value in values.items():
+            _check_metadata(name, value, f"{where}.{rule_id}.{name}")
+    return {rule_id: dict(values) for rule_id, values in metadata.items()}
+
+
+def _check_metadata(name: str, value: Any, where: str) -> None:
+    if name not in _METADATA:
+        raise ConfigError(f"{where} is unknown; known: {', '.join(_METADATA)}")
+    if isinstance(value, bool) or not isinstance(value, _METADATA[name]):
+        raise ConfigError(f"{where} must be {_METADATA[name][0].__name__}, got {str(value)[:40]!r}")
+    if name == "updated_at":
+        _time(value, where)
+    elif name.endswith("_count") and value < 0:
+        raise ConfigError(f"{where} must be at least 0, got {value}")
+    elif name == "confidence" and not 0 <= value <= 1:
+        raise ConfigError(f"{where} must be 0 to 1, got {value}")
+
+
+def write_guidance(path: Path | str, guidance: Mapping[str, Guidance], *, num_snapshots: int = 20) -> Path:
+    """Return the path, with the new guidance in it whole; what was there before is kept in `snapshots/` beside it.
+
+    Snapshots are numbered; the newest `num_snapshots` stay. `RecordError` if anything cannot be written: the old file is
+    then still there.
+    """
+    if num_snapshots < 1:
+        raise ConfigError(f"num_snapshots must be at least 1, got {num_snapshots}")
+    data = {mission: entry.to_json() for mission, entry in guidance.items()}
+    check_guidance(data, str(path))
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _keep_snapshot(path, num_snapshots)
+        write_whole(path, f"{json.dumps(data, ensure_ascii=False, indent=2)}\n".encode())
+    except (OSError, UnicodeEncodeError) as error:
+        raise RecordError(f"guidance {path} cannot be written: {error}") from error
+    return path
+
+
+def _keep_snapshot(path: Path, num_snapshots: int) -> None:
+    folder = path.parent / "snapshots"
+    folder.mkdir(exist_ok=True)
+    numbered = {int(match[1]): entry for entry in folder.iterdir() if (match := _SNAPSHOT.match(entry.name))}
+    number = max(numbered, default=0) + 1
+    write_whole(folder / f"guidance-{number:06}.json", path.read_bytes())
+    for old in sorted(numbered)[: max(0, len(numbered) + 1 - num_snapshots)]:
+        numbered[old].unlink()

@@ -1,0 +1,94 @@
+"""Text → calls: which form they are written in, then names, arguments and whether they may be executed.
+
+Never raises on any text; linear in its length (of broken JSON, what was read in vain is limited).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.tools import Tool, read_tools
+from evalharness.tool_calls import json_formats, python_formats, xml_formats
+from evalharness.tool_calls.types import Found, ToolAnswer, ToolCall, coerce_arguments, problems_of
+
+__all__ = ["FORMATS", "parse_tool_calls"]
+
+_Reader = Callable[[str, Sequence[str]], Iterator[Found]]
+
+FORMATS: Mapping[str, _Reader] = {
+    "hermes": json_formats.hermes,
+    "qwen_xml": xml_formats.qwen,
+    "mistral": json_formats.mistral,
+    "anthropic": xml_formats.anthropic,
+    "invoke_xml": xml_formats.invoke,
+    "fenced_json": json_formats.fenced,
+    "pythonic": python_formats.pythonic,
+    "llama_json": json_formats.llama,
+    "json": json_formats.bare,
+    "function": python_formats.function,
+}
+"""How calls may be written, in the order in which `auto` looks for them; the first form that finds any is taken."""
+
+_EXECUTABLE = ("stop", "tool")
+
+
+def parse_tool_calls(
+    text: str, tools: Sequence[Tool | Mapping[str, Any]] = (), *, format: str = "auto", finish_reason: str | None = "stop"
+) -> ToolAnswer:
+    """Return the calls of an answer; those that must not be executed say why in `error`.
+
+    With tools, unknown names and arguments that break the schema are errors, and texts (XML forms) become what the schema
+    says. Calls of an answer that did not end by itself (`finish_reason` other than "stop") are never executable. Thoughts
+    (up to `</think>`) hold no calls. `ConfigError` for an unknown format, and for `function` without tools.
+    """
+    offered = {tool.name: tool for tool in read_tools(tools)}
+    start = _end_of_thoughts(text)
+    for name in _formats(format, offered):
+        found = sorted(FORMATS[name](text[start:], tuple(offered)), key=lambda call: call.span)
+        if found:
+            moved = [_judge(text, call, start, offered, finish_reason) for call in found]
+            return ToolAnswer(tuple(moved), _beside(text, start, moved), name)
+    return ToolAnswer((), text[start:].strip())
+
+
+def _formats(format: str, offered: Mapping[str, Tool]) -> Sequence[str]:
+    if format == "auto":
+        return [name for name in FORMATS if name != "function" or offered]
+    if format not in FORMATS:
+        raise ConfigError(f"the format {format!r} is unknown{did_you_mean(format, FORMATS)} Known: auto, {', '.join(FORMATS)}")
+    if format == "function" and not offered:
+        raise ConfigError("the format 'function' reads calls of offered tools only, since any prose may hold f(x); give the tools")
+    return [format]
+
+
+def _end_of_thoughts(text: str) -> int:
+    closed = text.rfind("</think>")
+    begin = closed + len("</think>") if closed >= 0 else 0
+    return len(text) if "<think>" in text[begin:] else begin
+
+
+def _judge(text: str, found: Found, offset: int, offered: Mapping[str, Tool], finish_reason: str | None) -> ToolCall:
+    span = (found.span[0] + offset, found.span[1] + offset)
+    arguments = dict(found.arguments)
+    problems = [found.error] if found.error else []
+    if offered and found.name is not None:
+        tool = offered.get(found.name)
+        if tool is None:
+            problems.append(f"{found.name!r} is not offered{did_you_mean(found.name, offered)} Offered: {', '.join(offered)}")
+        elif not found.error:
+            arguments = coerce_arguments(arguments, tool.parameters) if found.texts else arguments
+            problems += problems_of(arguments, tool.parameters)
+    if finish_reason not in _EXECUTABLE:
+        problems.append(f"the answer did not end by itself (finish_reason {finish_reason!r}), so the call may be cut off")
+    return ToolCall(found.name, arguments, text[slice(*span)], span, "; ".join(problems) or None)
+
+
+def _beside(text: str, start: int, calls: Sequence[ToolCall]) -> str:
+    parts, position = [], start
+    for call in calls:
+        parts.append(text[position : max(position, call.span[0])])
+        position = max(position, call.span[1])
+    parts.append(text[position:])
+    return "".join(parts).strip()

@@ -1,0 +1,109 @@
+"""Training that runs one step behind sampling, in a thread of its own: while one card samples, another takes the step before.
+
+    with DelayedTraining(train, snapshot) as training:
+        for batch in batches:
+            engine.sync_from_state_dict(training.snapshot)     # the newest weights of which the step is over
+            samples = engine.generate_token_batch(…)           # while the step before may still run
+            loss = training.train_step(samples)                # the loss of the step before
+        loss = training.finish()
+
+Knows no torch: what a step and a snapshot are is the trainer's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from evalharness.api.errors import ConfigError
+
+__all__ = ["DelayedTraining"]
+
+Batch = TypeVar("Batch")
+Snapshot = TypeVar("Snapshot")
+
+
+class DelayedTraining(Generic[Batch, Snapshot]):
+    """One step of training at a time, in the background.
+
+    `train(batch)` takes a step and returns its loss. `take_snapshot()` returns a copy of the weights that later steps leave as it is
+    (clones, not the tensors themselves); it is called at the start, and in the background after each step, so that whoever looks at
+    `snapshot` sees weights between two steps and never waits. The samples of a step were made with weights that are one step older
+    than without this: `weight_version` in their results tells.
+    """
+
+    def __init__(self, train: Callable[[Batch], float], take_snapshot: Callable[[], Snapshot]) -> None:
+        self._train = train
+        self._take_snapshot = take_snapshot
+        self._lock = threading.Lock()
+        self._newest = (0, take_snapshot())
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evalharness-training")
+        self._running: Future[float] | None = None
+        self._is_closed = False
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The weights after the last step that is over. Does not wait."""
+        with self._lock:
+            return self._newest[1]
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps `snapshot` has behind it."""
+        with self._lock:
+            return self._newest[0]
+
+    def train_step(self, batch: Batch) -> float:
+        """Begin a step in the background, and return the loss of the one before, 0.0 for the first: there is none yet.
+
+        Waits until the one before is over. What it raised is raised here, and the new step is not begun.
+        """
+        if self._is_closed:
+            raise ConfigError("this training is over; make a new DelayedTraining")
+        loss = self.finish()
+        self._running = self._executor.submit(self._step, batch)
+        return 0.0 if loss is None else loss
+
+    def _step(self, batch: Batch) -> float:
+        loss = self._train(batch)
+        snapshot = self._take_snapshot()
+        with self._lock:
+            self._newest = (self._newest[0] + 1, snapshot)
+        return loss
+
+    def checkpoint(self, save: Callable[[int, Snapshot], Any]) -> Any:
+        """Call `save(num_steps, snapshot)` with the last step that is over, and return what it returns. Never waits.
+
+        Raises what a step that is over has raised.
+        """
+        if self._running is not None and self._running.done():
+            self._running.result()
+        with self._lock:
+            num_steps, snapshot = self._newest
+        return save(num_steps, snapshot)
+
+    def finish(self) -> float | None:
+        """Wait for the step that runs; return its loss, None where none does. What it raised is raised, once."""
+        running, self._running = self._running, None
+        return None if running is None else running.result()
+
+    def close(self) -> None:
+        """Wait for the step that runs and end the thread. What it raised is raised."""
+        self._is_closed = True
+        try:
+            self.finish()
+        finally:
+            self._executor.shutdown()
+
+    def __enter__(self) -> DelayedTraining[Batch, Snapshot]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+            return
+        self._is_closed = True  # what ended the loop is worth more than what ended the step
+        self._executor.shutdown()

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.analysis.comparison.compare import CHANGED, IMPROVED, NOT_ENOUGH, REGRESSED, SAME, Comparison, MetricChange, compare
+from evalharness.analysis.comparison.sides import read_side
+from evalharness.api.errors import ComparisonError
+from tests.analysis.comparison.runs import cases, pair, run_dir
+from tests.report.runs import gate, invalid, row
+
+HALVES = [1.0, 0.0] * 30
+
+
+def compared(tmp_path: Path, base: list[dict[str, Any]], candidate: list[dict[str, Any]], **options: Any) -> Comparison:
+    return compare(*map(read_side, map(str, pair(tmp_path, base, candidate))), **options)
+
+
+def metric(comparison: Comparison, name: str = "f1") -> MetricChange:
+    (found,) = [change for change in comparison.metrics if change.metric == name]
+    return found
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize(
+        ("base", "candidate", "verdict"),
+        [
+            ([1.0] * 60, [1.0] * 40 + [0.0] * 20, REGRESSED),
+            ([0.0] * 60, [0.5] * 20 + [0.0] * 40, IMPROVED),
+            ([1.0] * 200, [1.0] * 199 + [0.0], SAME),
+            ([1.0] * 5, [0.0] * 5, NOT_ENOUGH),
+            (HALVES, HALVES[::-1], NOT_ENOUGH),
+        ],
+        ids=["regressed", "improved", "same", "five cases", "noise"],
+    )
+    def test_a_metric_gets_its_verdict(self, tmp_path: Path, base: list[float], candidate: list[float], verdict: str) -> None:
+        assert metric(compared(tmp_path, cases(base), cases(candidate))).verdict == verdict
+
+    def test_a_score_that_is_better_when_lower_turns_round(self, tmp_path: Path) -> None:
+        base, candidate = cases([0.0] * 60, metric="cer"), cases([1.0] * 20 + [0.0] * 40, metric="cer")
+        assert metric(compared(tmp_path, base, candidate, lower_is_better=["cer"]), "cer").verdict == REGRESSED
+        down = run_dir(tmp_path / "gated", candidate, {"fingerprint": "f3"}, gates=[gate(expression="cer <= 1", metric="cer")])
+        assert metric(compare(read_side(str(tmp_path / "base")), read_side(str(down))), "cer").verdict == REGRESSED
+        assert metric(compared(tmp_path, base, candidate), "cer").verdict == IMPROVED
+
+    def test_a_score_that_is_neither_good_nor_bad_only_changes(self, tmp_path: Path) -> None:
+        evals = [{"name": "stage_a", "directions": {"said": "none"}}]
+        base = run_dir(tmp_path / "base", cases([1.0] * 60, metric="said"))
+        candidate = run_dir(tmp_path / "cand", cases([0.0] * 60, metric="said"), {"fingerprint": "f2"}, evals=evals)
+        found = compare(read_side(str(base)), read_side(str(candidate)))
+        assert (metric(found, "said").verdict, found.verdict, found.has_regressed, found.cases) == (CHANGED, CHANGED, False, [])
+
+    def test_answers_that_hit_the_cap_more_often_are_a_regression(self, tmp_path: Path) -> None:
+        cut = [{**one, "generation": {**one["generation"], "finish_reason": "length"}} for one in cases([1.0] * 60)]
+        assert metric(compared(tmp_path, cases([1.0] * 60), cut), "length_rate").verdict == REGRESSED
+
+    def test_cases_of_a_group_count_as_one(self, tmp_path: Path) -> None:
+        grouped = [{**one, "group": f"g{number // 20}"} for number, one in enumerate(cases([1.0] * 40 + [0.0] * 20))]
+        found = metric(compared(tmp_path, cases([1.0] * 60), grouped))
+        assert (found.verdict, found.change.num_groups) == (NOT_ENOUGH, 3)
+
+    def test_many_metrics_are_corrected_for(self, tmp_path: Path) -> None:
+        # 7 of 60 cases lost: p = 0.0156 alone, and not shown among ten that could each have been.
+        one = compared(tmp_path, cases([1.0] * 60), cases([0.0] * 7 + [1.0] * 53))
+        assert metric(one).verdict == REGRESSED
+        base = [{**row, "scores": {f"m{number}": 1.0 for number in range(10)}} for row in cases([1.0] * 60)]
+        falls = {f"m{number}": range(5 * number, 5 * number + 7) for number in range(10)}
+        candidate = [
+            {**one, "scores": {name: float(place not in lost) for name, lost in falls.items()}}
+            for place, one in enumerate(cases([1.0] * 60))
+        ]
+        found = metric(compared(tmp_path, base, candidate), "m0")
+        assert found.change.p == pytest.approx(2**-6)
+        assert found.p_corrected > 0.05
+        assert found.verdict != REGRESSED
+
+    def test_counts_have_no_verdict(self, tmp_path: Path) -> None:
+        assert [change.metric for change in compared(tmp_path, cases([1.0], metric="num_x"), cases([5.0], metric="num_x")).metrics] == [
+            "pass_rate",
+            "length_rate",
+            "empty_rate",
+        ]
+
+    def test_what_could_have_been_shown_shrinks_with_the_cases(self, tmp_path: Path) -> None:
+        few, many = (metric(compared(tmp_path, cases(HALVES * n), cases(HALVES * n))).detectable for n in (1, 10))
+        assert 0 < many < few / 5
+
+
+class TestSlices:
+    def test_a_drop_that_the_average_hides_is_shown(self, tmp_path: Path) -> None:
+        tags = [{"kind": "rare" if number < 12 else "common"} for number in range(400)]
+        base = [{**one, "tags": own} for one, own in zip(cases([1.0] * 400), tags, strict=True)]
+        fallen = [0.0] * 12 + [1.0] * 388
+        before, after = [1.0] * 200 + [0.0] * 200, fallen[:200] + [1.0] * 12 + [0.0] * 188
+        risen = compared(
+            tmp_path,
+            [{**one, "scores": {"f1": value}} for one, value in zip(base, before, strict=True)],
+            [{**one, "scores": {"f1": value}} for one, value in zip(base, after, strict=True)],
+        )
+        assert metric(risen).change.difference == 0
+        assert metric(risen).verdict != REGRESSED
+        (lost,) = [change for change in risen.slices if change.verdict == REGRESSED]
+        assert (lost.slice_key, lost.slice_value, lost.metric, lost.change.num_pairs) == ("kind", "rare", "f1", 12)
+        assert risen.has_regressed
+        assert risen.verdict == REGRESSED
+
+    def test_a_category_that_is_lost_is_shown(self, tmp_path: Path) -> None:
+        def rows(said: int) -> list[dict[str, Any]]:
+            own = {"a": [1, 1, 1], "b": [said, said, 1]}
+            return [
+                {**one, "details": {"categories": own if number < 20 else {"a": [1, 1, 1]}}} for number, one in enumerate(cases([1.0] * 60))
+            ]
+
+        found = compared(tmp_path, rows(1), rows(0))
+        assert [(change.slice_value, change.verdict) for change in found.slices if change.slice_key == "category"] == [
+            ("a", SAME),
+            ("b", REGRESSED),
+        ]
+
+    def test_a_category_that_only_one_side_said_was_wrong_there(self, tmp_path: Path) -> None:
+        plain = [{**one, "details": {"categories": {"a": [1, 1, 1]}}} for one in cases([1.0] * 60)]
+        invented = [{**one, "details": {"categories": {"a": [1, 1, 1], "b": [0, 1, 0]}}} for one in cases([1.0] * 60)]
+        assert [change.verdict for change in compared(tmp_path, plain, invented).slices] == [SAME, REGRESSED]
+
+    def test_one_name_in_two_domains_is_two_categories(self, tmp_path: Path) -> None:
+        def rows(said: int) -> list[dict[str, Any]]:
+            marks = {"bbu": {"label": [said, said, 1], "screw": [1, 1, 1]}, "rru": {"label": [1, 1, 1]}}
+            found = []
+            for number, one in enumerate(cases([1.0] * 60)):
+                domain = "bbu" if number < 30 else "rru"
+                found.append({**one, "tags": {"domain": domain}, "details": {"categories": marks[domain]}})
+            return found
+
+        found = compared(tmp_path, rows(1), rows(0))
+        categories = [change for change in found.slices if change.slice_key == "category"]
+        assert [(change.slice_value, change.verdict, change.change.num_pairs) for change in categories] == [
+            ("label (bbu)", REGRESSED, 30),
+            ("screw", SAME, 30),
+            ("label (rru)", SAME, 30),
+        ]
+
+    def test_a_base_without_marks_says_nothing_about_categories(self, tmp_path: Path) -> None:
+        marked = [{**one, "details": {"categories": {"a": [0, 1, 1]}}} for one in cases([1.0] * 60)]
+        assert compared(tmp_path, cases([1.0] * 60), marked).slices == []
+
+    def test_a_tag_with_one_value_or_a_value_per_case_makes_no_slices(self, tmp_path: Path) -> None:
+        tagged = [{**one, "tags": {"same": "x", "name": one["case_id"]}} for one in cases([1.0] * 250)]
+        assert compared(tmp_path, tagged, tagged).slices == []
+
+    def test_only_the_metrics_asked_for_are_tested(self, tmp_path: Path) -> None:
+        base = [{**one, "scores": {"f1": 1.0, "x": 1.0}, "tags": {"t": str(number % 2)}} for number, one in enumerate(cases([1.0] * 20))]
+        found = compared(tmp_path, base, base, only=["x"])
+        assert {change.metric for change in (*found.metrics, *found.slices)} == {"x"}
+
+
+class TestCases:
+    def test_changed_cases_are_listed_worst_first_with_both_texts(self, tmp_path: Path) -> None:
+        base = [row("kept"), row("lost", text="good"), row("lower"), row("won", outcome="miss", scores={"valid": 0.0})]
+        candidate = [
+            row("kept"),
+            row("lost", text="bad", outcome="miss", scores={"valid": 0.0}),
+            row("lower", scores={"valid": 0.5}),
+            row("won"),
+        ]
+        found = compared(tmp_path, base, candidate).cases
+        assert [(change.case_id, change.direction, change.has_flipped) for change in found] == [
+            ("lost", "worse", True),
+            ("won", "better", True),
+            ("lower", "worse", False),
+        ]
+        assert (found[0].base.text, found[0].candidate.text) == ("good", "bad")
+        assert ("valid", 1.0, 0.0) in found[0].scores
+
+    def test_scores_that_go_both_ways_are_mixed(self, tmp_path: Path) -> None:
+        (found,) = compared(tmp_path, [row("a", scores={"x": 0, "y": 1})], [row("a", scores={"x": 1, "y": 0})]).cases
+        assert found.direction == "mixed"
+
+    def test_a_count_alone_is_no_change(self, tmp_path: Path) -> None:
+        assert compared(tmp_path, [row("a", scores={"num_x": 0})], [row("a", scores={"num_x": 9})]).cases == []
+
+
+class TestCoverage:
+    def test_what_cannot_be_paired_is_counted_by_reason(self, tmp_path: Path) -> None:
+        base = [row("a"), row("b"), invalid("c"), invalid("d", outcome="error"), row("e")]
+        candidate = [row("a"), invalid("b", outcome="skip"), row("c"), invalid("d"), row("f")]
+        (part,) = compared(tmp_path, base, candidate).coverage
+        assert (part.num_paired, part.num_cases) == (1, 6)
+        assert part.reasons == {
+            "skip in the candidate": 1, "invalid in the base": 1, "error in the base and invalid in the candidate": 1,
+            "only in the candidate": 1, "only in the base": 1,
+        }  # fmt: skip
+
+    def test_scores_of_broken_cases_count_for_nothing(self, tmp_path: Path) -> None:
+        candidate = [*cases([1.0] * 40), *(row(f"c{number:03}", outcome="error", scores={"f1": 0.0}) for number in range(40, 60))]
+        found = metric(compared(tmp_path, cases([1.0] * 60), candidate))
+        assert (found.change.num_pairs, found.change.difference) == (40, 0)
+
+    def test_without_a_pair_it_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ComparisonError, match="no case was judged on both sides"):
+            compared(tmp_path, [row("a")], [invalid("a")])
+
+    def test_tests_of_other_names_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            ComparisonError, match="no test in common: the base has stage_a::test_summary, the candidate dense::test_summary"
+        ):
+            compared(tmp_path, [row("a")], [row("a", eval="dense")])
+
+    def test_a_run_is_not_compared_with_itself(self, tmp_path: Path) -> None:
+        side = read_side(str(run_dir(tmp_path / "a", cases([1.0]))))
+        with pytest.raises(ComparisonError, match="base and candidate are the same"):
+            compare(side, side)
+
+
+def test_the_same_runs_give_the_same_comparison(tmp_path: Path) -> None:
+    base, candidate = cases([number / 60 for number in range(60)]), cases([number / 70 for number in range(60)])
+    assert compared(tmp_path, base, candidate).metrics == compared(tmp_path, base, candidate).metrics
+    assert compared(tmp_path, base, candidate, seed=1).seed == 1

@@ -1,0 +1,247 @@
+"""Plugins: what they may leave out, what is checked before anything runs. Run: pytest tests/api/test_hooks.py"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evalharness.api.errors import CapabilityError
+from evalharness.api.hooks import RequestType, RowWatchers, normalise_plugins, postprocess_text
+from evalharness.backends.base import Capabilities, preflight
+from evalharness.generation_plugins import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
+
+CAN = {
+    "hf": Capabilities(supports_hf_hooks=True, supports_token_watchers=True, supports_token_bans=True),
+    "vllm": Capabilities(supports_token_watchers=True),
+    "fake": Capabilities(supports_token_watchers=True),
+    "plain": Capabilities(),
+}
+
+
+class Bare:
+    """A plugin without any attribute."""
+
+
+class Stopper:
+    uses_hf_stopping_criteria = True
+
+    def __init__(self, *criteria: Any) -> None:
+        self._criteria = criteria
+        self.seen: Any = None
+
+    def hf_stopping_criteria(self, prompt_lengths: list[int]) -> tuple[Any, ...]:
+        self.seen = prompt_lengths
+        return self._criteria
+
+
+def check(plugin: Any, backend: str = "hf", request_types: tuple[RequestType, ...] = ("text", "vlm")) -> None:
+    preflight(normalise_plugins([plugin]), backend=backend, can=CAN[backend], request_types=request_types)
+
+
+@pytest.mark.parametrize("backend", ["hf", "vllm", "fake"])
+def test_a_plugin_without_attributes_is_accepted_everywhere_and_has_no_hooks(backend: str) -> None:
+    check(Bare(), backend)
+    (plugin,) = normalise_plugins([Bare()])
+    assert plugin.name == "Bare"
+    assert plugin.hf_stopping_criteria([3]) == plugin.hf_logits_processor([3]) == []
+    assert not plugin.uses_hf_hooks
+
+
+def test_a_plugin_for_images_is_refused_on_text_requests() -> None:
+    plugin = SimpleNamespace(name="boxes", request_types=("vlm",))
+    check(plugin, request_types=("vlm",))
+    with pytest.raises(RuntimeError, match="^plugin 'boxes' does not take text requests; it takes: vlm"):
+        check(plugin, request_types=("text", "vlm"))
+
+
+@pytest.mark.parametrize("attribute", ["uses_hf_stopping_criteria", "uses_hf_logits_processor"])
+def test_a_plugin_with_transformers_hooks_is_refused_elsewhere(attribute: str) -> None:
+    plugin = SimpleNamespace(name="stopper", **{attribute: True, attribute.removeprefix("uses_"): lambda lengths: []})
+    check(plugin, "hf")
+    with pytest.raises(RuntimeError, match="^plugin 'stopper' uses transformers hooks, which backend 'vllm' cannot run; use backend 'hf'"):
+        check(plugin, "vllm")
+
+
+@pytest.mark.parametrize("backends", ["vllm", ("vllm",), ["vllm"], {"vllm"}], ids=["text", "tuple", "list", "set"])
+def test_a_plugin_for_another_backend_is_refused(backends: Any) -> None:
+    plugin = SimpleNamespace(name="fast", backends=backends)
+    check(plugin, "vllm")
+    with pytest.raises(CapabilityError, match="^plugin 'fast' does not work on backend 'hf'; it works on: vllm"):
+        check(plugin, "hf")
+
+
+def test_a_plugin_for_no_backend_is_refused() -> None:
+    with pytest.raises(CapabilityError, match="it works on: none"):
+        check(SimpleNamespace(backends=()))
+
+
+def test_a_plugin_that_watches_tokens_is_refused_where_they_are_not_shown() -> None:
+    plugin = SimpleNamespace(name="cap", watches_tokens=True, watch=lambda tokenizer: None)
+    check(plugin, "vllm")
+    with pytest.raises(CapabilityError, match="^plugin 'cap' ends rows by their tokens, which backend 'plain' cannot do; use backend 'hf'"):
+        check(plugin, "plain")
+
+
+def test_a_plugin_that_bans_tokens_is_refused_where_that_cannot_be_done() -> None:
+    plugin = SimpleNamespace(name="ban", bans_tokens=True, ban=lambda tokenizer, vocab_size: None)
+    check(plugin, "hf")
+    with pytest.raises(CapabilityError, match="^plugin 'ban' bans tokens while a row is written, which backend 'vllm' cannot do"):
+        check(plugin, "vllm")
+
+
+@pytest.mark.parametrize(("flag", "hook"), [("watches_tokens", r"watch\(tokenizer\)"), ("bans_tokens", r"ban\(tokenizer, vocab_size\)")])
+def test_a_plugin_that_lacks_the_row_hook_it_announces_is_refused(flag: str, hook: str) -> None:
+    with pytest.raises(CapabilityError, match=f"^plugin 'empty' sets {flag} but has no method {hook}"):
+        check(SimpleNamespace(name="empty", **{flag: True}), "hf")
+
+
+class EndsOn:
+    watches_tokens = True
+
+    def __init__(self, name: str, token_id: int) -> None:
+        self.name = name
+        self._token_id = token_id
+        self.seen: list[int] = []
+
+    def watch(self, tokenizer: Any) -> EndsOn:
+        return self
+
+    def push(self, token_id: int) -> bool:
+        self.seen.append(token_id)
+        return token_id == self._token_id
+
+
+def test_the_first_plugin_that_wants_a_row_to_end_is_named() -> None:
+    watchers = RowWatchers(normalise_plugins([Bare(), EndsOn("late", 9), EndsOn("first", 5), EndsOn("second", 5)]), None, ())
+    assert [watchers.push(token_id) for token_id in (1, 2, 5)] == [None, None, "first"]
+
+
+def test_watchers_are_not_shown_what_ends_the_row_anyway() -> None:
+    plugin = EndsOn("watcher", 5)
+    watchers = RowWatchers(normalise_plugins([plugin]), None, (5,))
+    assert [watchers.push(token_id) for token_id in (1, 5)] == [None, None]
+    assert plugin.seen == [1]
+
+
+@pytest.mark.parametrize("hook", ["hf_stopping_criteria", "hf_logits_processor"])
+def test_a_plugin_that_lacks_the_hook_it_announces_is_refused(hook: str) -> None:
+    plugin = SimpleNamespace(name="empty", **{f"uses_{hook}": True})
+    with pytest.raises(CapabilityError, match=rf"^plugin 'empty' sets uses_{hook} but has no method {hook}\(prompt_lengths\)"):
+        check(plugin, "hf")
+
+
+@pytest.mark.parametrize(
+    ("method", "hook"),
+    [
+        ("wach", r"watch\(tokenizer\) with watches_tokens = True"),
+        ("wacth", r"watch\(tokenizer\) with watches_tokens = True"),
+        ("Ban", r"ban\(tokenizer, vocab_size\) with bans_tokens = True"),
+        ("hf_stopping_criterion", r"hf_stopping_criteria\(prompt_lengths\) with uses_hf_stopping_criteria = True"),
+        ("logits_processor", r"hf_logits_processor\(prompt_lengths\) with uses_hf_logits_processor = True"),
+        ("postprocess", r"postprocess_text\(text\)"),
+        ("post_process_text", r"postprocess_text\(text\)"),
+        ("postProcessText", r"postprocess_text\(text\)"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["hf", "vllm", "plain"])
+def test_a_method_that_is_named_almost_like_a_hook_is_refused(method: str, hook: str, backend: str) -> None:
+    asked = rf"which is no hook: generation never calls it; did you mean {hook}\? Hooks: .*, postprocess_text\(text\)\. If it is a helper,"
+    with pytest.raises(CapabilityError, match=rf"^plugin 'Late' has a method '{method}', {asked}"):
+        check(type("Late", (), {method: lambda self, text: text})(), backend)
+
+
+@pytest.mark.parametrize("kind", [classmethod, staticmethod])
+def test_a_misspelt_hook_of_any_kind_of_method_is_refused(kind: Any) -> None:
+    with pytest.raises(CapabilityError, match="has a method 'postproces_text'"):
+        check(type("Late", (), {"postproces_text": kind(lambda *given: "")})())
+
+
+def test_a_misspelt_hook_of_a_base_class_or_of_the_object_itself_is_refused() -> None:
+    class Base:
+        def postproces_text(self, text: str) -> str:
+            return text
+
+    for plugin in (type("Sub", (Base,), {})(), SimpleNamespace(postproces_text=Base().postproces_text)):
+        with pytest.raises(CapabilityError, match="has a method 'postproces_text'"):
+            check(plugin)
+
+
+def test_a_misspelt_hook_is_named_though_its_flag_is_set() -> None:
+    plugin = type("Cap", (), {"watches_tokens": True, "watchs": lambda self, tokenizer: None})()
+    with pytest.raises(
+        CapabilityError, match=r"^plugin 'Cap' has a method 'watchs', which is no hook: .*; did you mean watch\(tokenizer\)"
+    ):
+        check(plugin)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["batch", "match", "watcher", "watched", "unwatch", "bank", "bans", "banned", "preprocess_text", "postprocess_tokens", "on_token",
+     "_watchs", "_postprocess"],
+)  # fmt: skip
+def test_a_helper_with_a_name_of_its_own_or_a_private_one_is_left_alone(name: str) -> None:
+    check(type("Helped", (), {name: lambda self: None})())
+
+
+def test_beside_the_hook_itself_a_like_name_is_a_helper() -> None:
+    check(type("Capped", (), {"postprocess_text": lambda self, text: text, "postprocess_texts": lambda self, texts: texts})())
+
+
+@pytest.mark.parametrize("kind", [property, cached_property])
+def test_a_property_is_neither_a_misspelt_hook_nor_read(kind: Any) -> None:
+    def read(self: Any) -> None:
+        raise AssertionError("a check of names reads no values")
+
+    check(type("Proud", (), {"postprocess": kind(read)})())
+
+
+def test_data_and_classes_that_are_named_like_a_hook_are_no_methods() -> None:
+    check(SimpleNamespace(postprocess=True, watchs=[1], wach=Bare))
+
+
+@pytest.mark.parametrize(
+    "plugin", [BalancedJsonStop(), ObjectCap(3), DuplicateObjectStop(), DuplicateObjectBan()], ids=lambda one: one.name
+)
+def test_no_ready_plugin_is_taken_for_a_misspelt_one(plugin: Any) -> None:
+    check(plugin)
+
+
+def test_every_plugin_is_checked() -> None:
+    plugins = normalise_plugins([Bare(), SimpleNamespace(name="last", backends=("vllm",))])
+    with pytest.raises(CapabilityError, match="'last'"):
+        preflight(plugins, backend="hf", can=CAN["hf"], request_types=["text"])
+
+
+def test_normalising_twice_changes_nothing() -> None:
+    once = normalise_plugins([Bare()])
+    assert normalise_plugins(once) == once
+
+
+def test_hooks_get_the_prompt_lengths_as_a_list_and_give_a_list() -> None:
+    stopper = Stopper("a", "b")
+    (plugin,) = normalise_plugins([stopper])
+    assert plugin.hf_stopping_criteria((4, 4)) == ["a", "b"]
+    assert stopper.seen == [4, 4]
+
+
+def test_a_hook_that_is_not_announced_is_not_called() -> None:
+    silent = SimpleNamespace(uses_hf_stopping_criteria=False, hf_stopping_criteria=lambda lengths: [1])
+    assert normalise_plugins([silent])[0].hf_stopping_criteria([3]) == []
+
+
+def test_the_last_post_processor_has_the_last_word_on_blanks() -> None:
+    plugins = normalise_plugins([SimpleNamespace(postprocess_text=str.upper), Bare(), SimpleNamespace(postprocess_text=" {} \n".format)])
+    assert postprocess_text(plugins, "ab") == " AB \n"
+
+
+def test_a_post_processor_that_gives_no_text_is_named() -> None:
+    plugins = normalise_plugins([SimpleNamespace(name="counter", postprocess_text=len)])
+    with pytest.raises(TypeError, match="^plugin 'counter' made int of a text; postprocess_text must return str"):
+        postprocess_text(plugins, "ab")
+
+
+def test_without_plugins_the_text_stays() -> None:
+    assert postprocess_text((), " ab ") == " ab "

@@ -1,0 +1,302 @@
+"""How a generation is decoded: what is refused with its path, plain data and back. Run: pytest tests/api/test_options.py"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalharness.api.errors import ContractTypeError, ContractValueError
+from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
+from evalharness.api.structured_output import StructuredOutput
+
+# --- stops -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_string_as_stop_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^stop\.stop must be a sequence of strings, got 'END' \(str\)"):
+        StopOptions(stop="END")  # type: ignore[arg-type]
+
+
+def test_a_negative_stop_id_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^stop\.stop_token_ids\[1\] must be at least 0, got -1"):
+        StopOptions(stop_token_ids=(3, -1))
+
+
+@pytest.mark.parametrize(
+    "values, path",
+    [
+        ({"stop": ("a", 5)}, r"stop\.stop\[1\] must be a str"),
+        ({"stop": b"a"}, r"stop\.stop must be a sequence"),
+        ({"stop": {"a"}}, r"stop\.stop must be a sequence"),
+        ({"stop": None}, r"stop\.stop must be a sequence"),
+        ({"stop_token_ids": (True,)}, r"stop\.stop_token_ids\[0\] must be an int"),
+        ({"stop_token_ids": (1, 2.0)}, r"stop\.stop_token_ids\[1\] must be an int"),
+        ({"stop_token_ids": 7}, r"stop\.stop_token_ids must be a sequence"),
+        ({"stop_token_ids": "7"}, r"stop\.stop_token_ids must be a sequence"),
+    ],
+    ids=["item", "bytes", "set", "none", "bool id", "float id", "bare id", "id as text"],
+)
+def test_stops_of_the_wrong_type_are_refused(values: dict[str, Any], path: str) -> None:
+    with pytest.raises(ContractTypeError, match=f"^{path}"):
+        StopOptions(**values)
+
+
+def test_an_empty_stop_string_is_refused_where_it_was_written_on_purpose() -> None:
+    with pytest.raises(ContractValueError, match=r"^stop\.stop\[1\] is empty"):
+        StopOptions(stop=("a", ""))
+
+
+def test_stops_given_as_lists_are_kept_as_tuples() -> None:
+    stops = StopOptions(stop=["a"], stop_token_ids=[1])  # type: ignore[arg-type]
+    assert stops == StopOptions(("a",), (1,))
+    assert hash(stops) == hash(StopOptions(("a",), (1,)))
+
+
+FROM_MAPPING = {
+    "None": (None, StopOptions()),
+    "empty": ({}, StopOptions()),
+    "nulls": ({"stop": None, "stop_token_ids": None}, StopOptions()),
+    "empty strings dropped": ({"stop": ["", "a", ""]}, StopOptions(("a",))),
+    "lists": ({"stop": ["a", "b"], "stop_token_ids": [0, 7]}, StopOptions(("a", "b"), (0, 7))),
+}
+
+
+@pytest.mark.parametrize("mapping, expected", FROM_MAPPING.values(), ids=FROM_MAPPING.keys())
+def test_stops_come_from_plain_data(mapping: Any, expected: StopOptions) -> None:
+    assert StopOptions.from_mapping(mapping) == expected
+
+
+@pytest.mark.parametrize("mapping", ["", "END", [], 0, False], ids=repr)
+def test_stops_from_something_that_is_no_mapping_are_refused(mapping: Any) -> None:
+    with pytest.raises(ContractTypeError, match=r"^stop must be a mapping"):
+        StopOptions.from_mapping(mapping)
+
+
+@pytest.mark.parametrize("stop", ["", "END", 0, 5, False], ids=repr)
+def test_a_stop_list_from_plain_data_must_be_a_list(stop: Any) -> None:
+    with pytest.raises(ContractTypeError, match=r"^stop\.stop must be a sequence of strings"):
+        StopOptions.from_mapping({"stop": stop})
+
+
+def test_an_unknown_key_of_stops_is_refused() -> None:
+    with pytest.raises(ContractValueError, match=r"^stop\.stop_strings is unknown; known: stop, stop_token_ids"):
+        StopOptions.from_mapping({"stop_strings": ["a"]})
+
+
+# --- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_sampling_at_temperature_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^options\.do_sample is True but options\.temperature is 0; set a temperature above 0"):
+        GenerationOptions(do_sample=True)
+
+
+@pytest.mark.parametrize(
+    "do_sample, temperature, samples",
+    [(None, 0.0, False), (None, 0.7, True), (False, 0.7, False), (False, 0.0, False), (True, 0.7, True)],
+)
+def test_sampling_follows_do_sample_then_the_temperature(do_sample: bool | None, temperature: float, samples: bool) -> None:
+    assert GenerationOptions(do_sample=do_sample, temperature=temperature).samples is samples
+
+
+@pytest.mark.parametrize(
+    "values, path",
+    [
+        ({"stop": None}, r"options\.stop must be a StopOptions"),
+        ({"stop": ("a",)}, r"options\.stop must be a StopOptions"),
+        ({"decode": {}}, r"options\.decode must be a DecodeOptions"),
+        ({"eos_token_id": (1, True)}, r"options\.eos_token_id\[1\] must be an int"),
+        ({"eos_token_id": "2"}, r"options\.eos_token_id must be a sequence of ints"),
+        ({"extra_generation_kwargs": [("top_k", 1)]}, r"options\.extra_generation_kwargs must be a Mapping"),
+        ({"extra_generation_kwargs": {5: 1}}, r"options\.extra_generation_kwargs key must be a str"),
+    ],
+    ids=["no stop", "bare stop", "decode", "eos item", "eos text", "extras", "key"],
+)
+def test_nested_options_of_the_wrong_type_are_refused(values: dict[str, Any], path: str) -> None:
+    with pytest.raises(ContractTypeError, match=f"^{path}"):
+        GenerationOptions(**values)
+
+
+def test_a_negative_eos_id_in_a_list_is_refused_with_its_place() -> None:
+    with pytest.raises(ContractValueError, match=r"^options\.eos_token_id\[1\] must be at least 0"):
+        GenerationOptions(eos_token_id=(5, -1))
+
+
+@pytest.mark.parametrize(
+    "key", ["max_new_tokens", "temperature", "seed", "stop", "max_length", "max_tokens", "stop_token_ids", "stop_strings"]
+)
+def test_an_extra_never_overrides_a_named_option(key: str) -> None:
+    with pytest.raises(ContractValueError, match=rf"^options\.extra_generation_kwargs\.{key} would override a named option"):
+        GenerationOptions(extra_generation_kwargs={key: 1})
+
+
+# --- options as plain data ---------------------------------------------------------------------------------------------
+
+
+def test_numbers_in_plain_data_are_cast() -> None:
+    options = GenerationOptions.from_mapping(
+        {"max_new_tokens": "64", "temperature": "0.5", "top_p": 1, "seed": 3.0, "no_repeat_ngram_size": "2", "pad_token_id": "0"}
+    )
+    assert options == GenerationOptions(max_new_tokens=64, temperature=0.5, top_p=1.0, seed=3, no_repeat_ngram_size=2, pad_token_id=0)
+    assert isinstance(options.seed, int)
+
+
+@pytest.mark.parametrize(
+    "mapping, kind, problem",
+    [
+        ({"max_new_tokens": 64.5}, ContractValueError, r"options\.max_new_tokens must be a whole number, got 64\.5"),
+        ({"max_new_tokens": math.inf}, ContractValueError, r"options\.max_new_tokens must be finite"),
+        ({"max_new_tokens": math.nan}, ContractTypeError, r"options\.max_new_tokens must be a number"),
+        ({"max_new_tokens": True}, ContractTypeError, r"options\.max_new_tokens must be a number, got True \(bool\)"),
+        ({"max_new_tokens": "many"}, ContractTypeError, r"options\.max_new_tokens must be a number, got 'many' \(str\)"),
+        ({"max_new_tokens": None}, ContractTypeError, r"options\.max_new_tokens must be an int, got None"),
+        ({"temperature": "nan"}, ContractValueError, r"options\.temperature must be finite"),
+        ({"temperature": math.nan}, ContractValueError, r"options\.temperature must be finite"),
+        ({"temperature": 10**400}, ContractValueError, r"options\.temperature must be finite"),
+        ({"temperature": [1]}, ContractTypeError, r"options\.temperature must be a number, got \[1\] \(list\)"),
+        ({"stop": "END"}, ContractTypeError, r"options\.stop must be a StopOptions"),
+        ({"stop": {"stop": "END"}}, ContractTypeError, r"stop\.stop must be a sequence of strings"),
+        ({"decode": {"strip": False}}, ContractValueError, r"decode\.strip is unknown; known: skip_special_tokens"),
+        ({"decode": None}, ContractTypeError, r"options\.decode must be a DecodeOptions"),
+        ({"extra_generation_kwargs": None}, ContractTypeError, r"options\.extra_generation_kwargs must be a Mapping"),
+        ({"top_k": 1, "extra_generation_kwargs": {"top_k": 2}}, ContractValueError, r"options\.top_k is given twice"),
+        ({"max_length": 5}, ContractValueError, r"options\.extra_generation_kwargs\.max_length would override"),
+        ("max_new_tokens=5", ContractTypeError, r"options must be a Mapping"),
+    ],
+)
+def test_bad_plain_data_is_refused_with_its_path(mapping: Any, kind: type[Exception], problem: str) -> None:
+    with pytest.raises(kind, match=f"^{problem}"):
+        GenerationOptions.from_mapping(mapping)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1}, b"x", Path("x"), 1j, len, [1, {"a": object()}], {(1, 2): 3}, Decimal("1"), range(3)],
+    ids=["object", "set", "bytes", "path", "complex", "function", "nested", "key", "decimal", "range"],
+)
+def test_an_extra_that_is_no_json_is_refused_by_path(value: object) -> None:
+    with pytest.raises(ContractTypeError, match=r"^options\.extra_generation_kwargs\.odd must be plain JSON data"):
+        GenerationOptions(extra_generation_kwargs={"top_k": 5, "odd": value})
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "no_repeat_ngram_size"])
+def test_a_number_too_long_to_be_recorded_is_refused(name: str) -> None:
+    with pytest.raises(ContractValueError, match=rf"^options\.{name} must be at most 2147483647"):
+        GenerationOptions(**{name: 10**4300 - 1})
+
+
+def _holds_itself() -> list[object]:
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+def _nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, [1.0, -math.inf], {"a": math.nan}, _holds_itself(), _nested(100_000), 10**5000],
+    ids=["nan", "infinity", "in a list", "in a mapping", "cycle", "deep", "huge"],
+)
+def test_an_extra_that_json_cannot_hold_is_refused_by_path(value: object) -> None:
+    with pytest.raises(ContractValueError, match=r"^options\.extra_generation_kwargs\.odd must be plain JSON data"):
+        GenerationOptions.from_mapping({"odd": value})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 5, 0.5, "统计\ud800", [1, [2]], (1, 2), {"a": 1}, {7: -1.5}],
+    ids=["none", "bool", "int", "float", "text", "list", "tuple", "mapping", "ids"],
+)
+def test_an_extra_of_plain_data_is_taken_and_can_be_recorded(value: object) -> None:
+    json.dumps(GenerationOptions(extra_generation_kwargs={"odd": value}).to_json(), allow_nan=False)
+
+
+def test_unknown_keys_of_plain_data_go_to_the_extras() -> None:
+    options = GenerationOptions.from_mapping({"top_k": 5, "extra_generation_kwargs": {"min_p": 0.1}})
+    assert options.extra_generation_kwargs == {"top_k": 5, "min_p": 0.1}
+
+
+def test_nested_plain_data_becomes_nested_options() -> None:
+    options = GenerationOptions.from_mapping({"stop": {"stop": ["a"]}, "decode": {"strip_whitespace": False}, "eos_token_id": [0, 2]})
+    assert options.stop == StopOptions(("a",))
+    assert options.decode == DecodeOptions(strip_whitespace=False)
+    assert options.eos_token_id == (0, 2)
+    assert GenerationOptions.from_mapping({"stop": None}).stop == StopOptions()
+
+
+def test_extras_cannot_be_changed_afterwards() -> None:
+    given_extras = {"top_k": 1}
+    options = GenerationOptions(extra_generation_kwargs=given_extras)
+    given_extras["top_k"] = 2
+    assert options.extra_generation_kwargs["top_k"] == 1
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        options.extra_generation_kwargs["top_k"] = 3  # type: ignore[index]
+
+
+texts = st.text(min_size=1, max_size=4)
+ids = st.integers(0, 2**31 - 1)
+extras = st.dictionaries(
+    st.sampled_from(["top_k", "min_p", "bad_words_ids"]), st.one_of(st.integers(0, 9), st.just(0.5), st.lists(ids, max_size=2)), max_size=3
+)
+
+
+@st.composite
+def generation_options(draw: st.DrawFn) -> GenerationOptions:
+    temperature = draw(st.one_of(st.just(0.0), st.floats(0.01, 2.0)))
+    return GenerationOptions(
+        max_new_tokens=draw(st.integers(1, 10**6)),
+        temperature=temperature,
+        top_p=draw(st.floats(0.01, 1.0)),
+        repetition_penalty=draw(st.floats(0.1, 5.0)),
+        do_sample=draw(st.sampled_from([None, False, True] if temperature else [None, False])),
+        no_repeat_ngram_size=draw(st.one_of(st.none(), st.integers(0, 9))),
+        stop=StopOptions(tuple(draw(st.lists(texts, max_size=3))), tuple(draw(st.lists(ids, max_size=3)))),
+        seed=draw(st.one_of(st.none(), ids)),
+        use_cache=draw(st.booleans()),
+        eos_token_id=draw(st.one_of(st.none(), ids, st.lists(ids, max_size=3).map(tuple))),
+        pad_token_id=draw(st.one_of(st.none(), ids)),
+        logprobs=draw(st.booleans()),
+        max_prompt_tokens=draw(st.one_of(st.none(), st.integers(1, 10**6))),
+        structured=draw(st.sampled_from([None, StructuredOutput(choice=("a", "b")), StructuredOutput(json_schema={"type": "object"})])),
+        max_thinking_tokens=draw(st.one_of(st.none(), st.integers(0, 99))),
+        decode=DecodeOptions(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
+        extra_generation_kwargs=draw(extras),
+    )
+
+
+@given(generation_options())
+def test_options_come_back_from_their_json(options: GenerationOptions) -> None:
+    assert GenerationOptions.from_mapping(json.loads(json.dumps(options.to_json(), allow_nan=False))) == options
+
+
+@given(generation_options())
+def test_options_are_pickled_copied_and_hashed(options: GenerationOptions) -> None:
+    for other in (pickle.loads(pickle.dumps(options)), copy.copy(options), copy.deepcopy(options), replace(options)):
+        assert other == options
+        assert hash(other) == hash(options)
+
+
+def test_equal_options_of_other_number_types_have_one_hash() -> None:
+    first, second = GenerationOptions(temperature=1), GenerationOptions(temperature=1.0, extra_generation_kwargs={})
+    assert first == second
+    assert hash(first) == hash(second)
+
+
+def test_options_with_other_extras_differ() -> None:
+    assert GenerationOptions(extra_generation_kwargs={"top_k": 1}) != GenerationOptions(extra_generation_kwargs={"top_k": 2})

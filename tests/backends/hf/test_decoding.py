@@ -1,0 +1,466 @@
+"""No row may depend on its batch; each row ends by itself. Run: pytest tests/backends/hf/test_decoding.py"""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from evalharness.api.errors import BackendError, ConfigError, UnsupportedOption
+from evalharness.api.hooks import normalise_plugins
+from evalharness.api.requests import GenerationFailure
+from evalharness.api.thinking import ThinkingBudget
+from evalharness.backends.base import Completion
+from tests.backends.hf_models import END_ID, PAD_ID, ids, load, make_text_checkpoint, mixed_prompts, prompt, run
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
+
+
+@pytest.fixture(scope="module")
+def backend(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
+    yield backend
+    backend.close()
+
+
+NO_END = {"stop_token_ids": (), "extra": (("suppress_tokens", [END_ID]),)}
+
+
+def alone(backend, prompts, **kwargs):
+    return {item.index: run(backend, [item], **kwargs)[item.index] for item in prompts}
+
+
+def reference_ids(backend, item, **settings):
+    """Return what plain transformers gives for one prompt, end token included."""
+    import torch
+    from transformers import GenerationConfig
+
+    config = GenerationConfig(
+        do_sample=False, max_new_tokens=item.plan.max_new_tokens, eos_token_id=END_ID, pad_token_id=PAD_ID, **settings
+    )
+    tokens = torch.tensor([item.token_ids])
+    out = backend.model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
+    return tuple(out[0, len(item.token_ids) :].tolist())
+
+
+PLANS = {
+    "greedy": {},
+    "no cache": {"use_cache": False},
+    "repetition penalty": {"repetition_penalty": 1.5},
+    "penalty below one": {"repetition_penalty": 0.7},
+    "no repeated token": {"no_repeat_ngram_size": 1},
+    "no repeated pair": {"no_repeat_ngram_size": 2},
+    "bad words": {"extra": (("bad_words_ids", [[5], [7, 9], [1, 1, 20]]),)},
+    "suppressed tokens": {"extra": (("suppress_tokens", [3, 8, 9]),)},
+    "minimum length": {"extra": (("min_new_tokens", 6),)},
+    "all penalties": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "extra": (("min_new_tokens", 3), ("suppress_tokens", [9]))},
+    "sampling": {"temperature": 1.0},
+    "nucleus": {"temperature": 0.7, "top_p": 0.8},
+    "top-k and min-p": {"temperature": 1.5, "extra": (("top_k", 20), ("min_p", 0.05))},
+    "typical": {"temperature": 1.0, "extra": (("typical_p", 0.8),)},
+    "stop string": {"stop_strings": ("e", "zz")},
+}
+
+
+@pytest.mark.parametrize("values", PLANS.values(), ids=PLANS.keys())
+def test_a_row_of_a_mixed_batch_equals_the_row_alone(backend, values):
+    prompts = mixed_prompts(**values)
+    together = run(backend, prompts)
+    assert ids(together) == ids(alone(backend, prompts))
+
+
+HF_SETTINGS = {
+    "greedy": ({}, {}),
+    "repetition penalty": ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
+    "no repeated pair": ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+    "no repeated token": ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1}),
+    "bad words": ({"extra": (("bad_words_ids", [[5], [7, 9]]),)}, {"bad_words_ids": [[5], [7, 9]]}),
+    "suppressed tokens": ({"extra": (("suppress_tokens", [3, 8, 9]),)}, {"suppress_tokens": [3, 8, 9]}),
+    "minimum length": ({"extra": (("min_new_tokens", 6),)}, {"min_new_tokens": 6}),
+    "several": (
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "extra": (("min_new_tokens", 6),)},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "min_new_tokens": 6},
+    ),
+}
+
+
+@pytest.mark.parametrize("values, settings", HF_SETTINGS.values(), ids=HF_SETTINGS.keys())
+def test_a_batch_gives_the_ids_of_plain_transformers_on_single_prompts(backend, values, settings):
+    prompts = mixed_prompts(**values)
+    assert ids(run(backend, prompts)) == {item.index: reference_ids(backend, item, **settings) for item in prompts}
+
+
+def test_the_traps_in_generation_config_change_nothing(hf_text_checkpoint, tmp_path):
+    traps = json.loads((hf_text_checkpoint / "generation_config.json").read_text())
+    plain = load(make_text_checkpoint(tmp_path / "plain", generation_config={"eos_token_id": END_ID}))
+    trapped = load(hf_text_checkpoint)
+    prompts = [*mixed_prompts(6), *(prompt(10 + i, [40 + i, 50], temperature=1.0, seed=i) for i in range(3))]
+    assert "repetition_penalty" in traps
+    assert ids(run(trapped, prompts)) == ids(run(plain, prompts))
+
+
+def test_a_seed_of_more_than_64_bits_is_used_in_full(backend):
+    outputs = [ids(run(backend, [prompt(0, [30, 31], temperature=1.0, seed=seed, stop_token_ids=())])) for seed in (1, 1 + 2**64)]
+    assert outputs[0] != outputs[1]
+
+
+def test_logprobs_are_the_models_own_whatever_changes_the_choice(backend):
+    import torch
+
+    item = prompt(0, [30, 31, 32], logprobs=True, temperature=0.8, repetition_penalty=1.4, extra=(("top_k", 5),))
+    completion = run(backend, [item, *mixed_prompts(4)[1:]])[0]
+    with torch.inference_mode():
+        logits = backend.model(torch.tensor([[*item.token_ids, *completion.token_ids]])).logits[0].float()
+    expected = logits.log_softmax(-1)[len(item.token_ids) - 1 : -1].gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+    assert len(completion.logprobs) == len(completion.token_ids)
+    assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_completions_never_hold_padding(backend):
+    outputs = run(backend, mixed_prompts(16))
+    lengths = {len(output.token_ids) for output in outputs.values()}
+    assert len(lengths) > 1  # otherwise nothing was padded
+    for output in outputs.values():
+        assert PAD_ID not in output.token_ids
+        assert END_ID not in output.token_ids[:-1]
+
+
+def test_a_stop_id_of_zero_counts(backend):
+    ended = [output for output in run(backend, mixed_prompts(16)).values() if output.token_ids[-1] == END_ID]
+    assert ended
+    assert {output.stopped_by for output in ended} == {"id"}
+
+
+def test_a_stop_string_of_several_tokens_ends_the_row_early_and_only_that_row(backend):
+    items = [prompt(index, [30 + index, 31], max_new_tokens=20, **NO_END) for index in range(4)]
+    free = run(backend, items)
+    text = backend.tokenizer.decode(free[0].token_ids[4:6])
+    stopped = run(backend, [prompt(i.index, i.token_ids, max_new_tokens=20, stop_strings=(text,), **NO_END) for i in items])
+    assert stopped[0].stopped_by == "string"
+    assert text in backend.tokenizer.decode(stopped[0].token_ids)
+    assert text not in backend.tokenizer.decode(stopped[0].token_ids[:-1])
+    for index in (1, 2, 3):
+        assert stopped[index].token_ids == free[index].token_ids[: len(stopped[index].token_ids)]
+    assert {len(stopped[index].token_ids) for index in (1, 2, 3)} == {20}
+
+
+def test_a_stop_string_ends_the_batch_before_the_budget_is_used_up(backend):
+    free = run(backend, [prompt(0, [30, 31], **NO_END)])[0]
+    text = backend.tokenizer.decode(free.token_ids[1:3])
+    steps = CountSteps()
+    run(backend, [prompt(0, [30, 31], stop_strings=(text,), max_new_tokens=200, **NO_END)], plugins=normalise_plugins([steps]))
+    assert steps.count <= 3
+
+
+def test_a_stop_string_completed_by_the_last_token_of_the_budget_counts(backend):
+    free = run(backend, [prompt(0, [30, 31], **NO_END)])[0]
+    text = backend.tokenizer.decode(free.token_ids[-2:])
+    stopped = run(backend, [prompt(0, [30, 31], stop_strings=(text,), **NO_END)])[0]
+    assert (stopped.stopped_by, stopped.token_ids) == ("string", free.token_ids)
+
+
+class CountSteps:
+    """Counts the steps of the generation loop."""
+
+    uses_hf_logits_processor = True
+
+    def __init__(self):
+        self.count = 0
+
+    def hf_logits_processor(self, prompt_lengths):
+        def step(input_ids, scores):
+            self.count += 1
+            return scores
+
+        return [step]
+
+
+class OnlyToken:
+    """Allows one token only."""
+
+    uses_hf_logits_processor = True
+
+    def __init__(self, token_id):
+        self.token_id = token_id
+
+    def hf_logits_processor(self, prompt_lengths):
+        import torch
+
+        def only(input_ids, scores):
+            masked = torch.full_like(scores, -torch.inf)
+            masked[:, self.token_id] = scores[:, self.token_id]
+            return masked
+
+        return [only]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampling"])
+def test_a_logits_plugin_decides_before_the_token_is_picked(backend, temperature):
+    outputs = run(backend, mixed_prompts(4, temperature=temperature), plugins=normalise_plugins([OnlyToken(77)]))
+    assert {output.token_ids for output in outputs.values()} == {(77,) * 12}
+
+
+class FailsAbove:
+    """Raises as torch does when memory is not enough, or anything else, for batches of more than so many rows."""
+
+    uses_hf_logits_processor = True
+
+    def __init__(self, max_rows, error, poison=None):
+        self.max_rows = max_rows
+        self.error = error
+        self.poison = poison
+        self.finished = []
+
+    def hf_logits_processor(self, prompt_lengths):
+        def check(input_ids, scores):
+            if len(prompt_lengths) > self.max_rows or (self.poison is not None and (input_ids == self.poison).any()):
+                raise self.error
+            if input_ids.shape[1] == prompt_lengths[0] + 1:
+                self.finished.append(len(prompt_lengths))
+            return scores
+
+        return [check]
+
+
+def out_of_memory_errors():
+    import torch
+
+    allocator = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+    return {"GPU": torch.OutOfMemoryError("CUDA out of memory."), "CPU": RuntimeError(allocator), "Python": MemoryError()}
+
+
+@pytest.mark.parametrize("where", ["GPU", "CPU", "Python"])
+def test_a_batch_that_does_not_fit_is_halved_and_no_row_runs_twice(hf_text_checkpoint, where):
+    backend = load(hf_text_checkpoint)
+    prompts = mixed_prompts(16, stop_token_ids=())
+    plugin = FailsAbove(5, out_of_memory_errors()[where])
+    outputs = run(backend, prompts, plugins=normalise_plugins([plugin]))
+    assert ids(outputs) == ids(run(backend, prompts))
+    assert sum(plugin.finished) == 16
+    assert backend.describe()["num_batches_halved"] >= 2
+
+
+def test_after_running_out_of_memory_later_batches_start_smaller(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
+    plugin = FailsAbove(8, out_of_memory_errors()["CPU"])
+    run(backend, [prompt(index, [40] * 20) for index in range(16)], plugins=normalise_plugins([plugin]))
+    halved = backend.describe()["num_batches_halved"]
+    run(backend, [prompt(index, [40] * 20) for index in range(64)], plugins=normalise_plugins([plugin]))
+    assert halved == backend.describe()["num_batches_halved"] == 1
+
+
+def test_a_single_row_that_does_not_fit_is_an_error_row(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
+    outputs = run(backend, mixed_prompts(3), plugins=normalise_plugins([FailsAbove(0, out_of_memory_errors()["GPU"])]))
+    assert {output.kind for output in outputs.values()} == {"error"}
+    assert all("out of memory" in output.problem for output in outputs.values())
+
+
+def test_one_poisonous_row_does_not_take_the_others_along(backend):
+    prompts = mixed_prompts(6)
+    poisoned = [*prompts, prompt(99, [200, 201, 202])]
+    plugin = FailsAbove(99, RuntimeError("shape mismatch"), poison=201)
+    prompts = [item for item in prompts if 201 not in item.token_ids]
+    outputs = run(backend, [*prompts, poisoned[-1]], plugins=normalise_plugins([plugin]))
+    failure = outputs.pop(99)
+    assert isinstance(failure, GenerationFailure)
+    assert (failure.kind, failure.problem) == ("error", "RuntimeError: shape mismatch")
+    assert isinstance(failure.error, BackendError)
+    assert failure.error.__traceback__ is None  # it would keep the batch's tensors alive
+    assert ids(outputs) == ids(run(backend, prompts))
+
+
+def test_a_broken_device_ends_everything(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
+    plugin = FailsAbove(0, RuntimeError("CUDA error: device-side assert triggered"))
+    with pytest.raises(BackendError, match="cannot be used any more by this process"):
+        run(backend, mixed_prompts(3), plugins=normalise_plugins([plugin]))
+    with pytest.raises(BackendError, match="cannot go on after: RuntimeError: CUDA error"):
+        run(backend, mixed_prompts(3))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampling"])
+def test_a_model_that_gives_nan_is_an_error_not_an_answer(hf_text_checkpoint, temperature):
+    import torch
+
+    backend = load(hf_text_checkpoint)
+    with torch.no_grad():
+        backend.model.get_input_embeddings().weight[250] = torch.nan
+    outputs = run(backend, [prompt(0, [250, 30], temperature=temperature), prompt(1, [30, 31, 32], temperature=temperature)])
+    assert outputs[0].kind == "error"
+    assert "no usable scores" in outputs[0].problem
+    assert isinstance(outputs[1], Completion)
+
+
+def test_a_row_with_every_token_banned_is_an_error(backend):
+    outputs = run(backend, [prompt(0, [30], extra=(("suppress_tokens", list(range(260))),))])
+    assert "every token banned" in outputs[0].problem
+
+
+REFUSED = {
+    "empty": ([], "the prompt has no tokens"),
+    "unknown id": ([30, 260], "token id 260; the model's vocabulary ends at 259"),
+    "too long": ([30] * 245, "245 tokens and max_new_tokens 12 exceed the context of 256 tokens"),
+}
+
+
+@pytest.mark.parametrize("token_ids, problem", REFUSED.values(), ids=REFUSED.keys())
+def test_a_prompt_that_cannot_run_is_invalid_and_the_others_go_on(backend, token_ids, problem):
+    outputs = run(backend, [prompt(0, token_ids), *mixed_prompts(3)[1:]])
+    assert outputs[0].kind == "invalid"
+    assert problem in outputs[0].problem
+    assert isinstance(outputs[1], Completion)
+
+
+BAD_EXTRAS = {
+    "unknown": (
+        {"extra": (("top_q", 1),)},
+        UnsupportedOption,
+        "cannot honour options.top_q; it knows the extras bad_words_ids, min_new_tokens",
+    ),
+    "negative top_k": ({"extra": (("top_k", -1),)}, ConfigError, "top_k must be an int of at least 0"),
+    "bool": ({"extra": (("top_k", True),)}, ConfigError, "top_k must be an int"),
+    "min_p": ({"extra": (("min_p", 1.5),)}, ConfigError, "min_p must be a number from 0 to 1"),
+    "typical_p": ({"extra": (("typical_p", 0),)}, ConfigError, "typical_p must be a number above 0"),
+    "flat bad words": ({"extra": (("bad_words_ids", [5]),)}, ConfigError, "bad_words_ids must be a non-empty list of non-empty lists"),
+    "id beyond the vocabulary": ({"extra": (("suppress_tokens", [260]),)}, ConfigError, "token id 260; the vocabulary ends at 259"),
+    "minimum above maximum": ({"extra": (("min_new_tokens", 13),)}, ConfigError, r"must not exceed max_new_tokens \(12\)"),
+    "stop id": ({"stop_token_ids": (END_ID, 260)}, ConfigError, "stop token id 260 would never stop: .* ends at 259"),
+    "pad id": ({"pad_token_id": 260}, ConfigError, "pad_token_id is 260; the vocabulary ends at 259"),
+}
+
+
+@pytest.mark.parametrize("values, error, match", BAD_EXTRAS.values(), ids=BAD_EXTRAS.keys())
+def test_an_option_that_cannot_be_honoured_is_refused_before_anything_runs(backend, values, error, match):
+    with pytest.raises(error, match=match):
+        run(backend, [prompt(0, [30], **values)])
+
+
+def test_any_padding_id_gives_the_same_ids(backend):
+    prompts = [mixed_prompts(8, repetition_penalty=1.4, no_repeat_ngram_size=1, pad_token_id=pad) for pad in (None, END_ID, 30)]
+    assert ids(run(backend, prompts[0])) == ids(run(backend, prompts[1])) == ids(run(backend, prompts[2]))
+
+
+def test_prompts_are_pulled_window_by_window(backend, monkeypatch):
+    monkeypatch.setattr("evalharness.backends.hf.backend.WINDOW_SIZE", 4)
+    pulled = itertools.count()
+    outputs = backend.generate(prompt(next(pulled), [30], max_new_tokens=1) for _ in range(12))
+    next(outputs)
+    assert next(pulled) == 4
+    outputs.close()
+
+
+def test_should_stop_ends_the_batch_within_a_step_and_yields_nothing_more(backend):
+    steps = CountSteps()
+    prompts = [prompt(index, [30 + index], stop_token_ids=(), max_new_tokens=200) for index in range(40)]
+    outputs = list(backend.generate(prompts, plugins=normalise_plugins([steps]), should_stop=lambda: steps.count >= 5))
+    assert outputs == []
+    assert steps.count == 5
+
+
+def test_a_closed_backend_says_so(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint)
+    backend.close()
+    backend.close()
+    with pytest.raises(BackendError, match="closed; make a new one"):
+        run(backend, [prompt(0, [30])])
+
+
+MANY_ENDS = {
+    "greedy": {},
+    "repetition penalty": {"repetition_penalty": 1.3},
+    "no repeated pair": {"no_repeat_ngram_size": 2},
+    "sampling": {"temperature": 1.0, "top_p": 0.9},
+    "stop string": {"stop_strings": ("a", "Z")},
+    "bad words": {"extra": (("bad_words_ids", [[5, 6], [7]]),)},
+    "logprobs": {"logprobs": True},
+}
+
+
+@pytest.mark.parametrize("values", MANY_ENDS.values(), ids=MANY_ENDS.keys())
+def test_rows_that_go_on_without_finished_ones_are_as_alone(backend, values, monkeypatch):
+    calls = []
+    whole = backend.model.generate
+    monkeypatch.setattr(backend.model, "generate", lambda **kwargs: calls.append(len(kwargs["input_ids"])) or whole(**kwargs))
+    # Ids that end a row are common, so rows end at different times; 100 tokens are many times 8.
+    common = {"stop_token_ids": tuple(range(40, 52)), "max_new_tokens": 100, **values}
+    prompts = [prompt(i, [60 + i, 70, 80 + i], seed=i, **common) for i in range(12)]
+    together = run(backend, prompts)
+    assert len(calls) > 1, "no row left"
+    assert sorted(calls, reverse=True) == calls
+    single = alone(backend, prompts)
+    assert ids(together) == ids(single)
+    if "logprobs" in values:
+        assert {i: pytest.approx(made.logprobs, abs=1e-4) for i, made in single.items()} == {
+            i: made.logprobs for i, made in together.items()
+        }
+
+
+class SaysNothingTwice:
+    """Bans in each row what it has said, and ends a row where the sum of its ids can be divided by 23."""
+
+    bans_tokens = True
+    watches_tokens = True
+
+    def ban(self, tokenizer, vocab_size):
+        return Said()
+
+    def watch(self, tokenizer):
+        return Summing()
+
+
+class Said:
+    def __init__(self):
+        self.ids = set()
+
+    def push(self, token_id):
+        self.ids.add(token_id)
+
+    def banned(self):
+        return self.ids
+
+
+class Summing:
+    def __init__(self):
+        self.sum = 0
+
+    def push(self, token_id):
+        self.sum += token_id
+        return self.sum % 23 == 0
+
+
+STATES = {
+    "plugins": ([SaysNothingTwice()], {"stop_token_ids": ()}),
+    "thinking budget": ([], {"thinking": ThinkingBudget((70,), (30, 31), 24), "temperature": 1.0}),
+}
+
+
+@pytest.mark.parametrize(("plugins", "values"), STATES.values(), ids=STATES)
+def test_rows_that_go_on_keep_what_is_known_of_them_alone(backend, plugins, values, monkeypatch):
+    calls = []
+    whole = backend.model.generate
+    monkeypatch.setattr(backend.model, "generate", lambda **kwargs: calls.append(len(kwargs["input_ids"])) or whole(**kwargs))
+    common = {"stop_token_ids": tuple(range(40, 46)), "max_new_tokens": 60, **values}
+    prompts = [prompt(i, [60 + i, 70 if i % 2 else 72, 80 + i], seed=i, **common) for i in range(12)]  # 70 opens a thought
+    together = run(backend, prompts, plugins=normalise_plugins(plugins))
+    assert len(calls) > 1, "no row left"
+    single = alone(backend, prompts, plugins=normalise_plugins(plugins))
+    assert ids(together) == ids(single)
+    assert {i: made.stopped_by for i, made in together.items()} == {i: made.stopped_by for i, made in single.items()}
+    if plugins:
+        assert all(len(set(token_ids)) == len(token_ids) for token_ids in ids(together).values())
+    else:
+        forced = {i for i, token_ids in ids(together).items() if token_ids[23:25] == (30, 31)}
+        assert forced <= {1, 3, 5, 7, 9, 11}
+        assert forced
+
+
+def test_a_finished_row_is_handed_out_while_another_goes_on(backend):
+    plan = {"stop_token_ids": tuple(range(40, 46)), "max_new_tokens": 150, "temperature": 1.0}
+    prompts = [prompt(i, [60 + i, 70, 80 + i], seed=i, **plan) for i in range(12)]
+    steps, arrivals, lengths = [], {}, {}
+    for output in backend.generate(iter(prompts), should_stop=lambda: steps.append(1) is not None):
+        arrivals[output.index], lengths[output.index] = len(steps), len(output.token_ids)
+    shortest, longest = min(lengths, key=lengths.get), max(lengths, key=lengths.get)
+    assert arrivals[shortest] < lengths[shortest] + 50 < lengths[longest] < arrivals[longest]

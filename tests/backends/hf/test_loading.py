@@ -1,0 +1,180 @@
+"""What becomes of a checkpoint directory, and of a bad one, in the hf backend; test_checkpoint_reading.py has what vllm shares."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from evalharness.api.errors import CheckpointError, ConfigError, MissingDependency
+from tests.backends.hf_models import (
+    ids,
+    load,
+    make_text_checkpoint,
+    make_vlm_checkpoint,
+    mixed_prompts,
+    run,
+)
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
+
+
+@pytest.fixture(scope="module")
+def vlm_checkpoint(tmp_path_factory):
+    return make_vlm_checkpoint(tmp_path_factory.mktemp("hf") / "vlm")
+
+
+@pytest.fixture
+def copied(hf_text_checkpoint, tmp_path):
+    return shutil.copytree(hf_text_checkpoint, tmp_path / "copy")
+
+
+def edit_json(path, **changes):
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, **changes}))
+
+
+def test_an_unknown_dtype_lists_the_legal_ones(hf_text_checkpoint):
+    with pytest.raises(ConfigError, match=r"torch_dtype 'bogus' is unknown; known: auto, bfloat16, float16, half, float32"):
+        load(hf_text_checkpoint, torch_dtype="bogus")
+
+
+DTYPES = {
+    "None on a CPU": (None, "float32"),
+    "bfloat16": ("bfloat16", "bfloat16"),
+    "upper case": ("Float32", "float32"),
+    "torch's own name": ("torch.bfloat16", "bfloat16"),
+    "auto": ("auto", "float32"),
+}
+
+
+@pytest.mark.parametrize("name, expected", DTYPES.values(), ids=DTYPES.keys())
+def test_dtype_names_are_resolved(hf_text_checkpoint, name, expected):
+    assert load(hf_text_checkpoint, torch_dtype=name).describe()["dtype"] == expected
+
+
+def test_auto_takes_the_checkpoints_dtype(copied):
+    edit_json(copied / "config.json", dtype="bfloat16")
+    assert load(copied, torch_dtype="auto").describe()["dtype"] == "bfloat16"
+
+
+def test_flash_attn_is_another_name_of_flash_attention_2():
+    from evalharness.backends.hf.loading import resolve_attention
+
+    assert [resolve_attention(name) for name in ("flash_attn", "flash_attention_2", "eager", None)] == [
+        "flash_attention_2",
+        "flash_attention_2",
+        "eager",
+        None,
+    ]
+
+
+def test_the_attention_that_was_asked_for_is_used(hf_text_checkpoint):
+    assert load(hf_text_checkpoint, attn_implementation="eager").describe()["attn_implementation"] == "eager"
+
+
+def test_an_unknown_attention_is_refused(hf_text_checkpoint):
+    with pytest.raises(ConfigError, match="attn_implementation 'bogus' cannot be used"):
+        load(hf_text_checkpoint, attn_implementation="bogus")
+
+
+def test_flash_attention_that_is_not_installed_says_so(hf_text_checkpoint):
+    with pytest.raises(MissingDependency, match="needs a package that is not installed: FlashAttention2"):
+        load(hf_text_checkpoint, attn_implementation="flash_attn", torch_dtype="bfloat16")
+
+
+@pytest.mark.parametrize("device, match", [("bogus", "'bogus' is unknown"), ("cuda:99", "'cuda:99' is not there")], ids=["name", "index"])
+def test_a_device_that_is_not_there_is_refused(hf_text_checkpoint, device, match):
+    with pytest.raises(ConfigError, match=match):
+        load(hf_text_checkpoint, device=device)
+
+
+def test_a_device_map_wins_over_the_device(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint, device_map={"": "cpu"}, device="bogus")
+    assert backend.describe()["device"] == "cpu"
+    assert backend.describe()["device_map"] == {"": "cpu"}
+    assert ids(run(backend, mixed_prompts(3))) == ids(run(load(hf_text_checkpoint), mixed_prompts(3)))
+
+
+@pytest.mark.parametrize("variant, supports_vlm", [(None, True), ("vlm", True), ("VLM", True), ("text", False)], ids=str)
+def test_the_variant_is_found_out_or_obeyed(vlm_checkpoint, variant, supports_vlm):
+    backend = load(vlm_checkpoint, variant=variant)
+    assert backend.supports_vlm is supports_vlm
+    assert (backend.processor is not None) is supports_vlm
+
+
+def test_a_text_checkpoint_is_no_vlm(hf_text_checkpoint):
+    assert load(hf_text_checkpoint).supports_vlm is False
+    with pytest.raises(CheckpointError, match=r"has no image_processor; .* takes text only: .* set model\.variant to 'text'"):
+        load(hf_text_checkpoint, variant="vlm")
+
+
+def test_a_vlm_without_image_processor_loads_as_text(vlm_checkpoint, tmp_path):
+    copy = shutil.copytree(vlm_checkpoint, tmp_path / "copy")
+    (copy / "preprocessor_config.json").unlink()
+    (copy / "video_preprocessor_config.json").unlink()
+    assert load(copy, variant="text").supports_vlm is False
+
+
+def test_without_a_pad_token_the_end_token_pads(tmp_path):
+    tokenizer = load(make_text_checkpoint(tmp_path / "m", with_pad=False)).tokenizer
+    assert tokenizer.pad_token == tokenizer.eos_token == "<end>"
+
+
+def test_rows_are_padded_on_the_left_whatever_the_tokenizer_says(copied, hf_text_checkpoint):
+    edit_json(copied / "tokenizer_config.json", padding_side="right")
+    assert ids(run(load(copied), mixed_prompts(6))) == ids(run(load(hf_text_checkpoint), mixed_prompts(6)))
+
+
+def test_a_config_that_transformers_does_not_know_is_refused(copied):
+    edit_json(copied / "config.json", model_type="unheard_of")
+    with pytest.raises(CheckpointError, match=r"the config of .*copy cannot be loaded: ValueError: .*unheard_of"):
+        load(copied)
+
+
+def test_pickled_weights_are_refused_unless_allowed(hf_text_checkpoint, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    copy = shutil.copytree(hf_text_checkpoint, tmp_path / "copy")
+    torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no weights in safetensors format; .* can run code.*allow them with --allow-pickle"):
+        load(copy)
+    assert ids(run(load(copy, allow_pickle=True), mixed_prompts(3))) == ids(run(load(hf_text_checkpoint), mixed_prompts(3)))
+
+
+def test_missing_weights_are_refused_not_drawn_at_random(hf_text_checkpoint, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    copy = shutil.copytree(hf_text_checkpoint, tmp_path / "copy")
+    weights = load_file(copy / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"lacks 1 weights that its config asks for, such as model.layers.1.mlp.up_proj.weight"):
+        load(copy)
+
+
+def test_a_checkpoint_with_its_own_code_is_refused_unless_trusted(copied):
+    edit_json(copied / "config.json", model_type="own", auto_map={"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"})
+    (copied / "own.py").write_text("raise SystemExit('the code of the checkpoint ran')\n")
+    with pytest.raises(CheckpointError, match=r"brings its own code, which is not run by default; .*--trust-remote-code"):
+        load(copied)
+
+
+def test_the_context_length_is_the_configs(hf_text_checkpoint, vlm_checkpoint):
+    assert load(hf_text_checkpoint).max_model_len == 256
+    assert load(vlm_checkpoint).max_model_len == 4096
+
+
+def test_the_description_is_plain_json(hf_text_checkpoint, vlm_checkpoint):
+    for path in (hf_text_checkpoint, vlm_checkpoint):
+        description = load(path).describe()
+        assert json.loads(json.dumps(description)) == description
+        assert description["device"] == "cpu"
+
+
+def test_the_description_tells_the_pixel_budget_in_force(vlm_checkpoint):
+    described = load(vlm_checkpoint, max_pixels=50_000).describe()["pixel_budget"]
+    assert described == {"min_pixels": 4096, "max_pixels": 50_000, "do_resize": True}

@@ -1,0 +1,162 @@
+"""What the vLLM backend passes on and what it refuses, without an engine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.api.errors import ConfigError, UnsupportedOption
+from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+from evalharness.api.requests import GenerationFailure
+from evalharness.backends.vllm.engine import EngineLog, ErrorFileHandler
+from evalharness.backends.vllm.sampling import completion_of
+from evalharness.backends.vllm.settings import engine_arguments, pixel_budget_arguments, set_environment_defaults
+from tests.backends.vllm_models import plan
+
+
+def arguments(device_type: str = "cpu", options: VllmEngineOptions | None = None, **config: Any) -> dict[str, Any]:
+    chosen = ModelLoadConfig("some/checkpoint", **config)
+    return engine_arguments(chosen, options or VllmEngineOptions(), image_arguments=None, device_type=device_type)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"device_map": "auto"}, r"model.device_map='auto' cannot be honoured by the vllm backend"),
+        ({"attn_implementation": "sdpa"}, r"model.attn_implementation='sdpa' cannot be honoured"),
+        ({"device": "cuda:1"}, r"model.device='cuda:1' cannot be honoured: vLLM runs on 'cpu' here"),
+    ],
+    ids=["device_map", "attention", "device"],
+)
+def test_what_vllm_cannot_honour_is_refused(config: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UnsupportedOption, match=problem):
+        arguments(**config)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "config", "options", "dtype"),
+    [
+        ("cpu", {}, {}, "float32"),
+        ("cuda", {}, {}, "bfloat16"),
+        ("cuda", {"torch_dtype": "float32"}, {}, "float32"),
+        ("cpu", {}, {"dtype": "BFloat16"}, "bfloat16"),
+    ],
+    ids=["cpu", "cuda", "asked of the model", "asked of vllm"],
+)
+def test_dtype_is_as_asked_else_what_the_device_takes(
+    device_type: str, config: dict[str, Any], options: dict[str, Any], dtype: str
+) -> None:
+    assert arguments(device_type, VllmEngineOptions(**options), **config)["dtype"] == dtype
+
+
+def test_two_dtypes_contradict_each_other() -> None:
+    with pytest.raises(ConfigError, match=r"model.torch_dtype='float32' and vllm.dtype='bfloat16' contradict each other"):
+        arguments(options=VllmEngineOptions(dtype="bfloat16"), torch_dtype="float32")
+
+
+def test_remote_code_and_pickles_are_off_unless_asked_for() -> None:
+    careful, careless = arguments(), arguments(trust_remote_code=True, allow_pickle=True)
+    assert (careful["trust_remote_code"], careful["load_format"]) == (False, "safetensors")
+    assert (careless["trust_remote_code"], careless["load_format"]) == (True, "auto")
+
+
+def test_sampling_defaults_of_the_checkpoint_are_off() -> None:
+    assert arguments()["generation_config"] == "vllm"
+
+
+@pytest.mark.parametrize(("device_type", "asked", "eager"), [("cpu", None, True), ("cuda", None, False), ("cpu", False, False)])
+def test_compilation_is_off_on_cpu_unless_asked_for(device_type: str, asked: bool | None, eager: bool) -> None:
+    assert arguments(device_type, VllmEngineOptions(enforce_eager=asked))["enforce_eager"] is eager
+
+
+def test_arguments_without_a_field_are_handed_on_and_checked() -> None:
+    options = VllmEngineOptions(pipeline_parallel_size=2, distributed_executor_backend="ray", extra=(("max_num_seqs", 8),))
+    wanted = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray", "max_num_seqs": 8, "tensor_parallel_size": 1}
+    assert arguments(options=options).items() >= wanted.items()
+    assert not {"pipeline_parallel_size", "distributed_executor_backend"} & set(arguments())
+    with pytest.raises(ConfigError, match="--engine-option model cannot be given: use --model"):
+        arguments(options=VllmEngineOptions(extra=(("model", "x"),)))
+
+
+def test_unset_sizes_are_left_to_vllm() -> None:
+    assert not {"max_model_len", "gpu_memory_utilization"} & set(arguments())
+    asked = arguments(options=VllmEngineOptions(max_model_len=512, gpu_memory_utilization=0.5))
+    assert (asked["max_model_len"], asked["gpu_memory_utilization"]) == (512, 0.5)
+
+
+def test_pixel_budget_is_passed_whole_or_not_at_all() -> None:
+    class ImageProcessor:
+        size = {"shortest_edge": 65536, "longest_edge": 786432}  # noqa: RUF012
+
+    asked = pixel_budget_arguments(VlmPreprocessOptions(max_pixels=786432, do_resize=True), ImageProcessor())
+    assert asked == {"size": {"shortest_edge": 65536, "longest_edge": 786432}, "do_resize": True}
+    assert pixel_budget_arguments(VlmPreprocessOptions(), ImageProcessor()) == {}
+
+
+def test_what_the_user_has_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    set_environment_defaults()
+    assert os.environ["VLLM_CPU_KVCACHE_SPACE"] == "7"
+    assert os.environ.pop("VLLM_LOGGING_LEVEL") == "ERROR"
+
+
+class Output:
+    """What vLLM hands out, as far as it is read."""
+
+    def __init__(self, finish_reason: str | None, stop_reason: str | int | None = None) -> None:
+        self.finish_reason, self.stop_reason = finish_reason, stop_reason
+        self.token_ids, self.logprobs = [5, 6], None
+        self.outputs = [self]
+        self.prompt_token_ids = [1, 2, 3]
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", None], ids=str)
+def test_a_request_that_vllm_gave_up_is_an_error_not_a_text(reason: str | None) -> None:
+    from evalharness.backends.base import Prompt
+
+    prompt = Prompt(4, "", (1, 2, 3), 3, plan())
+    index, failed = completion_of(prompt, Output(reason), ())  # type: ignore[misc]
+    assert index == 4
+    assert isinstance(failed, GenerationFailure)
+    assert failed.kind == "error"
+
+
+def test_a_request_without_a_completion_is_an_error_not_a_text() -> None:
+    from evalharness.backends.base import Prompt
+
+    empty = Output("stop")
+    empty.outputs = []
+    _, failed = completion_of(Prompt(4, "", (1,), 1, plan()), empty, ())  # type: ignore[misc]
+    assert failed.problem == "vLLM finished the request without a completion"
+
+
+def test_the_first_exception_is_the_root_cause(tmp_path: Path) -> None:
+    log = EngineLog()
+    logger = logging.Logger("engine")
+    logger.addHandler(ErrorFileHandler(str(log._errors_path)))
+    logger.warning("not an error")
+    logger.error("something before it")
+    for error in (MemoryError("no\nroom"), RuntimeError("see root cause above")):
+        try:
+            raise error
+        except (MemoryError, RuntimeError):
+            logger.exception("worker failed")
+    cause = log.root_cause()
+    assert cause is not None
+    assert cause.summary == "MemoryError: no room"
+    assert log.root_cause() is None
+    log.close()
+    logger.error("after the end")
+
+
+def test_a_logging_configuration_of_the_user_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", "mine.json")
+    log = EngineLog()
+    with log.listening():
+        assert os.environ["VLLM_LOGGING_CONFIG_PATH"] == "mine.json"
+    log.close()

@@ -1,0 +1,262 @@
+"""Weights of a running vLLM: every answer is compared with transformers' on the same weights, prefixes and pictures included.
+
+All tests share the session's engine, which has its own checkpoint back after each.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evalharness.api.errors import CapabilityError, CheckpointError, ContractValueError
+from evalharness.api.options import ModelLoadConfig
+from evalharness.api.requests import VlmGenerationRequest
+from evalharness.checkpoints.adapter import read_settings
+from evalharness.engine.engine import Engine
+from evalharness.engine.weights import WeightSync
+from tests.backends.hf_models import load
+from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, perturbed, state_dict, training_loops
+from tests.backends.vllm_models import noise
+
+if TYPE_CHECKING:
+    from evalharness.backends.vllm.backend import VllmBackend
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+LAYERS = "model.language_model.layers"
+LONG = [random.Random(1).randrange(2, 640) for _ in range(400)]
+SHORT = [[5, 6, 7], [9]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_vlm_checkpoint: Path) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("live")
+    return {
+        "a": tiny_vlm_checkpoint,
+        "b": perturbed(tiny_vlm_checkpoint, root / "b", seed=1),
+        "lora-1": make_adapter(root / "lora-1", seed=3, layers=LAYERS),
+        "lora-2": make_adapter(root / "lora-2", seed=4, layers=LAYERS),
+    }
+
+
+def asked(engine: Engine) -> list[tuple[int, ...]]:
+    """Return the ids behind a long prompt, short ones and a picture."""
+    content = [{"type": "image", "image": noise(96, 64)}, {"type": "text", "text": "what"}]
+    [seen] = engine.generate_vlm_batch([VlmGenerationRequest([{"role": "user", "content": content}])], GREEDY)
+    return [*answers(engine, [LONG, *SHORT]), seen.token_ids]
+
+
+@pytest.fixture(scope="module")
+def wanted(made: dict[str, Path]) -> dict[str, Any]:
+    """What transformers, started anew on each, answers."""
+    found = {}
+    for name, base, adapter in (("a", "a", None), ("b", "b", None), ("1", "a", "lora-1"), ("2", "a", "lora-2"), ("b1", "b", "lora-1")):
+        engine = Engine(load(made[base], adapter_path=None if adapter is None else str(made[adapter])))
+        found[name] = asked(engine)
+        engine.close()
+    assert len({tuple(one) for one in found.values()}) == len(found)
+    assert found["a"][3] != found["b"][3]
+    return found
+
+
+@pytest.fixture
+def engine(vllm_vlm_backend: VllmBackend, tiny_vlm_checkpoint: Path) -> Iterator[Engine]:
+    yield Engine(vllm_vlm_backend)
+    vllm_vlm_backend.swap(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"))
+
+
+@pytest.fixture
+def cached_tokens(vllm_vlm_backend: VllmBackend, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens of each prompt vLLM took from its prefix cache, as requests end."""
+    counts: list[int] = []
+    step = vllm_vlm_backend._engine.step
+
+    def watched() -> list[Any]:
+        news = step()
+        counts.extend(output.num_cached_tokens for output in news if output.finished)
+        return news
+
+    monkeypatch.setattr(vllm_vlm_backend._engine, "step", watched)
+    return counts
+
+
+def test_an_adapter_rewritten_in_place_answers_as_a_new_start_without_cached_tokens(
+    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], cached_tokens: list[int], tmp_path: Path
+) -> None:
+    live = copy(made["lora-1"], tmp_path / "live")
+    engine.load_adapter(str(live))
+    assert answers(engine, [LONG]) == answers(engine, [LONG]) == wanted["1"][:1]
+    assert cached_tokens[0] == 0
+    assert cached_tokens[1] >= 256  # the cache is on
+    overwrite(live, made["lora-2"])
+    report = engine.load_adapter(str(live))
+    del cached_tokens[:]
+    assert answers(engine, [LONG]) == wanted["2"][:1]
+    assert cached_tokens == [0]
+    assert (report.weight_version, report.num_loaded) == ("2", 12)
+    assert asked(engine) == wanted["2"]
+
+
+def test_a_checkpoint_rewritten_in_place_answers_as_a_new_start(
+    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    live = copy(made["a"], tmp_path / "live")
+    engine.reload_weights(str(live))
+    assert asked(engine) == wanted["a"]
+    overwrite(live, made["b"])
+    assert asked(engine) == wanted["a"]
+    report = engine.reload_weights(str(live))
+    assert asked(engine) == wanted["b"]
+    assert (report.source, report.num_loaded) == (str(live), len(state_dict(live)))
+
+
+def test_a_prompt_that_branches_off_one_of_the_old_weights_answers_as_on_a_fresh_engine(
+    engine: Engine, made: dict[str, Path], cached_tokens: list[int]
+) -> None:
+    branches = [[*LONG[:350], 7, 8], [*LONG[:350], 9]]
+    answers(engine, [LONG])
+    engine.reload_weights(str(made["b"]))
+    del cached_tokens[:]
+    found = [answers(engine, [branch])[0] for branch in branches]
+    assert cached_tokens[0] == 0
+    assert cached_tokens[1] > 0  # of the first branch, which the new weights have seen
+    assert found == answers(Engine(load(made["b"])), branches)
+
+
+def test_what_is_loaded_needs_neither_the_adapters_folder_nor_the_bases(
+    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    engine.reload_weights(str(copy(made["a"], tmp_path / "a")), adapter_path=str(copy(made["lora-1"], tmp_path / "live")))
+    shutil.rmtree(tmp_path / "live")
+    shutil.rmtree(tmp_path / "a")
+    assert asked(engine) == wanted["1"]
+
+
+def test_a_base_that_is_not_what_was_loaded_is_not_read_for_an_adapter(
+    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    live = copy(made["a"], tmp_path / "a")
+    engine.reload_weights(str(live))
+    overwrite(live, made["b"])
+    with pytest.raises(CheckpointError, match="has changed since it was loaded, or is gone, .* with reload_weights"):
+        engine.load_adapter(str(made["lora-1"]))
+    assert (answers(engine, SHORT), engine.weight_version) == (wanted["a"][1:3], "1")
+
+
+def test_a_reload_that_fails_raises_and_the_next_sync_tries_again(
+    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    sync = WeightSync(lambda: engine.load_adapter(str(tmp_path / "live")))
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        sync()
+    assert sync.dirty
+    assert answers(engine, SHORT) == wanted["a"][1:3]
+    copy(made["lora-1"], tmp_path / "live")
+    sync()
+    assert (sync.dirty, answers(engine, SHORT)) == (False, wanted["1"][1:3])
+
+
+def test_a_models_tensors_answer_as_its_checkpoint_and_carry_an_adapter(
+    engine: Engine, made: dict[str, Path], wanted: dict[str, Any]
+) -> None:
+    tensors = state_dict(made["b"])
+    report = engine.sync_from_state_dict({f"module.{name}": tensor for name, tensor in tensors.items()}, weight_version="step-1")
+    assert asked(engine) == wanted["b"]
+    assert (report.num_loaded, report.not_matched, report.missing, report.weight_version) == (len(tensors), (), (), "step-1")
+    engine.load_adapter(str(made["lora-1"]))
+    assert asked(engine) == wanted["b1"]
+    engine.unload_adapter()
+    assert asked(engine) == wanted["b"]
+
+
+def test_some_tensors_over_others_over_the_checkpoint(
+    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    tensors = state_dict(made["b"])
+    head = {"lm_head.weight": tensors["lm_head.weight"]}
+    layer = {name: tensor for name, tensor in tensors.items() if ".layers.1." in name}
+    with pytest.raises(ContractValueError, match=f"{len(tensors) - 1} weights of the model are not given"):
+        engine.sync_from_state_dict(head)
+    assert answers(engine, SHORT) == wanted["a"][1:3]
+    report = engine.sync_from_state_dict({**head, "head.weight": tensors["lm_head.weight"].clone()}, strict=False)
+    assert (report.not_matched, len(report.missing)) == (("head.weight",), len(tensors) - 1)
+    engine.sync_from_state_dict(layer, strict=False)
+    mixed = copy(made["a"], tmp_path / "mixed")
+    save_file({**state_dict(made["a"]), **head, **layer}, mixed / "model.safetensors", metadata={"format": "pt"})
+    assert asked(engine) == asked(Engine(load(mixed)))
+
+
+def test_an_adapters_tensors_answer_as_its_folder(engine: Engine, made: dict[str, Path], wanted: dict[str, Any]) -> None:
+    engine.sync_from_state_dict(state_dict(made["lora-1"]), adapter_config=read_settings(made["lora-1"]))
+    assert asked(engine) == wanted["1"]
+    engine.sync_from_state_dict(state_dict(made["lora-2"]))
+    assert asked(engine) == wanted["2"]
+    engine.unload_adapter()
+    assert asked(engine) == wanted["a"]
+
+
+def test_files_of_a_trainers_tensors_do_not_stay(engine: Engine, made: dict[str, Path]) -> None:
+    engine.sync_from_state_dict(state_dict(made["b"]))
+    given = engine.backend._given  # type: ignore[attr-defined]
+    assert Path(given.path).is_file()
+    engine.reload_weights(str(made["a"]))
+    assert not Path(given.path).parent.exists()
+
+
+def test_files_of_an_engine_that_nobody_closes_go_with_it() -> None:
+    import torch
+
+    from evalharness.backends.vllm.weights import _GivenFile
+
+    file = _GivenFile({"a": torch.ones(2)}, None)
+    path = Path(file.path)
+    assert path.is_file()
+    del file
+    gc.collect()
+    assert not path.parent.exists()
+
+
+def test_a_start_removes_what_a_killed_trainer_left_in_shared_memory(
+    made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evalharness.backends.vllm import weights as vllm_live_weights
+
+    monkeypatch.setattr(vllm_live_weights, "_SHARED_MEMORY", tmp_path)
+    left, unknown = tmp_path / "evalharness-weights-left", tmp_path / "evalharness-weights-unknown"
+    for folder in (left, unknown):
+        folder.mkdir()
+    (left / "held").touch()  # and locked by nobody
+    weights = vllm_live_weights.VllmLiveWeights()
+    weights._config = ModelLoadConfig(str(made["a"]))
+    weights._start_weights()
+    assert list(tmp_path.iterdir()) == [unknown]
+
+
+def test_a_cpu_has_no_sleep_mode(engine: Engine) -> None:
+    with pytest.raises(CapabilityError, match=r"cannot do this to its weights \(sleep\): vLLM's sleep mode gives a GPU's memory back"):
+        engine.sleep()
+
+
+def test_a_trainers_loop_beside_vllm_samples_from_what_was_trained(engine: Engine, made: dict[str, Path]) -> None:
+    import transformers
+
+    model = transformers.AutoModelForImageTextToText.from_pretrained(made["a"]).train()
+    loops = training_loops()
+    before = answers(engine, SHORT)
+    reward = lambda sample: sum(token_id < 100 for token_id in sample.token_ids) / len(sample.token_ids)  # noqa: E731
+    history = loops["train_beside"](engine, model, engine.tokenizer, SHORT, reward, 2)
+    assert [version for version, _ in history] == ["1", "2"]
+    assert engine.weight_version == "3"
+    assert answers(engine, SHORT) == answers(loops["build_engine_around"](model, engine.tokenizer), SHORT) != before

@@ -1,0 +1,155 @@
+"""`evalharness compare`, `bless` and `summary`, as processes of their own where that matters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evalharness.cli import main
+from tests.analysis.comparison.runs import cases, pair, run_dir
+from tests.report.runs import gate, invalid, row
+
+
+def command(*arguments: object, columns: int = 120) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "COLUMNS": str(columns)}
+    run = [sys.executable, "-m", "evalharness", *map(str, arguments)]
+    return subprocess.run(run, capture_output=True, encoding="utf-8", timeout=300, check=False, env=env)
+
+
+WORSE = [1.0] * 40 + [0.0] * 20
+
+
+class TestCompare:
+    def test_a_regression_ends_with_1_and_is_written_beside_the_candidate(self, tmp_path: Path) -> None:
+        base, candidate = pair(tmp_path, cases([1.0] * 60), cases(WORSE))
+        done = command("compare", base, candidate)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "REGRESSED: f1" in done.stdout
+        assert done.stdout.endswith(
+            "\n".join(str(candidate / name) for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv\n"))
+        )
+
+    def test_no_regression_ends_with_0(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        base, candidate = pair(tmp_path, cases([1.0] * 60), cases([1.0] * 60))
+        assert main(["compare", str(base), str(candidate), "--out", str(tmp_path / "out")]) == 0
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {"compare.html", "compare.md", "compare.csv", "compare_cases.csv"}
+        assert not (candidate / "compare.md").exists()
+        assert "no difference shown" in capsys.readouterr().out
+
+    def test_one_regression_among_several_candidates_is_enough(self, tmp_path: Path) -> None:
+        base, good = pair(tmp_path, cases([1.0] * 60), cases([1.0] * 60))
+        bad = run_dir(tmp_path / "bad", cases(WORSE), {"fingerprint": "f3"})
+        assert main(["compare", str(base), str(good), str(bad)]) == 1
+        assert "# 2 comparisons" in (good / "compare.md").read_text("utf-8")
+
+    @pytest.mark.parametrize(
+        ("base", "message"), [("nowhere", "is neither a run directory nor a baseline"), ("cand", "base and candidate are the same")]
+    )
+    def test_what_cannot_be_compared_ends_with_2_and_says_why(
+        self, tmp_path: Path, base: str, message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        pair(tmp_path, cases([1.0]), cases([1.0]))
+        assert main(["compare", str(tmp_path / base), str(tmp_path / "cand")]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("evalharness: error: cannot compare: ")
+        assert message in printed.err
+
+    def test_an_error_cannot_steer_the_terminal(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        engines = [{"id": "hf:\x1b[31mred"}, {"id": "hf:b"}]
+        run = run_dir(tmp_path / "run", [row("a", engine="hf:\x1b[31mred"), row("a", engine="hf:b")], engines=engines)
+        assert main(["compare", str(run), str(run)]) == 2
+        assert main(["bless", str(run), "x"]) == 2
+        assert "\x1b" not in capsys.readouterr().err
+
+    def test_what_was_asked_otherwise_is_refused_unless_anyway(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        base, candidate = pair(tmp_path, cases([1.0] * 60), cases([1.0] * 60, options={"max_new_tokens": 9}))
+        assert main(["compare", str(base), str(candidate)]) == 2
+        assert "option max_new_tokens differs in stage_a::test_summary: 16 in the base, 9 in the candidate" in capsys.readouterr().err
+        assert main(["compare", str(base), str(candidate), "--anyway"]) == 0
+        assert "! option max_new_tokens differs" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("seed", ["-1", "x"])
+    def test_a_seed_that_is_none_is_a_wrong_command_line(self, seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["compare", "a", "b", "--seed", seed]) == 2
+        assert "--seed" in capsys.readouterr().err
+
+    def test_a_score_can_be_said_to_be_better_when_lower(self, tmp_path: Path) -> None:
+        base, candidate = pair(tmp_path, cases(WORSE), cases([1.0] * 60))
+        assert main(["compare", str(base), str(candidate)]) == 0
+        assert main(["compare", str(base), str(candidate), "--lower-is-better", "f1"]) == 1
+
+    def test_a_reader_that_has_seen_enough_is_no_crash(self, tmp_path: Path) -> None:
+        base, candidate = pair(tmp_path, cases([1.0] * 60), cases(WORSE))
+        script = f'"{sys.executable}" -m evalharness compare "{base}" "{candidate}" | true'
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300, check=False)
+        assert done.stderr == ""
+
+    def test_a_terminal_without_unicode_is_no_crash(self, tmp_path: Path) -> None:
+        base, candidate = pair(tmp_path, [row("站点")], [row("站点", scores={"valid": 0.0})])
+        env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+        run = [sys.executable, "-m", "evalharness", "compare", str(base), str(candidate)]
+        done = subprocess.run(run, capture_output=True, timeout=300, check=False, env=env)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert b"\\u7ad9\\u70b9" in done.stdout
+
+
+class TestBless:
+    def test_a_run_becomes_a_baseline_that_compares(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        base, candidate = pair(tmp_path, cases([1.0] * 60), cases(WORSE))
+        folder = tmp_path / "baselines"
+        assert main(["bless", str(base), "nightly", "--to", str(folder)]) == 0
+        path = folder / "nightly.json"
+        assert capsys.readouterr().out == f"{path}: 60 of 60 cases judged, {path.stat().st_size:,} bytes\n"
+        assert main(["compare", str(path), str(candidate)]) == 1
+
+    @pytest.mark.parametrize("name", ["latest", "a/b", "../x", ".hidden", "x.json", "", "a b", "x" * 101])
+    def test_a_name_that_would_be_a_path_or_means_something_else_is_refused(
+        self, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["bless", str(run_dir(tmp_path / "run", cases([1.0]))), name, "--to", str(tmp_path / "b")]) == 2
+        assert "cannot be the name of a baseline" in capsys.readouterr().err
+        assert not (tmp_path / "b").exists()
+
+    @pytest.mark.parametrize(
+        ("interrupted", "samples", "why"),
+        [
+            ("Ctrl-C", cases([1.0]), "the run was interrupted"),
+            (None, [row("a"), invalid("b"), invalid("c")], "only 1 of 3 cases were judged"),
+        ],
+        ids=["interrupted", "invalid"],
+    )
+    def test_a_run_that_says_too_little_is_not_blessed(
+        self, tmp_path: Path, interrupted: str | None, samples: list[dict[str, object]], why: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = run_dir(tmp_path / "run", samples, interrupted=interrupted)
+        assert main(["bless", str(run), "x", "--to", str(tmp_path / "b")]) == 2
+        assert why in capsys.readouterr().err
+
+
+class TestSummary:
+    def test_it_prints_verdict_gates_and_scores(self, tmp_path: Path) -> None:
+        idle = gate(expression="no_regression", metric="no_regression", value=None, threshold=None)
+        gates = [gate(False), {**idle, "passed": None, "asked": False, "reason": "not asked: give --baseline NAME"}]
+        done = command("summary", run_dir(tmp_path / "run", cases([1.0] * 20), gates=gates, exit_code=1))
+        assert done.returncode == 0
+        assert done.stdout.startswith("## Run run\n\n**FAILED**: the gate failed; 1 gate not asked, as no baseline was given.\n")
+        assert "### Gates" in done.stdout
+        assert "### Scores and their validity" in done.stdout
+
+    def test_it_stays_below_what_github_takes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from evalharness.report import markdown as ci_summary
+        from evalharness.report.tables import load_tables
+
+        monkeypatch.setattr(ci_summary, "MAX_BYTES", 600)
+        shown = ci_summary.ci_summary(load_tables(run_dir(tmp_path / "run", cases([1.0] * 20), gates=[gate()] * 9)))
+        assert len(shown) < 700
+        assert shown.endswith("More is left out here; report.md has it.\n")
+
+    def test_a_folder_that_is_no_run_ends_with_2(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["summary", str(tmp_path)]) == 2
+        assert "is no run directory" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""`evalharness show`: which case a word means, and what is shown of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from evalharness.api.errors import REFUSED
+from evalharness.cli import main
+from tests.report.hostile import HOSTILE_TEXTS
+from tests.report.runs import generation, invalid, row, write_run
+
+UNSAFE = {chr(code) for code in range(32)} - {"\n"} | {"\x7f", "\x9b", "\u202e", "\u2066", "\x85", "\u2028"}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    whole = generation(text="an answer", prompt_text="<user>ask [red]", images=[{"width": 80, "height": 60}])
+    samples = [
+        row("group-1/a", generation=whole, details={"parsed": [1]}, reference={"total": 3}, tags={"mission": "m"}),
+        row("group-1/a", engine="vllm:tiny", text="another", outcome="miss", problem="line one\nline two"),
+        row("group-1/ab", generations=[generation(text="one"), generation(text="two")]),
+        row("group-2/c", steps=[[generation(text="a step")]], scores={}),
+        invalid("broken"),
+    ]
+    write_run(tmp_path / "reports" / "first", samples)
+    return "reports/first"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["show", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+class TestCase:
+    def test_an_exact_id_is_taken_though_it_is_part_of_another(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        text = shown(capsys, run, "group-1/a")
+        assert text.count("── group-1/a: stage_a::test_summary on ") == 2
+        assert "group-1/ab" not in text
+
+    def test_a_part_that_one_case_has_is_enough(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert shown(capsys, run, "up-2").startswith("── group-2/c: stage_a::test_summary on hf:tiny: pass\n")
+
+    def test_a_node_id_is_one_row(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert shown(capsys, run, "evals/test_stage_a.py::test_summary[vllm:tiny-group-1/a]").count("── ") == 1
+
+    @pytest.mark.parametrize(
+        ("case", "message"),
+        [
+            pytest.param(
+                "group-1", "'group-1' is part of 2 case ids of reports/first; give more of one: group-1/a, group-1/ab", id="several"
+            ),
+            pytest.param("group-2/d", "has no case 'group-2/d'; did you mean one of group-2/c", id="none"),
+            pytest.param("\x1b[31m", "has no case '\\x1b[31m'", id="hostile"),
+        ],
+    )
+    def test_otherwise_candidates_are_listed(self, run: str, case: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["show", run, case]) == REFUSED
+        assert message in capsys.readouterr().err
+
+    def test_engine_and_test_choose_rows(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert shown(capsys, run, "group-1/a", "--engine", "vllm:tiny", "--test", "stage_a::test_summary").count("── ") == 1
+        assert main(["show", run, "group-1/a", "--engine", "vlm:tiny"]) == REFUSED
+        assert "did you mean 'vllm:tiny'? Known: hf:tiny, tiny, vllm:tiny." in capsys.readouterr().err
+
+
+class TestRow:
+    def test_it_shows_what_was_asked_what_came_back_and_how_it_was_judged(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        text = shown(capsys, run, "group-1/a")
+        for part in (
+            "scores   valid 1.000", "tags     mission m", "prompt\n<user>ask [red]\n", "image  width=80 height=60", "text\nan answer\n",
+            "raw text\n", "finish  stop (151645), 20 + 6 tokens", 'reference\n{\n "total": 3\n}', 'details\n{\n "parsed": [\n  1\n ]\n}',
+            "problem  line one\n         line two", 'options  {"max_new_tokens": 16}', "on vllm:tiny: miss",
+        ):  # fmt: skip
+            assert part in text
+
+    def test_every_sample_and_step_is_shown(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "sample 1: text\none\n" in (text := shown(capsys, run, "group-1/ab"))
+        assert "sample 2: text\ntwo\n" in text
+        assert "step 1.1: text\na step\n" in shown(capsys, run, "group-2")
+
+    def test_a_case_without_generation_shows_its_problem(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        text = shown(capsys, run, "broken")
+        assert ": invalid\nproblem  image.jpg is empty" in text
+        assert "raw text" not in text
+
+    def test_json_gives_the_rows_as_they_are(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+        rows = [json.loads(line) for line in shown(capsys, run, "group-1/a", "--json").splitlines()]
+        assert [one["engine"] for one in rows] == ["hf:tiny", "vllm:tiny"]
+
+    @pytest.mark.parametrize("name", HOSTILE_TEXTS)
+    def test_whatever_stands_in_it_is_text(self, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+        text = HOSTILE_TEXTS[name]
+        hostile = row(
+            f"c{text}", text=text, problem=text, outcome="miss", group=text, tags={text: text}, scores={text: 1.0}, details={text: text}
+        )
+        out = shown(capsys, str(write_run(tmp_path / "run", [hostile])), "c")
+        assert not UNSAFE & set(out)
+        out.encode("utf-8")
+
+    def test_colours_are_for_terminals_only(self, run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm-256color")
+        assert "\x1b[" in shown(capsys, run, "broken")
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert "\x1b" not in shown(capsys, run, "broken")
+
+
+class TestOverlay:
+    DETAILS = {  # noqa: RUF012
+        "image": {"path": "photo.png", "width": 80, "height": 60},
+        "truth": [{"type": "bbox_2d", "points": [0, 0, 500, 500], "desc": "类别=标签", "pixels": [0, 0, 40, 30]}],
+        "predictions": [{"type": "bbox_2d", "points": [0, 0, 500, 500], "desc": "类别=标签"}],
+        "pairs": {"category": [[0, 0, 1.0]]},
+    }
+
+    def test_truth_and_prediction_are_drawn(self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        Image.new("RGB", (80, 60), (9, 99, 9)).save(tmp_path / "photo.png")
+        write_run(tmp_path / "dense", [row("d", details=self.DETAILS)], config={"data": {"value": str(tmp_path)}})
+        shown(capsys, "dense", "d", "--overlay", "out.png")
+        with Image.open("out.png") as drawn:
+            assert drawn.size == (2 * 650 + 420, 34 + 480)
+
+    @pytest.mark.parametrize(
+        ("case", "target", "message"),
+        [
+            pytest.param("group-1/a", "out.png", "draws one row, got 2; choose with --engine and --test", id="several"),
+            pytest.param("broken", "out.png", "this one has no objects", id="no-objects"),
+        ],
+    )
+    def test_what_cannot_be_drawn_says_why(
+        self, run: str, case: str, target: str, message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["show", run, case, "--overlay", target]) == REFUSED
+        assert message in capsys.readouterr().err
+
+    def test_a_picture_that_cannot_be_written_is_refused(self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write_run(tmp_path / "dense", [row("d", details=self.DETAILS)])
+        assert main(["show", "dense", "d", "--overlay", "out.png"]) == REFUSED
+        assert main(["show", "dense", "d", "--overlay", "no/out.png", "--data", "."]) == REFUSED
+        printed = capsys.readouterr().err
+        assert "give --data FOLDER" in printed
+        assert "--overlay no/out.png cannot be written" in printed

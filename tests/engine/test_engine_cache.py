@@ -1,0 +1,183 @@
+"""The engine with a cache: what is asked of the backend again, and what is not. Run: pytest tests/engine/test_engine_cache.py"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.backends.fake import FakeAnswer, FakeBackend
+from evalharness.engine.cache import ResponseCache
+from evalharness.engine.engine import Engine
+
+GREEDY = GenerationOptions(max_new_tokens=50)
+IDENTITY = {"fingerprint": "f"}
+
+
+def text(content: str = "hi") -> TextGenerationRequest:
+    return TextGenerationRequest([{"role": "user", "content": content}])
+
+
+def look(image: Any) -> VlmGenerationRequest:
+    return VlmGenerationRequest([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}], [image])
+
+
+class TrainedBackend(FakeBackend):
+    """A backend whose weights somebody else changes."""
+
+    is_shared = False
+
+    def weight_stamp(self) -> int:
+        return 0
+
+
+class Asked:
+    """An engine whose backend says with each answer how often it was asked."""
+
+    def __init__(self, cache: ResponseCache | None = None, backend: type[FakeBackend] = FakeBackend) -> None:
+        self.count = 0
+        self.engine = Engine(backend.from_answers(self._answer))
+        self.cache = cache or ResponseCache()
+        self.engine.use_cache(self.cache, IDENTITY)
+
+    def _answer(self, prompt: Any) -> str:
+        self.count += 1
+        return f"answer {self.count}"
+
+    def __call__(self, request: Any, options: GenerationOptions = GREEDY, **more: Any) -> GenerationResult:
+        [(_, result)] = self.engine.stream([request], options, **more)
+        assert isinstance(result, GenerationResult)
+        return result
+
+
+def test_a_greedy_question_is_asked_once() -> None:
+    asked = Asked()
+    first, second = asked(text()), asked(text())
+    assert (first.text, first.cached) == ("answer 1", False)
+    assert (second.text, second.cached) == ("answer 1", True)
+    assert {**second.to_json(), "cached": False} == first.to_json()
+    assert asked.count == 1
+
+
+def test_an_unseeded_sample_is_drawn_each_time() -> None:
+    asked = Asked()
+    options = GenerationOptions(max_new_tokens=50, temperature=1.0)
+    assert [asked(text(), options).text for _ in range(2)] == ["answer 1", "answer 2"]
+    assert asked.cache.counts.not_cacheable == 2
+
+
+def test_a_seeded_sample_is_drawn_once_for_each_seed() -> None:
+    asked = Asked()
+    options = [GenerationOptions(max_new_tokens=50, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
+    assert [asked(text(), each).text for each in options] == ["answer 1", "answer 1", "answer 2"]
+
+
+def test_other_weights_are_asked_anew() -> None:
+    asked = Asked()
+    asked(text())
+    asked.engine.use_cache(asked.cache, {**IDENTITY, "weight_version": 2})
+    assert asked(text()).text == "answer 2"
+
+
+def test_an_identity_that_is_given_again_after_a_change_of_weights_is_not_the_old_one() -> None:
+    asked = Asked(backend=TrainedBackend)
+    asked(text())
+    asked.engine.weights_changed()
+    asked.engine.use_cache(asked.cache, IDENTITY)
+    assert [asked(text()).text for _ in range(2)] == ["answer 2", "answer 2"]
+
+
+def test_another_way_of_reading_uses_the_same_tokens() -> None:
+    asked = Asked()
+    asked(text())
+    stripped = GenerationOptions.from_mapping({"max_new_tokens": 50, "decode": {"strip_whitespace": False}})
+    assert asked(text(), stripped).cached
+
+
+def test_the_same_picture_is_known_by_its_content(tmp_path: Any) -> None:
+    asked = Asked()
+    for name, colour in (("a.png", "red"), ("b.png", "red"), ("c.png", "blue")):
+        Image.new("RGB", (64, 48), colour).save(tmp_path / name)
+    results = [asked(look(str(tmp_path / name))) for name in ("a.png", "b.png", "c.png")]
+    assert [result.cached for result in results] == [False, True, False]
+    assert [image["path"] for result in results[:2] for image in result.images] == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
+
+
+def test_a_picture_that_cannot_be_read_is_invalid_with_a_cache_too(tmp_path: Any) -> None:
+    (tmp_path / "no.png").write_bytes(b"no picture")
+    [(_, failure)] = Asked().engine.stream([look(str(tmp_path / "no.png"))], GREEDY)
+    assert isinstance(failure, GenerationFailure)
+    assert failure.kind == "invalid"
+
+
+def test_an_answer_with_a_secret_stays_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "answer 1")  # what the model says first
+    cache = ResponseCache(tmp_path)
+    asked = Asked(cache)
+    assert [asked(text(content)).text for content in ("a", "a", "b")] == ["answer 1", "answer 1", "answer 2"]
+    cache.close()
+    later = Asked(ResponseCache(tmp_path))
+    assert [asked_again.cached for asked_again in (later(text("a")), later(text("b")))] == [False, True]
+    later.cache.close()
+
+
+def test_failures_are_not_kept() -> None:
+    answers = [FakeAnswer(error="no memory"), FakeAnswer("fine")]
+    engine = Engine(FakeBackend.from_answers(lambda prompt: answers.pop(0)))
+    engine.use_cache(ResponseCache(), IDENTITY)
+    [(_, first)], [(_, second)] = (list(engine.stream([text()], GREEDY)) for _ in range(2))
+    assert isinstance(first, GenerationFailure)
+    assert isinstance(second, GenerationResult)
+    assert (second.text, second.cached) == ("fine", False)
+
+
+def test_known_and_new_questions_of_one_batch_all_come_out() -> None:
+    asked = Asked()
+    asked(text("b"))
+    results = dict(asked.engine.stream([text("a"), text("b"), text("c")], GREEDY))
+    assert {index: result.cached for index, result in results.items()} == {0: False, 1: True, 2: False}
+
+
+def test_a_batch_of_known_questions_needs_no_backend() -> None:
+    asked = Asked()
+    asked(text("a"))
+    assert [result.cached for _, result in asked.engine.stream([text("a")] * 3, GREEDY)] == [True] * 3
+    assert asked.count == 1
+
+
+class Shout:
+    """A plugin that changes texts."""
+
+    name = "shout"
+    backends = ("fake",)
+    request_types = ("text",)
+
+    def postprocess_text(self, text: str) -> str:
+        return text.upper()
+
+
+def test_answers_of_plugins_are_not_cached() -> None:
+    asked = Asked()
+    said = [asked(text(), plugins=[Shout()]).text for _ in range(2)]
+    assert (said, asked.count) == (["ANSWER 1", "ANSWER 2"], 2)
+
+
+def test_what_a_caller_does_with_a_result_leaves_the_cache_alone() -> None:
+    asked = Asked()
+    values = asked(text()).to_json()
+    values["token_ids"].clear()
+    assert asked(text()).token_ids
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_the_mark_is_recorded(cached: bool) -> None:
+    asked = Asked()
+    results = [asked(text()), asked(text())]
+    stored = json.loads(json.dumps(results[cached].to_json()))
+    assert stored["cached"] is cached
+    assert GenerationResult.from_json(stored) == results[cached]

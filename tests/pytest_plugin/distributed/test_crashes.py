@@ -1,0 +1,378 @@
+"""Dying workers, Ctrl-C, full disks, engines that cannot open: the run ends by itself, says so and loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.runs.journal import read_journals
+from tests.pytest_plugin.project import HEADER, MARK, MODES, TIMEOUT_S, Project, Run, wait_until
+
+DYING = (
+    HEADER
+    + """
+import pathlib, signal, time
+pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{i:02}", tags={"n": str(i)}) for i in range(12)], request=ask)
+
+@pytest.mark.gate("x >= 1")
+def test_s(case, generation, score):
+    score(x=1)
+    if case.id == "c03":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if case.id == "c09":
+        os._exit(0)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def replaced(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Project(tmp_path_factory.mktemp("replaced")).write(test_a=DYING).run(mode="n2")
+
+
+@pytest.fixture(scope="module")
+def not_replaced(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Project(tmp_path_factory.mktemp("kept")).write(test_a=DYING).run("--max-worker-restart=0", mode="n2")
+
+
+@pytest.mark.slow
+class TestDyingWorkers:
+    def test_the_culprits_are_error_rows_and_all_others_ran(self, replaced: Run) -> None:
+        assert {row["case_id"] for row in replaced.rows if row["outcome"] == "error"} == {"c03", "c09"}
+        assert replaced.counts == {"pass": 10, "error": 2}
+        assert replaced.exit_code == EXIT_BROKEN
+
+    def test_an_error_row_says_which_worker_crashed_and_keeps_what_the_case_is(self, replaced: Run) -> None:
+        row = replaced.row("c03")
+        assert re.fullmatch(r"worker gw\d died while test_a.py::test_s\[fake:echo-c03\] ran; it was tried \d times", row["problem"])
+        assert (row["tags"], row["eval"], row["test"], row["checkpoint"]) == ({"n": "3"}, "a", "test_s", "echo")
+
+    def test_a_complete_run_is_judged(self, replaced: Run) -> None:
+        gate = replaced.gate("x >= 1")
+        assert (gate["passed"], gate["n"]) == (True, 10)
+
+    def test_without_restarts_the_rest_was_not_run(self, not_replaced: Run) -> None:
+        assert len(not_replaced.rows) == 12
+        assert not_replaced.counts["error"] in (1, 2)
+        assert not_replaced.counts.get("skip", 0) >= 1
+        assert not_replaced.exit_code in (EXIT_BROKEN, 2)
+        assert {row["problem"] for row in not_replaced.rows if row["outcome"] == "skip"} == {"not run: the session ended before it"}
+
+    def test_without_restarts_no_gate_passes(self, not_replaced: Run) -> None:
+        assert not not_replaced.gate("x >= 1")["passed"]
+        assert "cases were not run (the session ended before them)" in not_replaced.gate("x >= 1")["reason"]
+
+    def test_a_module_that_kills_its_worker_ends_the_run(self, project: Project) -> None:
+        kill = "if os.environ.get('PYTEST_XDIST_WORKER'): os._exit(3)\n"
+        run = project.write(test_a=MARK + kill + "def test_s(case, generation): pass\n").run("--max-worker-restart=1", mode="n2")
+        assert run.exit_code != 0
+
+    @pytest.mark.parametrize(("dies", "counts"), [("once", {"pass": 4}), ("always", {"pass": 3, "error": 1})])
+    def test_a_worker_that_dies_after_its_last_test_has_that_run_once_more(
+        self, project: Project, dies: str, counts: dict[str, int]
+    ) -> None:
+        project.write(
+            test_a=MARK
+            + f"""
+@pytest.fixture(scope="session", autouse=True)
+def deadly(request):
+    yield
+    seen = [item.nodeid for item in request.session.items if getattr(item, "ran", False)]
+    if any("c3" in nodeid for nodeid in seen) and ({dies!r} == "always" or not os.path.exists("died")):
+        open("died", "w").close()
+        os._exit(1)
+def test_s(case, generation, request):
+    request.node.ran = True
+"""
+        )
+        run = project.run(mode="n2")
+        assert run.exit_code == EXIT_BROKEN
+        assert run.counts == counts
+        for row in run.rows:
+            assert row["generation"]["text"] == f"ask {row['case_id']}"
+
+
+SLOW = (
+    HEADER
+    + """
+import pathlib
+def cases(data_dir): return [Case(id=f"c{i}") for i in range(200)]
+pytestmark = pytest.mark.eval(cases=cases, request=ask)
+@pytest.mark.gate("x >= 1")
+def test_s(case, generation, score):
+    score(x=1)
+    pathlib.Path(f"done-{case.id}").touch()
+"""
+)
+
+
+def has_rows(project: Project) -> bool:
+    """Return whether a journal has a row; a test's own traces are there a moment earlier, in which it can be interrupted."""
+    return any(b'{"kind":"row"' in path.read_bytes() for path in project.root.glob("reports/*/journal/*.jsonl"))
+
+
+@contextlib.contextmanager
+def started(project: Project, mode: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a run of 200 slow cases and give it when a few are done."""
+    project.write(test_a=SLOW)
+    script = project.script({"text": "x", "delay_s": 0.5})
+    with project.start("--model", script, mode=mode) as process:
+        wait_until(lambda: has_rows(project))
+        yield process
+
+
+@pytest.mark.slow
+class TestCtrlC:
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_once_writes_rows_and_reports_and_passes_no_gate(self, project: Project, mode: str) -> None:
+        with started(project, mode) as process:
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
+            run = project.wait(process)
+        assert run.exit_code == pytest.ExitCode.INTERRUPTED
+        assert len(run.rows) == 200
+        assert run.counts["pass"] >= 1
+        assert run.facts["interrupted"] == "interrupted by the user"
+        assert run.row("c199")["problem"] == "not run: interrupted by the user"
+        assert "cases were not run" in run.gate("x >= 1")["reason"]
+        assert (run.run_dir / "report.md").exists()
+        assert f"report: {run.run_dir / 'report.md'}" in run.output
+        assert "INTERNALERROR" not in run.output
+        assert run.facts["problems"] == [], "workers that are interrupted have not died"
+        assert set(run.counts) == {"pass", "skip"}
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_twice_ends_at_once_and_keeps_the_journal(self, project: Project, mode: str) -> None:
+        with started(project, mode) as process:
+            for _ in range(2):
+                os.killpg(process.pid, signal.SIGINT)
+                time.sleep(0.1)
+            run = project.wait(process)
+        assert run.exit_code != 0
+        assert [line for line in read_journals(run.run_dir) if line["kind"] == "row"]
+
+    def test_the_controller_alone_takes_its_workers_along(self, project: Project) -> None:
+        with started(project, "n2") as process:
+            assert len(process_group(process.pid)) >= 3, "the controller and two workers"
+            process.send_signal(signal.SIGINT)
+            run = project.wait(process)
+            assert len(run.rows) == 200
+            wait_until(lambda: process_group(process.pid) == [])
+
+
+def process_group(pid: int) -> list[int]:
+    """Return the live processes of a group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == pid and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+class TestDisk:
+    @pytest.fixture
+    def small_disk(self, tmp_path: Path) -> Iterator[Path]:
+        """A file system of 256 kB."""
+        folder = tmp_path / "small"
+        folder.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True, check=False)
+        if mounted.returncode:
+            pytest.skip("mounting a small file system needs rights that this machine does not give")
+        yield folder
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_a_full_disk_ends_the_run_with_a_message_and_a_readable_journal(self, project: Project, small_disk: Path, mode: str) -> None:
+        project.write(test_a=MARK.replace("range(4)", "range(40)") + "def test_s(case, generation): pass\n")
+        model = ("--model", project.script({"text": "z" * 8000}), "--max-new-tokens", "8001")
+        run = project.run(*model, "--report-dir", str(small_disk), "--run-id", "r", mode=mode)
+        assert run.exit_code not in (0, 1, 5)
+        assert "the run cannot go on: " in run.output
+        assert "No space left on device" in run.output
+        assert "INTERNALERROR" not in run.output
+        assert "The above exception" not in run.output
+        lines = list(read_journals(small_disk / "r"))
+        assert 3 <= sum(line["kind"] == "generation" for line in lines) < 40
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_a_disk_too_small_for_the_reports_keeps_the_journal(self, project: Project, small_disk: Path, mode: str) -> None:
+        project.write(test_a=MARK.replace("range(4)", "range(40)") + "def test_s(case, generation): pass\n")
+        run = project.run("--model", project.script({"text": "z" * 300}), "--report-dir", str(small_disk), "--run-id", "r", mode=mode)
+        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert re.search("no report: .* cannot be written: No space left on device", run.output)
+        assert sum(line["kind"] == "row" for line in read_journals(small_disk / "r")) == 40
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_a_report_folder_that_cannot_be_made_is_a_usage_error(self, project: Project, mode: str) -> None:
+        project.write(test_a=MARK + "def test_s(case, generation): pass\n")
+        (project.root / "reports").write_text("a file is in the way")
+        run = project.run(mode=mode)
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        (error,) = [line for line in run.output.splitlines() if line.startswith("ERROR: ")]
+        assert "cannot be made: Not a directory; choose another folder with --report-dir" in error
+        assert "Traceback" not in run.output
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_a_run_id_that_is_taken_is_refused_and_the_old_run_kept(self, project: Project, mode: str) -> None:
+        project.write(test_a=MARK + "def test_s(case, generation): pass\n")
+        before = project.run_inline("--run-id", "mine")
+        content = (before.run_dir / "run.json").read_bytes(), (before.run_dir / "samples.jsonl").read_bytes()
+        run = project.run("--run-id", "mine", mode=mode)
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "ERROR: run 'mine' exists already in " in run.output
+        assert ((before.run_dir / "run.json").read_bytes(), (before.run_dir / "samples.jsonl").read_bytes()) == content
+        assert len([line for line in read_journals(before.run_dir) if line["kind"] == "eval"]) == 1
+
+    def test_a_folder_with_somebodys_journal_is_not_joined(self, project: Project) -> None:
+        (project.root / "reports" / "mine" / "journal").mkdir(parents=True)
+        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline("--run-id", "mine")
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "run 'mine' exists already" in run.output
+
+    def test_reports_that_cannot_be_written_are_said_and_the_rows_stay(self, project: Project) -> None:
+        project.write(
+            test_a=MARK
+            + """
+def test_s(case, generation, pytestconfig):
+    from evalharness.pytest_plugin.session import STATE
+    (pytestconfig.stash[STATE].run_dir / "report.md").mkdir(exist_ok=True)
+"""
+        )
+        run = project.run_inline()
+        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert re.search(r"no report: .*report\.md", run.output)
+        assert len(run.rows) == 4
+
+
+@pytest.mark.slow
+class TestProblemsOfTheReport:
+    def test_what_went_wrong_cannot_steer_the_terminal(self, project: Project) -> None:
+        conftest = """
+from evalharness.pytest_plugin import finish
+
+def read_records(run_dir):
+    raise ValueError("\\x1b[2J\\nforged line")
+
+finish.read_records = read_records
+"""
+        project.write(conftest=conftest, test_a=MARK + "def test_s(case, generation): pass\n")
+        run = project.run(apart=True)
+        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert "no report: ValueError: \\x1b[2J\\nforged line; the results are safe in " in run.output
+        assert "\x1b" not in run.output
+
+
+class TestEnginesThatCannotOpen:
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_every_case_is_an_error_row_with_one_short_message(self, project: Project, mode: str) -> None:
+        num_cases = 1000 if mode == "no-xdist" else 100
+        project.write(
+            test_a=MARK.replace("range(4)", f"range({num_cases})")
+            + "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): score(x=1)\n"
+        )
+        run = project.run("--model", project.script({"txt": "x"}), mode=mode)
+        assert run.counts == {"error": num_cases}
+        assert len({row["problem"] for row in run.rows}) == 1
+        assert run.rows[0]["problem"].startswith("setup: engine fake:answers cannot be opened: answers.jsonl:1 is no script row")
+        assert run.exit_code == EXIT_BROKEN
+        assert "fixtures.py" not in run.output
+        assert not run.gate("x >= 1")["passed"]
+
+    @pytest.mark.slow
+    def test_an_unexpected_exception_costs_one_traceback_not_one_per_case(self, project: Project) -> None:
+        conftest = """
+from evalharness.backends.fake import FakeBackend
+
+def broken(self, config, preprocess):
+    raise RuntimeError("CUDA is gone")
+
+FakeBackend.__init__ = broken
+"""
+        project.write(conftest=conftest, test_a=MARK.replace("range(4)", "range(100)") + "def test_s(case, generation): pass\n")
+        run = project.run(apart=True)
+        assert run.counts == {"error": 100}
+        assert {row["problem"] for row in run.rows} == {"setup: engine fake:echo cannot be opened: RuntimeError: CUDA is gone"}
+        assert run.output.count('raise RuntimeError("CUDA is gone")') == 1
+        assert len(run.output) < 100 * 500
+
+    @pytest.mark.slow
+    def test_a_generation_that_breaks_the_engine_is_an_error_for_those_that_wait(self, project: Project) -> None:
+        conftest = """
+from evalharness.backends.fake import FakeBackend
+complete = FakeBackend._complete
+
+def broken(self, prompt, plugins):
+    if "c2" in prompt.text:
+        raise RuntimeError("boom")
+    return complete(self, prompt, plugins)
+
+FakeBackend._complete = broken
+"""
+        run = project.write(conftest=conftest, test_a=MARK + "def test_s(case, generation): pass\n").run(apart=True)
+        assert [row["outcome"] for row in run.rows] == ["pass", "pass", "error", "error"]
+        assert {row["problem"] for row in run.rows[2:]} == {"RuntimeError: boom (at broken, line 7)"}
+
+
+@pytest.mark.slow
+class TestUnitsThatDoNotEnd:
+    CONFTEST = """
+import threading
+from pathlib import Path
+from evalharness.backends.fake import FakeBackend
+from evalharness.pytest_plugin import engine_feed
+
+engine_feed.STOP_TIMEOUT_S = PATIENCE
+complete = FakeBackend._complete
+
+def noted(self, prompt, plugins):
+    if "c2" in prompt.text: Path("at-c2").touch()
+    return complete(self, prompt, plugins)
+
+def close(self):
+    print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("engine-feed")])
+
+FakeBackend._complete, FakeBackend.close = noted, close
+"""
+    IMPATIENT = CONFTEST.replace("PATIENCE", "0.2")
+    HEAD = MARK + "import time\ndef wait_for_c2():\n    while not os.path.exists('at-c2'): time.sleep(0.01)\n\n"
+    TEST = HEAD + "def test_s(case, generation):\n    if case.id == 'c1':\n        wait_for_c2()\n        assert False\n"
+    # Longer than anybody waits for the run.
+    SLOW_C2 = ({"contains": "c2", "text": "x", "delay_s": 2 * TIMEOUT_S}, {"text": "x"})
+    PROBLEM = "engine fake:answers still generates for test_a.py, though told to stop: it is left open until the process ends"
+
+    def test_a_hanging_one_is_a_problem_of_the_run_and_its_engine_is_not_closed_under_it(self, project: Project) -> None:
+        project.write(conftest=self.IMPATIENT, test_a=self.TEST)
+        run = project.run("-x", "-s", "--model", project.script(*self.SLOW_C2), apart=True)
+        assert run.facts["problems"] == [self.PROBLEM]
+        assert f"! {self.PROBLEM}" in run.output
+        assert "closed with" not in run.output
+        assert run.exit_code == EXIT_BROKEN
+
+    def test_an_engine_that_hangs_takes_no_further_unit(self, project: Project) -> None:
+        skips = (
+            self.HEAD + "@pytest.fixture\ndef early(case):\n    if case.id == 'c2':\n        wait_for_c2()\n        pytest.skip('early')\n"
+        )
+        project.write(
+            conftest=self.IMPATIENT,
+            test_a=skips + "def test_s(early, case, generation): pass\n",
+            test_b=MARK + "def test_s(case, generation): pass\n",
+        )
+        model = project.script(*self.SLOW_C2)
+        run = project.run("--model", model, "--deselect", "test_a.py::test_s[fake:answers-c3]", apart=True)
+        assert [row["outcome"] for row in run.rows] == ["pass", "pass", "skip", "error", "error", "error", "error"]
+        assert {row["problem"] for row in run.rows[3:]} == {self.PROBLEM}
+
+    def test_one_that_ends_leaves_nothing_to_say(self, project: Project) -> None:
+        run = project.write(conftest=self.CONFTEST.replace("PATIENCE", "60"), test_a=self.TEST).run("-x", "-s", apart=True)
+        assert run.facts["problems"] == []
+        assert "closed with []" in run.output

@@ -1,0 +1,77 @@
+"""The file that says which cases were asked when a worker died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evalharness.api.errors import RecordError
+from evalharness.pytest_plugin.execution.takeover import InFlight, in_flight_path, take_in_flight
+from evalharness.pytest_plugin.execution.units import UnitKey
+
+HOSTILE = ["a", "b\n\x00", "ü\ud800", '"]', ""]
+UNIT = UnitKey("fake:echo", "test_[a].py", 2)
+
+
+def test_a_case_is_asked_until_the_last_of_its_requests_has_ended(tmp_path: Path) -> None:
+    cases = InFlight(in_flight_path(tmp_path / "gw0.jsonl", 1), UNIT, HOSTILE)
+    for case_id in HOSTILE:
+        cases.begin(case_id)
+    cases.begin("a")
+    for case_id in HOSTILE[:2]:
+        cases.end(case_id)
+    assert take_in_flight(tmp_path / "gw0.jsonl") == {UNIT: ("a", *HOSTILE[2:])}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_unit_that_is_not_through_has_its_own(tmp_path: Path) -> None:
+    first, second, third = (UnitKey("fake:echo", f"test_{name}.py", 0) for name in "abc")
+    for number, (worker, unit) in enumerate([("gw1", first), ("gw1", second), ("gw10", third), ("resumed-001-gw1", third)]):
+        InFlight(in_flight_path(tmp_path / f"{worker}.jsonl", number), unit, ["x", "y"]).begin("xy"[number % 2])
+    assert take_in_flight(tmp_path / "gw1.jsonl") == {first: ("x",), second: ("y",)}
+    assert take_in_flight(tmp_path / "gw1.jsonl") == {}
+    assert len(list(tmp_path.iterdir())) == 2, "others are left alone"
+
+
+def test_a_unit_that_ended_leaves_no_file(tmp_path: Path) -> None:
+    cases = InFlight(tmp_path / "gw0.1.asked", UNIT, ["a"])
+    cases.begin("a")
+    cases.close()
+    cases.close()
+    cases.end("a")  # a thread that is told to stop may come later
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_asked_survives_sigkill(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; from pathlib import Path; from evalharness.pytest_plugin.execution.takeover import InFlight\n"
+        "from evalharness.pytest_plugin.execution.units import UnitKey\n"
+        "cases = InFlight(Path('gw0.1.asked'), UnitKey('fake:echo', 'test_[a].py', 2), ['a', 'b']); cases.begin('b')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, timeout=300, env={**os.environ})
+    assert done.returncode == -signal.SIGKILL
+    assert take_in_flight(tmp_path / "gw0.jsonl") == {UNIT: ("b",)}
+
+
+@pytest.mark.parametrize("content", [None, b"", b'["a"', b"no json\n\x01"], ids=["none", "empty", "torn", "no-json"])
+def test_a_file_that_is_not_whole_names_nobody(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "gw0.1.asked").write_bytes(content)
+    assert take_in_flight(tmp_path / "gw0.jsonl") == {}
+
+
+def test_a_folder_that_is_gone_is_an_error_of_the_record(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"gone/gw0\.1\.asked cannot be written: No such file or directory"):
+        InFlight(tmp_path / "gone" / "gw0.1.asked", UNIT, ["a"])
+
+
+def test_without_a_path_nothing_is_kept() -> None:
+    cases = InFlight(None, UNIT, ["a"])
+    cases.begin("a")
+    cases.close()

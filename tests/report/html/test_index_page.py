@@ -1,0 +1,172 @@
+"""reports/index.html: what it says of whole, broken, foreign and running folders, and who may write it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evalharness.report.html import index_page
+from evalharness.report.html import index_page as index_entries
+from evalharness.report.html.index_page import CACHE, run_entries, write_index
+from evalharness.runs.lock import RunLock
+from tests.analysis.comparison.runs import ENGINE
+from tests.report.hostile import HOSTILE_TEXTS
+from tests.report.runs import gate, row, write_run
+
+
+def run(folder: Path, *, day: int = 1, value: float = 1.0, passed: bool = True, **more: object) -> Path:
+    """Write a run that started on some day, with one gate."""
+    whole = {
+        "engines": [ENGINE],
+        "evals": [{"name": "stage_a", "num_cases": 4}],
+        "gates": [gate(passed, value=value)],
+        "counts": {"pass": 4},
+    }
+    started = f"2030-01-{day:02}T00:00:00+00:00"
+    return write_run(folder, [row()], **{**whole, "started_at": started, "duration_s": 12.0, **more})
+
+
+def text(report_dir: Path) -> str:
+    path = write_index(report_dir)
+    assert path is not None
+    page = path.read_text("utf-8")
+    return page[page.index("<main") : page.index("</main>")]
+
+
+def test_runs_stand_newest_first_with_verdict_scores_and_links(tmp_path: Path) -> None:
+    run(tmp_path / "old", day=1)
+    newest = run(tmp_path / "new", day=2, value=0.5, passed=False)
+    for name in ("report.html", "compare.html", "timeline.html"):
+        (newest / name).touch()
+    page = text(tmp_path)
+    assert page.index('href="new/report.html"') < page.index(">old<")
+    assert "1 of 1 gate failed" in page
+    assert "stage_a: valid 0.500" in page
+    assert re.findall(r'<a href="(new/[^"]+)">(\w+)</a>', page)[1:] == [
+        ("new/report.html", "report"), ("new/compare.html", "compare"), ("new/timeline.html", "timeline"),
+    ]  # fmt: skip
+
+
+def test_a_score_of_several_runs_has_a_small_curve_oldest_first(tmp_path: Path) -> None:
+    for day, value in ((1, 0.0), (2, 0.5), (3, 1.0)):
+        run(tmp_path / f"run-{day}", day=day, value=value)
+    (points,) = re.findall(r'<polyline class="curve" points="([^"]+)"', text(tmp_path))
+    assert points == "4.0,36.0 80.0,20.0 156.0,4.0"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "cannot be read"),
+        ('{"schema_version": 99}', "cannot be read"),
+        ("{}", "killed"),
+        ('{"started_at": 3, "engines": 5, "gates": ["x", {}], "evals": {}, "counts": [], "duration_s": "x"}', "killed"),
+        ('{"finished_at": "x", "interrupted": "Ctrl-C"}', "interrupted"),
+        ('{"finished_at": "x", "rebuilt": true}', "killed"),
+    ],
+    ids=["torn", "newer", "no end", "wrong types", "interrupted", "rebuilt"],
+)
+def test_runs_that_are_not_whole_are_listed_as_what_they_are(tmp_path: Path, content: str, words: str) -> None:
+    run(tmp_path / "whole")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/run.json").write_text(content)
+    page = text(tmp_path)
+    assert ">whole<" in page
+    assert words in page
+
+
+def test_a_run_without_an_end_is_running_as_long_as_a_process_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one/journal").mkdir(parents=True)
+    (tmp_path / "one/run.json").write_text("{}")
+    lock = RunLock(tmp_path / "one")
+    assert [entry["state"] for entry in run_entries(tmp_path)] == ["running"]
+    lock.close()
+    assert [entry["state"] for entry in run_entries(tmp_path)] == ["killed"]
+    monkeypatch.setattr(index_entries, "is_written_now", lambda folder: None)
+    assert "running, or killed" in text(tmp_path)
+
+
+def test_foreign_files_and_folders_are_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "note.txt").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert run_entries(tmp_path) == []
+    assert "No run yet" in text(tmp_path)
+
+
+def test_a_page_that_somebody_else_made_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("mine")
+    assert write_index(tmp_path) is None
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
+def test_a_folder_that_is_gone_breaks_nothing(tmp_path: Path) -> None:
+    assert write_index(tmp_path / "gone") is None
+
+
+def test_what_was_read_once_is_not_read_again_unless_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path / "one")
+    run(tmp_path / "two")
+    first = run_entries(tmp_path)
+    (tmp_path / "two/run.json").write_text("{")
+    read: list[str] = []
+    monkeypatch.setattr(index_entries, "read_run", lambda folder: read.append(folder.name) or {})
+    again = {entry["name"]: entry for entry in run_entries(tmp_path)}
+    assert read == ["two"]
+    assert again["one"] in first
+
+
+@pytest.mark.parametrize(
+    "cache", ["{", "[]", '{"version": 1, "runs": {"one": [1, 2]}}', '{"version": 1, "runs": {"one": 3}}', '{"version": 0}']
+)
+def test_a_damaged_cache_is_made_anew(tmp_path: Path, cache: str) -> None:
+    run(tmp_path / "one")
+    (tmp_path / CACHE).write_text(cache)
+    assert [entry["state"] for entry in run_entries(tmp_path)] == ["finished"]
+    assert json.loads((tmp_path / CACHE).read_text())["runs"].keys() == {"one"}
+
+
+def test_while_another_process_writes_it_is_waited_for_and_in_the_end_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_page, "_LOCK_S", 0.1)
+    file = os.open(tmp_path / ".index.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    assert write_index(tmp_path) is None
+    os.close(file)
+    assert write_index(tmp_path) is not None
+
+
+def test_of_runs_that_end_together_all_are_there(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests.report.html.test_index_page import run\n"
+        "from evalharness.report.html.index_page import write_index\n"
+        "for n in range(5): run(Path(sys.argv[1]) / f'{sys.argv[2]}-{n}'); assert write_index(Path(sys.argv[1]))"
+    )
+    root = Path(__file__).parents[3]
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), name], cwd=root) for name in "ab"]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    page = (tmp_path / "index.html").read_text("utf-8")
+    assert all(f">{name}-{n}<" in page for name in "ab" for n in range(5))
+
+
+def test_hostile_names_stay_text_and_within_the_folder(tmp_path: Path) -> None:
+    for number, hostile in enumerate(HOSTILE_TEXTS.values()):
+        gates = [gate(False, eval=hostile, expression=hostile, metric=hostile, engine=hostile)]
+        run(tmp_path / f"{number}", engines=[{**ENGINE, "id": hostile}], evals=[{"name": hostile}], gates=gates, interrupted=hostile)
+    strange = run(tmp_path / '"><script>alert(1)</script>'.replace("/", "_"))
+    (strange / "report.html").touch()
+    page = text(tmp_path)
+    assert "<script" not in page
+    assert not [hostile for hostile in HOSTILE_TEXTS.values() if "<" in hostile and hostile in page]
+    assert all(not target.startswith(("/", ".")) and ":" not in target for target in re.findall(r'href="([^"]*)"', page))
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    run(tmp_path / "one")
+    assert text(tmp_path) == text(tmp_path)

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from evalharness.api.errors import RecordError
+from evalharness.runs.journal import Journal
+from evalharness.runs.records import read_records
+from evalharness.runs.samples import merge_rows, missing_row, note_crashes, write_samples
+
+
+def row(nodeid: str, case_id: str = "c", **more: Any) -> dict[str, Any]:
+    return {"nodeid": nodeid, "engine": "fake:x", "eval": "a", "case_id": case_id, "num_samples": 1, "worker": "gw0", **more}
+
+
+def generation(text: str, case_id: str = "c", sample: int = 0, **more: Any) -> dict[str, Any]:
+    made = {"text": text, "prompt_sha256": f"sha of {text}"}
+    return {"engine": "fake:x", "eval": "a", "case_id": case_id, "sample": sample, "generation": made, **more}
+
+
+def write(run_dir: Path, worker: str, *lines: tuple[str, dict[str, Any]]) -> None:
+    journal = Journal(run_dir, worker)
+    for kind, values in lines:
+        journal.write(kind, values)
+    journal.close()
+
+
+def absent(nodeid: str) -> dict[str, Any]:
+    return {"nodeid": nodeid, "missing": True, "generation": None}
+
+
+def merged(run_dir: Path, *nodeids: str) -> list[dict[str, Any]]:
+    """Return the rows as samples.jsonl has them."""
+    records = read_records(run_dir)
+    write_samples(run_dir, merge_rows(records, nodeids, absent))
+    return [json.loads(line) for line in (run_dir / "samples.jsonl").read_bytes().splitlines()]
+
+
+class TestMerging:
+    def test_rows_come_in_the_order_of_collection_with_their_generations(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("generation", generation("t", "c1")), ("row", row("n1", "c1")))
+        write(tmp_path, "gw1", ("generation", generation("u", "c0")), ("row", row("n0", "c0", worker="gw1")))
+        rows = merged(tmp_path, "n0", "n1")
+        assert [(r["nodeid"], r["generation"]["text"], r["prompt_sha256"]) for r in rows] == [
+            ("n0", "u", "sha of u"),
+            ("n1", "t", "sha of t"),
+        ]
+        assert not {"kind", "num_samples"} & set(rows[0])
+
+    def test_what_is_not_in_memory_is_read_from_the_journal(self, tmp_path: Path) -> None:
+        made = {"text": "t", "raw_text": "t<end>", "completion_token_ids": [1, 2]}
+        write(tmp_path, "gw0", ("generation", generation("t", generation=made)), ("row", row("n0")))
+        (found,) = merge_rows(read_records(tmp_path), ["n0"], absent)
+        kept = found["generation"]
+        assert (dict(kept)["text"], "raw_text" in dict(kept)) == ("t", False)
+        assert (kept["raw_text"], kept.get("completion_token_ids"), kept.get("fallback", 3)) == ("t<end>", [1, 2], 3)
+        with pytest.raises(KeyError, match="fallback"):
+            kept["fallback"]
+
+    def test_a_test_that_never_finished_is_a_missing_row(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("row", row("n1")))
+        assert merged(tmp_path, "n0", "n1")[0] == absent("n0")
+
+    def test_a_row_of_an_uncollected_test_is_kept_last(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("row", row("surprise")), ("row", row("n0")))
+        assert [r["nodeid"] for r in merged(tmp_path, "n0")] == ["n0", "surprise"]
+
+    def test_a_row_without_generation_says_none(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("row", row("n0")))
+        assert (merged(tmp_path, "n0")[0]["generation"], merged(tmp_path, "n0")[0]["prompt_sha256"]) == (None, None)
+
+    def test_a_row_keeps_what_its_own_worker_had_when_it_judged(self, tmp_path: Path) -> None:
+        write(
+            tmp_path,
+            "gw0",
+            ("generation", generation("judged")),
+            ("row", row("n0")),
+            ("generation", generation("later")),
+            ("row", row("n1")),
+        )
+        write(tmp_path, "gw1", ("generation", generation("elsewhere")), ("row", row("n2", worker="gw1")))
+        assert [r["generation"]["text"] for r in merged(tmp_path, "n0", "n1", "n2")] == ["judged", "later", "elsewhere"]
+
+    def test_several_samples_stand_in_order_with_none_for_those_that_failed(self, tmp_path: Path) -> None:
+        lines = [("generation", generation(text, sample=sample)) for sample, text in ((2, "two"), (0, "zero"))]
+        write(tmp_path, "gw0", *lines, ("row", row("n0", num_samples=3)))
+        (found,) = merged(tmp_path, "n0")
+        assert [g and g["text"] for g in found["generations"]] == ["zero", None, "two"]
+        assert found["generation"]["text"] == "zero"
+
+    def test_unknown_kinds_and_keys_are_ignored(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("invention", {"x": 1}), ("row", row("n0", future=5)))
+        assert merged(tmp_path, "n0")[0]["future"] == 5
+
+
+class TestWhatIsKept:
+    LONG: ClassVar[dict[str, Any]] = {
+        "raw_text": "r" * 1000,
+        "prompt_text": "p" * 1000,
+        "token_ids": list(range(500)),
+        "logprobs": [-0.5] * 500,
+        "images": [{"grid": [1]}],
+    }
+
+    def test_gates_and_aggregates_get_rows_without_the_long_parts(self, tmp_path: Path) -> None:
+        made = {**generation("t")["generation"], "finish_reason": "length", **self.LONG}
+        write(
+            tmp_path, "gw0", ("generation", {**generation("t"), "generation": made}), ("row", row("n0", outcome="pass", scores={"x": 1.0}))
+        )
+        (kept,) = merge_rows(read_records(tmp_path), ["n0"], absent)
+        assert (kept["generation"]["text"], kept["generation"]["finish_reason"], kept["scores"]) == ("t", "length", {"x": 1.0})
+        assert not set(self.LONG) & set(kept["generation"])
+
+    @pytest.mark.parametrize(
+        "text",
+        [',"generation":{', '"}\n', "\\", '\\"', ',"generation":', "\ud800\x00\u2028", "x" * 1_000_000],
+        ids=["key", "end", "backslash", "quote", "colon", "odd", "long"],
+    )
+    def test_samples_have_each_generation_as_the_journal_has_it(self, tmp_path: Path, text: str) -> None:
+        made = {"text": text, "raw_text": text, "generation": {"generation": text}, **self.LONG}
+        line = {"engine": text, "eval": text, "case_id": text, "sample": 0, "generation": made}
+        write(tmp_path, "gw0", ("generation", line), ("row", {**row("n0", text), "engine": text, "eval": text, "problem": text}))
+        (found,) = merged(tmp_path, "n0")
+        assert found["generation"] == made
+        assert (found["problem"], found["case_id"]) == (text, text)
+
+    def test_a_generation_that_is_not_the_last_key_is_refused(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("generation", {**generation("t"), "later": 1}))
+        with pytest.raises(RecordError, match=r"gw0\.jsonl has a generation with other keys behind it"):
+            read_records(tmp_path)
+
+    @pytest.mark.slow
+    def test_memory_does_not_grow_with_what_is_not_kept(self, tmp_path: Path) -> None:
+        import tracemalloc
+
+        def peak(run_dir: Path, long: dict[str, Any]) -> int:
+            journal = Journal(run_dir, "main")
+            for number in range(300):
+                one = generation("t", f"c{number}")
+                journal.write("generation", {**one, "generation": {**one["generation"], **long}})
+                journal.write("row", row(f"n{number}", f"c{number}", worker="main"))
+            journal.close()
+            tracemalloc.start()
+            assert len(merged_only(run_dir)) == 300
+            found = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            return found
+
+        def merged_only(run_dir: Path) -> list[dict[str, Any]]:
+            records = read_records(run_dir)
+            rows = merge_rows(records, [], absent)
+            write_samples(run_dir, rows)
+            return rows
+
+        short, long = peak(tmp_path / "short", {}), peak(tmp_path / "long", {"prompt_text": "p" * 20_000, "token_ids": [7] * 5_000})
+        assert long < short + 1_000_000  # all of it would be 6 MB of text alone
+
+
+class TestMissingRows:
+    ENGINES: ClassVar[dict[str, dict[str, str]]] = {"fake:x": {"checkpoint": "x", "backend": "fake"}}
+
+    def test_a_case_with_an_escaped_id_keeps_its_group_and_tags(self) -> None:
+        evals = {"test_a.py": {"cases": {"é": {"group": "g", "tags": {"t": "1"}}}}}
+        found = missing_row(self.ENGINES, evals, "r", "stopped")("test_a.py::test_b[fake:x-\\xe9]")
+        assert (found["case_id"], found["group"], found["tags"], found["eval"], found["test"]) == ("é", "g", {"t": "1"}, "a", "test_b")
+        assert (found["outcome"], found["problem"], found["run_id"]) == ("skip", "not run: stopped", "r")
+
+    def test_the_id_of_no_eval_is_said(self) -> None:
+        with pytest.raises(RecordError, match=r"test_a\.py::test_b was collected .* names none of the engines fake:x"):
+            missing_row(self.ENGINES, {}, "r", "stopped")("test_a.py::test_b")
+
+
+def test_a_crashed_test_is_an_error_with_what_was_generated_for_it(tmp_path: Path) -> None:
+    write(tmp_path, "gw0", ("generation", generation("made", "c")))
+    records = read_records(tmp_path)
+    missing = missing_row({"fake:x": {"checkpoint": "x", "backend": "fake"}}, {}, "r", "stopped")
+    rows = merge_rows(records, ["test_a.py::test_b[fake:x-c]"], missing)
+    note_crashes(records, rows, {rows[0]["nodeid"]: "worker crashed"})
+    write_samples(tmp_path, rows)
+    (found,) = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_bytes().splitlines()]
+    assert (found["outcome"], found["problem"], found["generation"]["text"]) == ("error", "worker crashed", "made")
+
+
+def test_samples_that_cannot_be_written_are_said_and_leave_no_open_file(tmp_path: Path) -> None:
+    write(tmp_path, "gw0", ("generation", generation("t")), ("row", row("n0")))
+    (tmp_path / "samples.jsonl.partial").symlink_to("/dev/full")
+    records = read_records(tmp_path)
+    num_open = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RecordError, match=r"samples\.jsonl cannot be written: No space left on device; the journal beside it keeps"):
+        write_samples(tmp_path, merge_rows(records, [], absent))
+    assert len(os.listdir("/proc/self/fd")) == num_open

@@ -1,0 +1,257 @@
+"""pytest tests/tasks/dense/test_files.py — the numbers are those of the behaviours in the task's description."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evalharness.api.errors import RecordError
+from evalharness.tasks import dense
+from evalharness.tasks.dense.files import dump_rows, offline_report, read_dump, write_dump
+from evalharness.tasks.dense.objects import TYPES
+from tests.tasks.dense_examples import LABEL, box, dumped, one_box
+
+# As documented: pixels of a photo of 640 × 480, and the same on the grid.
+TRUTH = {"type": "bbox_2d", "points": [26, 29, 115, 58], "desc": LABEL}
+NORM_TRUTH = {**TRUTH, "points": [41, 60, 180, 121]}
+ROW = {
+    "image_path": "images/demo.jpg",
+    "gt": [TRUTH],
+    "gt_norm1000": [NORM_TRUTH],
+    "pred": [{"desc": LABEL, "type": "bbox_2d", "points": [40, 60, 180, 120]}],
+    "width": 640,
+    "height": 480,
+    "raw_text": "",
+    "clean_text": "",
+}
+SUMMARY = {"summary": True, "num_samples": 1, "total_gt": 1, "total_pred": 1, "total_matched": 1, "total_missing": 0}
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_a_dump_of_the_original_is_read(tmp_path: Path) -> None:
+    (row,) = read_dump(write(tmp_path / "d.jsonl", ROW, SUMMARY))
+    assert (row.image_path, row.size, row.domain, row.texts) == ("images/demo.jpg", (640, 480), None, ())
+    assert row.truth == (box(41, 60, 180, 121),)
+    assert row.pixels == ((26, 29, 115, 58),)
+    assert row.predictions == (box(40, 60, 180, 120),)
+
+
+def test_the_aggregate_row_is_no_picture(tmp_path: Path) -> None:
+    rows = dense.score_dump(write(tmp_path / "d.jsonl", ROW, SUMMARY))
+    assert len(rows) == 1
+    assert dense.aggregate(rows)["loc_micro_f1"] == 1.0
+
+
+@pytest.mark.parametrize("missing", ["gt", "gt_norm1000"])
+def test_true_objects_are_converted_where_only_one_space_is_given(tmp_path: Path, missing: str) -> None:
+    (row,) = read_dump(write(tmp_path / "d.jsonl", {**ROW, missing: []}))
+    assert (row.truth, row.pixels) == ((box(41, 60, 180, 121),), ((26, 29, 115, 58),))
+
+
+@pytest.mark.parametrize("declared", ["argument", "row"])
+def test_predictions_may_be_in_pixels(tmp_path: Path, declared: str) -> None:
+    row = {**ROW, "pred": [TRUTH], **({"pred_space": "pixels"} if declared == "row" else {})}
+    (read,) = read_dump(write(tmp_path / "d.jsonl", row), "pixels" if declared == "argument" else "norm1000")
+    assert read.predictions == (box(41, 60, 180, 121),)
+
+
+def test_a_text_is_read_again_and_what_the_original_lost_is_counted(tmp_path: Path) -> None:
+    text = dumped(object_1=one_box(40, 60, 180, 120), object_2=one_box(40, 60, 180, 120), object_3=one_box(1, None, 2, 3))
+    (row,) = dense.score_dump(write(tmp_path / "d.jsonl", {**ROW, "pred": [], "clean_text": text}))
+    assert (row["scores"]["loc_f1"], row["scores"]["num_duplicates"], row["scores"]["num_dropped"]) == (1.0, 1, 1)
+    assert row["outcome"] == "miss"
+
+
+def test_the_raw_text_is_read_where_the_clean_one_says_nothing(tmp_path: Path) -> None:
+    row = {**ROW, "pred": [], "clean_text": "…", "raw_text": f"{dumped(object_1=one_box(40, 60, 180, 120))}<|im_end|>"}
+    assert dense.score_dump(write(tmp_path / "d.jsonl", row))[0]["scores"]["loc_f1"] == 1.0
+
+
+def test_an_answer_that_cannot_be_read_is_flagged(tmp_path: Path) -> None:
+    (row,) = dense.score_dump(write(tmp_path / "d.jsonl", {**ROW, "pred": [], "clean_text": "没有"}))
+    assert (row["scores"]["tolerant_valid"], row["scores"]["loc_f1"]) == (0.0, 0.0)
+    assert row["problem"] == "the header line is missing; no JSON object"
+
+
+def test_without_a_text_nothing_is_said_about_its_form(tmp_path: Path) -> None:
+    (row,) = dense.score_dump(write(tmp_path / "d.jsonl", ROW))
+    assert not {"valid", "tolerant_valid", "header_match", "complete", "cap_hit"} & set(row["scores"])
+    assert row["scores"]["category_f1"] == 1.0
+
+
+def test_without_a_text_unusable_predictions_are_counted_and_repetitions_are_not_known(tmp_path: Path) -> None:
+    nulls, six = ({"desc": "", "type": "bbox_2d", "points": points} for points in ([1, None, 3, 4], [1, 2, 3, 4, 5, 6]))
+    path = write(tmp_path / "d.jsonl", {**ROW, "pred": [TRUTH, nulls, six, {"type": "circle"}]})
+    (row,) = dense.score_dump(path)
+    assert (row["scores"]["num_dropped"], row["scores"]["num_said"]) == (3, 1)
+    assert "duplicate_rate" not in dense.aggregate([row])
+
+
+def test_texts_in_pixels_are_scored_in_the_declared_space(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", {**ROW, "clean_text": dumped(object_1=one_box(26, 29, 115, 58))})
+    assert dense.score_dump(path, coordinates="pixels")[0]["details"]["pairs"]["category"] == [[0, 0, 1.0]]
+    assert dense.score_dump(path)[0]["details"]["pairs"]["category"] == []
+
+
+def test_predictions_in_pixels_without_texts_are_scored_in_the_declared_space(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", {**ROW, "pred": [TRUTH]})
+    assert [dense.score_dump(path, coordinates=space)[0]["scores"]["loc_f1"] for space in ("pixels", "norm1000")] == [1.0, 0.0]
+
+
+def test_a_domain_comes_from_the_row_the_mission_the_categories_or_the_rest_of_the_file(tmp_path: Path) -> None:
+    empty = {**ROW, "gt": [], "gt_norm1000": [], "pred": []}
+    rru = [{**TRUTH, "desc": "类别=紧固件,安装状态=合格"}]
+    assert [row.domain for row in read_dump(write(tmp_path / "a.jsonl", {**empty, "domain": "RRU"}))] == ["rru"]
+    assert [row.domain for row in read_dump(write(tmp_path / "b.jsonl", {**empty, "image_path": "RRU线缆/a.jpg"}))] == ["rru"]
+    assert [row.domain for row in read_dump(write(tmp_path / "c.jsonl", {**empty, "gt": rru}, empty))] == ["rru", "rru"]
+    assert [row.domain for row in read_dump(write(tmp_path / "d.jsonl", empty))] == [None]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"image_path": None}, "image_path must be a path, got None"),
+        ({"width": 0}, "width must be a size in pixels, got 0"),
+        ({"height": "480"}, "height must be a size in pixels, got '480'"),
+        ({"gt": "x"}, "gt must be a list of objects, got str"),
+        ({"gt": [{**TRUTH, "type": "circle"}]}, r"gt\[0\]: type must be one of bbox_2d, poly, line, got 'circle'"),
+        ({"gt": [{**TRUTH, "points": [1, None, 2, 3]}]}, r"gt\[0\]: bbox_2d must be numbers in pairs"),
+        ({"gt_norm1000": [NORM_TRUTH, NORM_TRUTH]}, "gt has 1 objects, gt_norm1000 has 2"),
+        ({"domain": "xyz"}, "domain must be one of bbu, rru, got 'xyz'"),
+        ({"text_space": [0, 1]}, r"text_space must be \[width, height\]"),
+        ({"pred_space": "inches"}, "pred: coordinates must be norm1000, unit, pixels"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_a_row_that_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RecordError, match=rf"d.jsonl:1.*{problem}"):
+        read_dump(write(tmp_path / "d.jsonl", {**ROW, "domain": "bbu", **change}))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"[1]\n", "d.jsonl:1 must be a JSON object, got list"), (b"{\n", "d.jsonl:1 is no JSON"), (b"\xff\n", "cannot be read")],
+    ids=["list", "cut", "bytes"],
+)
+def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "d.jsonl").write_bytes(content)
+    with pytest.raises(RecordError, match=problem):
+        read_dump(tmp_path / "d.jsonl")
+
+
+def test_a_written_dump_has_the_originals_keys_and_flags_what_it_hides(tmp_path: Path) -> None:
+    text = dumped(object_1=one_box(40, 60, 180, 120), object_2=one_box(40, 60, 180, 120), object_3=one_box(1))[:-4]
+    rows = dense.score_dump(write(tmp_path / "d.jsonl", {**ROW, "clean_text": text, "finish_reason": "length"}))
+    write_dump(tmp_path / "out.jsonl", dump_rows(rows))
+    row, aggregate = lines(tmp_path / "out.jsonl")
+    for key in ("image_path", "gt", "gt_norm1000", "width", "height", "clean_text"):
+        assert row[key] == {**ROW, "clean_text": text}[key]
+    assert row["pred"] == [{"desc": LABEL, "type": "bbox_2d", "points": [40, 60, 180, 120]}]
+    assert row["pred_pixels"] == [{"desc": LABEL, "type": "bbox_2d", "points": [26, 29, 115, 58]}]
+    flags = {key: row[key] for key in ("parse_failed", "truncated", "cap_hit", "num_duplicates", "finish_reason", "text_space")}
+    assert flags == {
+        "parse_failed": False,
+        "truncated": True,
+        "cap_hit": True,
+        "num_duplicates": 1,
+        "finish_reason": "length",
+        "text_space": [1000, 1000],
+    }
+    assert row["dropped"] == ["object_3: it is cut off or no JSON"]
+    assert aggregate == SUMMARY
+
+
+def test_a_dump_that_was_written_scores_the_same_when_read_again(tmp_path: Path) -> None:
+    texts = [dumped(object_1=one_box(40, 60, 180, 120)), dumped(object_1=one_box(300, 60, 180, 120)), "", "\ud800"]
+    rows = dense.score_dump(
+        write(tmp_path / "d.jsonl", *({**ROW, "clean_text": text, "image_path": f"{i}.jpg"} for i, text in enumerate(texts)))
+    )
+    write_dump(tmp_path / "out.jsonl", dump_rows(rows))
+    again = dense.score_dump(tmp_path / "out.jsonl")
+    assert [row["case_id"] for row in again] == [row["case_id"] for row in rows]
+    assert dense.aggregate(again) == dense.aggregate(rows)
+    assert dense.tables(again)["Objects by category"] == dense.tables(rows)["Objects by category"]
+
+
+def test_the_report_is_the_same_byte_for_byte(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", ROW, {**ROW, "image_path": "b.jpg", "pred": [NORM_TRUTH, NORM_TRUTH]})
+    first, second = (json.dumps(offline_report(dense.score_dump(path), "d.jsonl")) for _ in range(2))
+    assert first == second
+
+
+def test_the_offline_report_has_the_documented_shape(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", ROW, {**ROW, "image_path": "e.jpg", "gt": [], "gt_norm1000": [], "pred": [], "domain": "bbu"})
+    report = offline_report(dense.score_dump(path), "d.jsonl")
+    assert list(report) == [
+        "path",
+        "images",
+        "params",
+        "count_diagnostics",
+        "modes",
+        "category_breakdown_primary",
+        "attribute_diagnostics_primary",
+    ]
+    assert report["images"] == 1  # the picture without any objects is in no number
+    assert list(report["params"]) == ["primary_threshold", "coco_thresholds", "line_tol", "modes", "matching"]
+    assert report["modes"]["category"]["by_threshold"]["0.50"] == {
+        "gt": 1,
+        "pred": 1,
+        "matched": 1,
+        "precision": 1.0,
+        "recall": 1.0,
+        "f1": 1.0,
+    }
+    assert list(report["modes"]["localization"]["by_threshold_by_type"]) == ["bbox_2d"]
+    assert report["category_breakdown_primary"][0]["category"] == "标签"
+    assert report["attribute_diagnostics_primary"]["text_accuracy"] == 1.0
+    assert report["count_diagnostics"]["equal_rate"] == 1.0
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3)
+    | st.sampled_from(TYPES),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["type", "points", "desc"]), inner, max_size=3)
+        | st.fixed_dictionaries({"type": st.sampled_from(TYPES), "points": st.lists(st.integers() | st.just("7"), max_size=6)})
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("key", [*ROW, "domain", "text_space", "pred_space", "finish_reason", "case_id", "parse_failed", "summary"])
+@given(value=JSON_VALUES)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_whatever_a_row_holds_is_scored_or_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
+    path = write(tmp_path / "d.jsonl", {**ROW, "domain": "bbu", key: value})
+    try:
+        rows = dense.score_dump(path)
+    except RecordError as error:
+        refused = str(error)
+    else:
+        refused = "d.jsonl:1"
+        json.dumps([rows, dense.aggregate(rows), dense.tables(rows), dense.offline_report(rows, "d")], allow_nan=False)
+    assert "d.jsonl:1" in refused
+
+
+def test_points_in_words_and_fractions_are_whole_pixels(tmp_path: Path) -> None:
+    truth = [{"type": "bbox_2d", "points": ["26", 29.4, 115, "58"], "desc": "类别=标签"}]
+    (row,) = read_dump(write(tmp_path / "d.jsonl", {**ROW, "gt": truth}))
+    assert row.pixels == ((26, 29, 115, 58),)

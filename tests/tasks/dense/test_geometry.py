@@ -1,0 +1,157 @@
+"""pytest tests/tasks/dense/test_geometry.py — the numbers are those of the behaviours in the task's description."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+
+from evalharness.backends.torchvision_cpu import register_missing_operators
+from evalharness.tasks.dense.geometry import LINE_TOLERANCE, iou, overlaps
+from evalharness.tasks.dense.objects import DenseObject
+from tests.tasks.dense_examples import box, boxes, line, lines, objects, poly, polygons
+
+SCALE = 2  # raster pixels per step of the grid, for the second opinion
+
+
+def raster(one: DenseObject) -> np.ndarray:
+    """Return the pixels of an object, drawn by Pillow, which fills polygons even-odd, too."""
+    margin = 20
+    image = Image.new("1", ((1000 + 2 * margin) * SCALE, (1000 + 2 * margin) * SCALE))
+    points = [((x + margin) * SCALE, (y + margin) * SCALE) for x, y in zip(one.points[::2], one.points[1::2], strict=True)]
+    pen = ImageDraw.Draw(image)
+    if one.type == "bbox_2d":
+        if not one.inverted:
+            pen.rectangle(points, fill=1)
+    elif one.type == "poly":
+        pen.polygon(points, fill=1)
+    else:
+        radius = LINE_TOLERANCE * SCALE
+        pen.line(points, fill=1, width=2 * radius)
+        for x, y in points:
+            pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=1)
+    return np.asarray(image)
+
+
+def test_half_overlapping_boxes_share_exactly_a_third() -> None:
+    assert iou(box(0, 0, 100, 100), box(50, 0, 150, 100)) == pytest.approx(1 / 3, abs=1e-9)
+
+
+def test_a_box_and_the_same_shape_as_a_polygon_are_equal() -> None:
+    assert iou(box(10, 20, 300, 400), poly(300, 400, 10, 400, 10, 20, 300, 20)) == 1.0
+
+
+def test_a_line_never_matches_a_region() -> None:
+    assert iou(line(0, 50, 100, 50), box(0, 42, 100, 58)) == 0.0
+    assert iou(line(0, 50, 100, 50), poly(0, 42, 100, 42, 100, 58, 0, 58)) == 0.0
+
+
+def test_a_line_drawn_backwards_is_the_same_line() -> None:
+    assert iou(line(100, 100, 300, 500, 20, 40), line(20, 40, 300, 500, 100, 100)) == 1.0
+
+
+def test_a_tube_has_the_area_of_all_points_near_its_line() -> None:
+    # Side by side at a distance of one radius: two circles' and two strips' common part, by hand.
+    length, r = 500, LINE_TOLERANCE
+    common = length * r + 2 * r * r * math.acos(0.5) - r * r * math.sin(2 * math.acos(0.5))
+    whole = length * 2 * r + math.pi * r * r
+    assert iou(line(100, 100, 600, 100), line(100, 100 + r, 600, 100 + r)) == pytest.approx(common / (2 * whole - common), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [box(5, 5, 5, 5), box(5, 5, 90, 5), poly(5, 5, 10, 10, 20, 20), poly(7, 7, 7, 7, 7, 7), box(90, 5, 5, 90), box(90, 90, 5, 5)],
+    ids=["point", "flat", "flat polygon", "one point", "inverted in x", "inverted in both"],
+)
+def test_what_encloses_nothing_matches_nothing(one: DenseObject) -> None:
+    assert iou(one, one) == 0.0
+    assert iou(one, box(0, 0, 100, 100)) == 0.0
+
+
+def test_a_line_of_one_place_is_a_disc() -> None:
+    assert iou(line(50, 50, 50, 50), line(50, 50, 50, 50)) == 1.0
+    assert 0 < iou(line(50, 50, 50, 50), line(54, 50, 54, 50)) < 1
+
+
+def test_a_polygon_that_crosses_itself_is_filled_even_odd() -> None:
+    bow_tie = poly(0, 0, 100, 100, 100, 0, 0, 100)
+    assert iou(bow_tie, box(0, 0, 100, 100)) == 0.5
+
+
+@pytest.mark.parametrize("kind", ["poly", "line"])
+@pytest.mark.timeout(60)  # worked out, its thousands of crossings would take longer
+def test_a_scribble_of_a_thousand_points_matches_nothing_and_costs_no_time(kind: Any) -> None:
+    random = Random(1)
+    scribble = DenseObject(kind, tuple(random.randint(0, 1000) for _ in range(2000)), "")
+    assert iou(scribble, scribble) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["poly", "line"])
+def test_an_outline_of_a_thousand_points_that_does_not_cross_itself_is_measured(kind: Any) -> None:
+    turns = [2 * math.pi * place / 1000 for place in range(1000)]
+    circle = DenseObject(
+        kind, tuple(round(value) for turn in turns for value in (500 + 450 * math.cos(turn), 500 + 450 * math.sin(turn))), ""
+    )
+    assert iou(circle, circle) == pytest.approx(1.0)
+
+
+def test_only_pairs_above_the_minimum_are_given() -> None:
+    truth, predictions = [box(0, 0, 100, 100), box(500, 500, 600, 600)], [box(0, 0, 100, 60), box(0, 0, 100, 40)]
+    assert [(pair.truth, pair.prediction, pair.iou) for pair in overlaps(truth, predictions, 0.5)] == [(0, 0, 0.6)]
+    assert overlaps(truth, [], 0.5) == overlaps([], predictions, 0.5) == []
+
+
+@pytest.mark.engine
+@given(st.lists(boxes(), min_size=1, max_size=6), st.lists(boxes(), min_size=1, max_size=6))
+def test_boxes_agree_with_torchvision(truth: list[DenseObject], predictions: list[DenseObject]) -> None:
+    register_missing_operators()
+    import torch
+    from torchvision.ops import box_iou
+
+    expected = box_iou(*(torch.tensor([one.points for one in side], dtype=torch.float64) for side in (truth, predictions))).nan_to_num()
+    found = np.zeros((len(truth), len(predictions)))
+    for pair in overlaps(truth, predictions):
+        found[pair.truth, pair.prediction] = pair.iou
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-11)
+
+
+@settings(max_examples=60)
+@given(st.one_of(st.tuples(polygons(), polygons()), st.tuples(polygons(), boxes()), st.tuples(lines(), lines())))
+def test_polygons_and_tubes_agree_with_a_raster(pair: tuple[DenseObject, DenseObject]) -> None:
+    masks = [raster(one) for one in pair]
+    union = int((masks[0] | masks[1]).sum())
+    # The raster counts the pixels of an outline in full, so it is only as exact as outlines are short against areas.
+    outline = sum(_length(one) for one in pair) * SCALE * 3
+    found = iou(*pair)
+    assert found == pytest.approx((masks[0] & masks[1]).sum() / union, abs=outline / union)
+
+
+def _length(one: DenseObject) -> float:
+    points = list(zip(one.points[::2], one.points[1::2], strict=True))
+    return sum(math.dist(a, b) for a, b in zip(points, [*points[1:], points[0]], strict=True)) + 1
+
+
+@given(objects(), objects())
+def test_an_iou_is_symmetric_and_between_0_and_1(one: DenseObject, other: DenseObject) -> None:
+    found = iou(one, other)
+    assert 0 <= found <= 1
+    assert iou(other, one) == pytest.approx(found, abs=1e-9)
+
+
+@given(st.lists(objects(), max_size=5), st.lists(objects(), max_size=5), st.floats(0.05, 1))
+def test_the_minimum_leaves_out_nothing_that_reaches_it(truth: list[DenseObject], predictions: list[DenseObject], minimum: float) -> None:
+    wanted = [pair for pair in overlaps(truth, predictions) if pair.iou >= minimum]
+    assert overlaps(truth, predictions, minimum) == wanted
+
+
+@given(polygons(), st.integers(0, 5))
+def test_where_a_polygon_starts_changes_nothing(one: DenseObject, shift: int) -> None:
+    turned = poly(*one.points[2 * shift :], *one.points[: 2 * shift])
+    if iou(one, one):
+        assert iou(one, turned) == pytest.approx(1.0, abs=1e-9)

@@ -1,0 +1,202 @@
+"""pytest tests/tasks/stage_a/test_metrics.py"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evalharness.tasks.stage_a.metrics import (
+    attribute_key_recall,
+    attribute_path_recall,
+    canonical_equal,
+    category_f1,
+    category_overlap,
+    completeness,
+    fact_f1,
+    fact_overlap,
+    notes_score,
+    text_recall,
+    tversky,
+)
+from evalharness.tasks.stage_a.parse import Summary, parse_summary, render_summary
+from evalharness.tasks.stage_a.schema import DOMAINS, SCHEMA
+from tests.tasks.stage_a_examples import CLAMP, FIBRE, RADIO, WIRE, bbu, rru, summaries
+
+CUT = parse_summary('<DOMAIN=BBU>, <TASK=SUMMARY>\n{"统计": [', "bbu")
+IRRELEVANT = parse_summary("无关图片", "bbu")
+
+
+def said(data: dict[str, Any], domain: str = "bbu") -> Summary:
+    return parse_summary(render_summary(data, domain), domain)
+
+
+def texts(*names: str) -> Summary:
+    return said(bbu({"类别": "标签", "文本": dict.fromkeys(names, 1)}))
+
+
+def test_category_f1_counts_each_category_once() -> None:
+    overlap = category_overlap(said(bbu(WIRE, WIRE, FIBRE)), said(bbu(WIRE, {"类别": "标签", "可读性": {"不可读": 1}})))
+    assert (overlap.num_hit, overlap.num_said, overlap.num_true) == (1, 2, 2)
+    assert (overlap.precision, overlap.recall, overlap.f1) == (0.5, 0.5, 0.5)
+
+
+def test_fact_f1_weighs_by_count() -> None:
+    five = {"类别": "电线", "捆扎": {"整齐": 5}}
+    overlap = fact_overlap(said(bbu(five)), said(bbu(WIRE)))
+    assert overlap == (2, 5, 2)
+    assert fact_f1(said(bbu(five)), said(bbu(WIRE))) == pytest.approx(4 / 7)
+
+
+def test_a_category_without_attributes_is_a_fact() -> None:
+    assert fact_f1(said(rru(RADIO), "rru"), said(rru(RADIO, RADIO), "rru")) == pytest.approx(2 * 2 / 5)
+
+
+@pytest.mark.parametrize("metric", [category_f1, fact_f1])
+def test_a_dismissed_photo_scores_one_when_right_and_zero_when_wrong(metric: Any) -> None:
+    assert (metric(IRRELEVANT, IRRELEVANT), metric(IRRELEVANT, said(bbu(WIRE))), metric(said(bbu(WIRE)), IRRELEVANT)) == (1, 0, 0)
+
+
+def test_what_cannot_be_read_scores_zero_even_against_an_empty_reference() -> None:
+    for reference in (said(bbu()), said(bbu(WIRE))):
+        assert (category_f1(CUT, reference), fact_f1(CUT, reference), tversky(CUT, reference, "bbu")) == (0, 0, 0)
+        assert not canonical_equal(CUT, reference)
+    assert completeness(CUT, "bbu") == 0
+
+
+@pytest.mark.parametrize(("domain", "alpha"), [("bbu", 0.3), ("rru", 0.6)])
+def test_tversky_weighs_too_much_by_domain_and_missed_by_one(domain: Any, alpha: float) -> None:
+    one, three = ({"类别": "标签", "文本": {"A": count}} for count in (1, 3))
+    base = bbu if domain == "bbu" else rru
+    hits = 1 if domain == "bbu" else 2  # the distance is a fact too
+    assert tversky(said(base(three), domain), said(base(one), domain), domain) == pytest.approx(hits / (hits + 2 * alpha))
+    assert tversky(said(base(one), domain), said(base(three), domain), domain) == pytest.approx(hits / (hits + 2))
+
+
+def test_equality_looks_at_everything_but_the_order() -> None:
+    first = said(bbu(WIRE, {"类别": "标签", "文本": {"A": 1, "B": 2}}, 备注=["x", "y"]))
+    second = said(bbu({"文本": {"B": 2, "A": 1}, "类别": "标签"}, WIRE, 备注=["y", "x"]))
+    assert canonical_equal(first, second)
+    assert not canonical_equal(first, said(bbu(WIRE, {"类别": "标签", "文本": {"A": 1, "B": 1}}, 备注=["x", "y"])))
+    assert not canonical_equal(first, said(bbu(WIRE, {"类别": "标签", "文本": {"A": 1, "B": 2}})))
+    assert canonical_equal(IRRELEVANT, IRRELEVANT)
+    assert not canonical_equal(IRRELEVANT, said(bbu()))
+
+
+def test_key_recall_is_a_mean_over_categories_without_texts() -> None:
+    half = {"类别": "光纤", "弯曲半径": {"合格": 1}}
+    label = {"类别": "标签", "文本": {"A": 1}}
+    assert attribute_key_recall(said(bbu(half, label)), said(bbu(FIBRE, WIRE, label))) == pytest.approx((0.5 + 0) / 2)
+    assert attribute_key_recall(said(bbu(half)), said(bbu(label))) is None
+
+
+def test_path_recall_counts_a_parent_and_its_stable_values() -> None:
+    reference = said(bbu(WIRE, {"类别": "标签", "文本": {"42": 1, "a=b": 1, "x" * 33: 1}}))
+    # 电线/捆扎, 电线/捆扎/整齐 and 标签/文本; the three texts are not stable
+    assert attribute_path_recall(said(bbu(WIRE)), reference) == pytest.approx(2 / 3)
+    assert attribute_path_recall(said(bbu({"类别": "电线", "捆扎": {"散乱": 1}})), reference) == pytest.approx(1 / 3)
+    assert attribute_path_recall(said(bbu()), IRRELEVANT) is None
+
+
+def test_text_recall_ignores_width_and_case() -> None:
+    assert text_recall(texts("ａｂ-０1"), texts("AB-01")) == 1.0
+
+
+def test_text_recall_takes_a_tenth_for_each_text_beyond_two_spare_ones() -> None:
+    assert text_recall(texts("A", "x", "y"), texts("A")) == 1.0
+    assert text_recall(texts("A", "x", "y", "z", "w"), texts("A")) == pytest.approx(0.8)
+    assert text_recall(texts(*"ABCDEFGHIJKLMNOPQRS"), texts("A")) == 0.0
+    assert text_recall(texts("A"), said(bbu(WIRE))) is None
+
+
+def test_notes_cost_when_spurious() -> None:
+    with_notes, without = said(bbu(备注=["x"])), said(bbu())
+    assert [notes_score(a, b) for a in (with_notes, without) for b in (with_notes, without)] == [1.0, -1.0, 0.0, None]
+
+
+@pytest.mark.parametrize(
+    ("item", "wanted"),
+    [
+        pytest.param(FIBRE, 1.0, id="43-fibre-whole"),
+        pytest.param({"类别": "电线"}, 0.0, id="43-wire-without-binding"),
+        pytest.param({"类别": "光纤", "弯曲半径": {"合格": 1}}, 0.5, id="half"),
+        pytest.param({**WIRE, "颜色": {"红": 1}}, 0.65, id="drift-key"),
+        pytest.param({"类别": "猫"}, 0.0, id="unknown-category"),
+    ],
+)
+def test_completeness_of_one_item(item: dict[str, Any], wanted: float) -> None:
+    assert completeness(said(bbu(item)), "bbu") == pytest.approx(wanted)
+
+
+def test_drift_costs_by_its_share_and_kind() -> None:
+    assert completeness(said(bbu(WIRE, {"类别": "猫"})), "bbu") == pytest.approx(0.5 - 0.25 / 2)
+    assert completeness(said(bbu(WIRE, dataset="x")), "bbu") == pytest.approx(0.7)
+    assert completeness(said(bbu({"类别": "站点距离", "站点距离": {"13m": 1}}, CLAMP), "rru"), "rru") == pytest.approx(0.4)
+    assert completeness(said(rru(备注=["x"]), "rru"), "rru") == pytest.approx(0.7)
+    assert completeness(IRRELEVANT, "bbu") is None
+
+
+METRICS: dict[str, Any] = {
+    "category_f1": category_f1,
+    "fact_f1": fact_f1,
+    "exact": canonical_equal,
+    "key_recall": attribute_key_recall,
+    "path_recall": attribute_path_recall,
+    "text_recall": text_recall,
+}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@settings(max_examples=80)
+@given(st.data())
+def test_the_order_of_items_changes_no_metric(domain: Any, data: st.DataObject) -> None:
+    first, reference = (data.draw(summaries(domain)) for _ in range(2))
+    turned = {**first, "统计": random.Random(0).sample(first["统计"], len(first["统计"]))}
+    for name, metric in METRICS.items():
+        assert metric(said(first, domain), said(reference, domain)) == metric(said(turned, domain), said(reference, domain)), name
+    one, other, true = said(first, domain), said(turned, domain), said(reference, domain)
+    assert tversky(one, true, domain) == tversky(other, true, domain)
+    assert (completeness(one, domain), notes_score(one, true)) == (completeness(other, domain), notes_score(other, true))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@settings(max_examples=80)
+@given(st.data())
+def test_a_summary_agrees_fully_with_itself_and_every_score_is_in_range(domain: Any, data: st.DataObject) -> None:
+    one, two = (said(data.draw(summaries(domain)), domain) for _ in range(2))
+    for name, metric in METRICS.items():
+        assert metric(one, one) in (1, None), name
+        assert metric(one, two) is None or 0 <= metric(one, two) <= 1, name
+    assert tversky(one, one, domain) == 1
+    assert 0 <= tversky(one, two, domain) <= 1
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_one_wrong_item_more_never_raises_precision(data: st.DataObject) -> None:
+    first, reference = data.draw(summaries("bbu")), said(data.draw(summaries("bbu")))
+    named = {item["类别"] for item in reference.data["统计"]}
+    wrong = data.draw(st.sampled_from(["猫", *(name for name in SCHEMA["bbu"] if name not in named)]))
+    more = {**first, "统计": [*first["统计"], {"类别": wrong, "毛": {"黑": 1}}]}
+    assert category_overlap(said(more), reference).precision <= category_overlap(said(first), reference).precision
+    assert fact_overlap(said(more), reference).precision <= fact_overlap(said(first), reference).precision
+
+
+BROKEN = [
+    {"统计": [{"类别": {"a": 1}, "x": [1], "y": {"z": "1"}}, 3]},
+    {"统计": {"a": 1}},
+    {"统计": [{"站点距离": 7, "类别": "站点距离"}], "备注": 1},
+]
+
+
+@pytest.mark.parametrize("data", BROKEN, ids=["types", "object", "notes"])
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_summary_of_wrong_types_still_gets_numbers(data: dict[str, Any], domain: Any) -> None:
+    broken, reference = said(data, domain), said(bbu(WIRE), domain)
+    for metric in (*METRICS.values(), notes_score):
+        for pair in ((broken, reference), (reference, broken), (broken, broken)):
+            assert metric(*pair) is None or -1 <= metric(*pair) <= 1
+    assert 0 <= (completeness(broken, domain) or 0) <= 1

@@ -1,0 +1,271 @@
+"""pytest tests/tasks/stage_a/test_parse.py — the numbers are those of the behaviours in the task's description."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evalharness.api.errors import ContractValueError
+from evalharness.tasks.stage_a.parse import IRRELEVANT, parse_summary, render_summary
+from evalharness.tasks.stage_a.schema import DOMAINS
+from tests.growth import assert_linear
+from tests.tasks.stage_a_examples import BBU_HEADER, RRU_EXAMPLE, RRU_HEADER, WIRE, bbu, line, rru, summaries
+
+GOOD = f"{BBU_HEADER}\n{line(bbu(WIRE))}"
+
+
+def test_the_documented_example_is_strictly_valid() -> None:
+    summary = parse_summary(RRU_EXAMPLE, "rru")
+    assert (summary.valid, summary.tolerant_valid, summary.problem) == (True, True, "")
+    assert summary.header == ("RRU", "SUMMARY")
+
+
+def test_header_goes_and_keys_come_in_canonical_order() -> None:
+    text = f'{BBU_HEADER}\n{{"备注": ["a"], "x": 1, "统计": [], "分组统计": {{}}}}'
+    assert list(json.loads(parse_summary(text, "bbu").text)) == ["统计", "备注", "分组统计", "x"]
+
+
+@pytest.mark.parametrize(
+    "text", ["无关图片", "无关图片，没有设备", f"{BBU_HEADER}\n无关图片", "  无关图片。\n"], ids=["alone", "more", "header", "blanks"]
+)
+def test_an_irrelevant_photo_is_read_as_such(text: str) -> None:
+    summary = parse_summary(text, "bbu")
+    assert (summary.text, summary.is_irrelevant, summary.tolerant_valid, summary.data) == (IRRELEVANT, True, True, None)
+
+
+def test_only_the_bare_word_is_strictly_valid() -> None:
+    assert parse_summary("无关图片", "bbu").valid
+    assert parse_summary("无关图片，没有设备", "bbu").problem == "无关图片 must stand alone"
+    assert parse_summary(f"{BBU_HEADER}\n无关图片", "bbu").problem == "无关图片 must stand alone"
+
+
+@pytest.mark.parametrize("sign", ["=", ":", " = "])
+def test_an_assignment_is_repaired_and_the_wrong_task_is_flagged(sign: str) -> None:
+    summary = parse_summary(f"<DOMAIN=BBU>, <TASK=DETECTION>\n统计{sign}[{line(WIRE)}]", "bbu")
+    assert summary.data == bbu(WIRE)
+    assert (summary.tolerant_valid, summary.valid, summary.header_match) == (True, False, False)
+    assert "header says BBU, DETECTION" in summary.problem
+
+
+def test_a_full_width_colon_is_not_repaired() -> None:
+    assert not parse_summary(f"统计：[{line(WIRE)}]", "bbu").tolerant_valid
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@settings(max_examples=100)
+@given(st.data())
+def test_every_key_of_an_assignment_is_read_in_any_order(domain, data: st.DataObject) -> None:
+    said = data.draw(summaries(domain))
+    keys = data.draw(st.permutations(list(said)))
+    sign, between = data.draw(st.sampled_from(["=", ":", " = "])), data.draw(st.sampled_from([", ", "\n", " ", "；"]))
+    text = between.join(f"{key}{sign}{line(said[key])}" for key in keys)
+    summary = parse_summary(f"<DOMAIN={domain.upper()}>, <TASK=DETECTION>\n{text}", domain)
+    assert (summary.data, summary.valid, summary.violations) == (said, False, ())
+
+
+def test_words_within_a_value_are_no_assignment() -> None:
+    notes = bbu(WIRE, 备注=["统计=[{}] 备注=[1]"])
+    assert parse_summary(f"统计={line(notes['统计'])}, 备注={line(notes['备注'])}", "bbu").data == notes
+
+
+@pytest.mark.parametrize("tail", ['备注=["a', "备注=[a]", "分组统计={", '分组统计={"1": NaN}'], ids=["cut", "words", "open", "nan"])
+def test_an_assignment_with_an_unreadable_part_is_not_read(tail: str) -> None:
+    assert not parse_summary(f"统计=[{line(WIRE)}], {tail}", "bbu").tolerant_valid
+
+
+def test_a_key_assigned_twice_is_a_violation() -> None:
+    summary = parse_summary(f"统计=[]\n统计=[{line(WIRE)}]", "bbu")
+    assert (summary.data, summary.violations) == (bbu(WIRE), ("key '统计' is written twice",))
+
+
+def test_the_tail_of_a_longer_key_is_no_assignment() -> None:
+    assert not parse_summary("分组统计=[1]", "rru").tolerant_valid
+
+
+@pytest.mark.parametrize("cut", range(len(BBU_HEADER) + 2, len(GOOD)))
+def test_json_cut_anywhere_is_never_valid(cut: int) -> None:
+    summary = parse_summary(GOOD[:cut], "bbu")
+    assert (summary.valid, summary.tolerant_valid, summary.data) == (False, False, None)
+    assert summary.text == GOOD[:cut].strip()
+    assert "the JSON is not closed" in summary.problem
+
+
+def test_of_two_json_lines_the_last_wins() -> None:
+    summary = parse_summary(f"{BBU_HEADER}\n{line(bbu())}\n{line(bbu(WIRE))}", "bbu")
+    assert summary.data == bbu(WIRE)
+    assert "other lines around it" in summary.problem
+
+
+def test_a_key_written_twice_is_a_violation_and_the_last_counts() -> None:
+    summary = parse_summary(f'{BBU_HEADER}\n{{"统计": [], "统计": [{line(WIRE)}]}}', "bbu")
+    assert summary.data == bbu(WIRE)
+    assert (summary.valid, summary.tolerant_valid) == (False, True)
+    assert summary.violations == ("key '统计' is written twice",)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "the header line is missing; the answer is empty"),
+        (line(bbu(WIRE)), "the header line is missing"),
+        (f"<DOMAIN=RRU>, <TASK=SUMMARY>\n{line(bbu(WIRE))}", "header says RRU, SUMMARY"),
+        (f"Here: {GOOD}", "the header must be the whole first line"),
+        (f"<DOMAIN=BBU>,<TASK=SUMMARY>\n{line(bbu(WIRE))}", "the header must be the whole first line"),
+        (f"{GOOD}×1", "not one line of JSON after the header: other text around it"),
+        (f"{BBU_HEADER}\n```json\n{line(bbu(WIRE))}\n```", "not one line of JSON after the header: other lines around it"),
+        (f"{BBU_HEADER}\n{json.dumps(bbu(WIRE), ensure_ascii=False, indent=1)}", 'one line with ", " and ": "'),
+        (f"{BBU_HEADER}\n{json.dumps(bbu(WIRE), ensure_ascii=False, separators=(',', ':'))}", 'one line with ", " and ": "'),
+        (f"{BBU_HEADER}\n\n{line(bbu(WIRE))}", 'one line with ", " and ": "'),
+        (f"{BBU_HEADER}\n{{'统计': []}}", "no JSON object with 统计 in it"),
+        (f"{BBU_HEADER}\n[1]", "no JSON object with 统计 in it"),
+        ("我看不清这张图", "no JSON object with 统计 in it"),
+    ],
+    ids=[
+        "empty",
+        "no-header",
+        "domain",
+        "prefix",
+        "header-blank",
+        "suffix",
+        "fence",
+        "indent",
+        "compact",
+        "blank-line",
+        "single-quotes",
+        "list",
+        "prose",
+    ],
+)
+def test_what_is_not_strict_is_named(text: str, problem: str) -> None:
+    summary = parse_summary(text, "bbu")
+    assert not summary.valid
+    assert problem in summary.problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>\n{{maybe}}\n</think>\n\n{GOOD}",
+        f"{BBU_HEADER} {line(bbu(WIRE))}",
+        f"{GOOD} ×1",
+        f"```\n{line(bbu(WIRE))}```",
+        json.dumps(bbu(WIRE), ensure_ascii=False, indent=2),
+        line({"image_1": line(bbu(WIRE))}),
+        line({"图片_1": bbu(WIRE)}),
+    ],
+    ids=["think", "same-line", "times-one", "fence", "indent", "legacy-text", "legacy-object"],
+)
+def test_what_stands_around_a_summary_is_tolerated(text: str) -> None:
+    summary = parse_summary(text, "bbu")
+    assert (summary.data, summary.text, summary.valid) == (bbu(WIRE), line(bbu(WIRE)), False)
+
+
+def test_stats_as_one_object_are_read_but_not_valid() -> None:
+    summary = parse_summary(f"{BBU_HEADER}\n{line({'统计': WIRE})}", "bbu")
+    assert (summary.tolerant_valid, summary.valid) == (True, False)
+    assert summary.problem == "统计 must be a list, got dict"
+
+
+def test_escaped_chinese_is_strictly_valid() -> None:
+    assert parse_summary(f"{BBU_HEADER}\n{json.dumps(bbu(WIRE))}", "bbu").valid
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e999", "9" * 5000])
+def test_numbers_that_json_does_not_have_are_not_read(literal: str) -> None:
+    assert not parse_summary(f'{BBU_HEADER}\n{{"统计": [{literal}]}}', "bbu").tolerant_valid
+
+
+def test_a_lone_surrogate_survives() -> None:
+    text = f'{BBU_HEADER}\n{{"统计": [{{"类别": "标签", "文本": {{"\\ud800": 1}}}}]}}'
+    assert parse_summary(text, "bbu").tolerant_valid
+
+
+def test_a_summary_shows_the_start_of_its_text_on_one_line() -> None:
+    text = "a\n\x1b[31m" + "b" * 500
+    assert repr(parse_summary(text, "bbu")) == f"Summary({text[:60]!r}…)"
+
+
+def test_the_domain_is_taken_in_any_case_and_another_one_is_refused() -> None:
+    assert parse_summary(GOOD, "BBU").valid
+    with pytest.raises(ContractValueError, match="domain must be one of bbu, rru, got 'ddu'"):
+        parse_summary(GOOD, "ddu")
+
+
+PIECES = [
+    "{",
+    "}",
+    "[",
+    "]",
+    '"',
+    ":",
+    ",",
+    "\n",
+    "统计",
+    "统计=",
+    "无关图片",
+    "类别",
+    BBU_HEADER,
+    RRU_HEADER,
+    line(bbu(WIRE)),
+    "1",
+    "\\",
+    "\ud800",
+    "```",
+]
+
+
+@settings(max_examples=300)
+@given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)), st.sampled_from(DOMAINS))
+def test_no_text_makes_the_parser_raise(text: str, domain: str) -> None:
+    summary = parse_summary(text, domain)
+    assert summary.valid == (summary.problem == "")
+    assert summary.tolerant_valid or not summary.valid
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@settings(max_examples=150)
+@given(st.data())
+def test_parsing_gives_back_what_was_rendered(domain, data: st.DataObject) -> None:
+    said = data.draw(summaries(domain))
+    summary = parse_summary(render_summary(said, domain), domain)
+    assert (summary.data, summary.problem) == (said, "")
+
+
+def test_the_irrelevant_answer_renders_as_the_bare_word() -> None:
+    assert render_summary(None, "rru") == IRRELEVANT
+    assert parse_summary(render_summary(rru(), "rru"), "rru").valid
+
+
+UNITS = [
+    "{",
+    "[",
+    '{"a":',
+    '{"统计":',
+    "统计=[",
+    "统计 ",
+    "<DOMAIN=",
+    "<DOMAIN=B>, ",
+    "{\n",
+    "}\n{",
+    '"',
+    "\\",
+    "<think>",
+    '{"统计": [1]}\n',
+    "无",
+    "[{",
+    "]}",
+    '{"统计": [{"类别": "电线", "捆扎": {"整齐": 1}}, ',
+    '<DOMAIN=BBU>, <TASK=SUMMARY>\n{"统计": []}\n',
+    "统计=[]",
+    "备注=[",
+    '分组统计={"a": ',
+]
+
+
+@pytest.mark.parametrize("end", ["", "}]"], ids=["open", "closed"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_megabyte_takes_time_by_its_length(unit: str, end: str) -> None:
+    assert_linear(lambda text: parse_summary(text + end, "bbu"), unit * (1_000_000 // len(unit)))

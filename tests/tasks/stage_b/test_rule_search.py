@@ -1,0 +1,221 @@
+"""The rule proposer's protocol. Run: pytest tests/tasks/stage_b/test_rule_search.py"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalharness.api.errors import ContractValueError
+from evalharness.tasks.stage_b.prompt import signature
+from evalharness.tasks.stage_b.rule_search import Proposal, check_proposal, read_proposal
+
+RULES = {
+    "S1": "缺少关键证据则判定不通过",
+    "G0": "若未同时见到RRU与紧固件，则判定不通过",
+    "G1": "若紧固件不合格则判定不通过",
+    "G2": "若尾纤无套管则判定不通过",
+}
+GOOD = "若任一站点缺少紧固件，则判定不通过。"
+
+
+def check(*operations: Any, rejected: Any = ()) -> Proposal:
+    return check_proposal({"operations": list(operations)}, RULES, rejected)
+
+
+def refusal(operation: Any) -> str:
+    """Return why an operation was refused; it must have been the only one."""
+    proposal = check(operation)
+    assert proposal.candidates == ()
+    (refused,) = proposal.refused
+    return refused.problem
+
+
+def test_the_documented_proposal_is_accepted() -> None:
+    upsert = {"op": "upsert", "text": GOOD, "rationale": "漏检固定件"}
+    remove = {"op": "remove", "target_signature": "若紧固件不合格则判定不通过", "rationale": "与新规则重叠"}
+    proposal = check(upsert, remove)
+    assert (proposal.refused, proposal.problem) == ((), "")
+    assert [(one.op, one.text, one.rationale, one.targets) for one in proposal.candidates] == [
+        ("upsert", GOOD, "漏检固定件", ()),
+        ("remove", "", "与新规则重叠", ("G1",)),
+    ]
+
+
+def test_update_and_merge_name_the_rules_that_they_change() -> None:
+    update = {"op": "update", "text": "若紧固件不合格或松动，则判定不通过", "target_signature": "如果紧固件不合格，就判定不通过！"}
+    assert check(update).candidates[0].targets == ("G1",)
+    merge = {"op": "merge", "text": "若紧固件不合格或尾纤无套管，则判定不通过", "target_signatures": [RULES["G1"], RULES["G2"]]}
+    assert check(merge).candidates[0].targets == ("G1", "G2")
+
+
+def test_the_older_form_lists_rules_to_add() -> None:
+    proposal = check_proposal({"rules": [GOOD, {"text": "若接地线松动，则判定不通过", "rationale": "r"}, 3]}, RULES)
+    assert [(one.op, one.rationale) for one in proposal.candidates] == [("upsert", ""), ("upsert", "r")]
+    assert [one.place for one in proposal.refused] == [2]
+
+
+def test_operations_and_rules_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="a proposal has either operations or rules, got both"):
+        check_proposal({"operations": [], "rules": []}, RULES)
+
+
+@pytest.mark.parametrize(
+    "value, problem",
+    [({}, "got neither"), ({"operations": {}}, "operations must be a list, got dict"), ({"rules": "x"}, "rules must be a list, got str")],
+    ids=["neither", "object", "text"],
+)
+def test_what_is_no_proposal_is_refused_whole(value: Any, problem: str) -> None:
+    with pytest.raises(ContractValueError, match=problem):
+        check_proposal(value, RULES)
+
+
+@pytest.mark.parametrize("op", ["remove", "merge"])
+def test_the_focus_cannot_be_removed(op: str) -> None:
+    targets = {"target_signature": RULES["G0"]} if op == "remove" else {"target_signatures": [RULES["G0"], RULES["G1"]], "text": GOOD}
+    assert refusal({"op": op, **targets}) == "G0 is the mission's focus and cannot be removed"
+
+
+def test_the_focus_can_be_reworded() -> None:
+    assert check({"op": "update", "text": GOOD, "target_signature": RULES["G0"]}).candidates[0].targets == ("G0",)
+
+
+@pytest.mark.parametrize("op", ["update", "remove"])
+def test_an_invariant_cannot_be_changed(op: str) -> None:
+    text = {"text": GOOD} if op == "update" else {}
+    assert refusal({"op": op, "target_signature": RULES["S1"], **text}) == "S1 is an invariant and cannot be changed"
+
+
+TEXTS = {
+    "empty": (" ", "the text is empty"),
+    "punctuation": ("。！", "the text is empty"),
+    "header": ("<DOMAIN=RRU> 则判定不通过", "quotes Stage-A: '<DOMAIN='"),
+    "json": ('若{"类别": 1}则不通过', "quotes Stage-A"),
+    "attribute": ("若类别=紧固件则不通过", "quotes Stage-A"),
+    "image": ("若Image1无紧固件则不通过", "quotes Stage-A"),
+    "ticket": ("若QC-DEMO-2则不通过", "quotes Stage-A"),
+    "full-width": ("若类别＝标签则不通过", "quotes Stage-A"),
+    "third state": ("若缺少紧固件，则不通过并待复核", "names a third state: 复核"),
+    "traditional third state": ("若證據不足則不通過", "names a third state: 证据不足"),
+    "double negation": ("若紧固件合格，则不应判定为不通过", "double negation"),
+    "other double negation": ("若紧固件合格，则不能视为不通过", "double negation"),
+    "no verdict": ("若缺少紧固件，则有问题", "names neither 通过 nor 不通过"),
+    "brand": ("若BBU品牌为中兴，则判定通过", "judges by brand: 品牌"),
+    "missing passes": ("若未见紧固件，也判定通过", "lets missing evidence pass"),
+    "opposite of an invariant": ("缺少关键证据则判定通过", "lets missing evidence pass"),
+    "duplicate": ("如果 紧固件不合格，就判定不通过。", "says the same as G1"),
+    "traditional duplicate": ("若緊固件不合格則判定不通過", "says the same as G1"),
+}
+
+
+@pytest.mark.parametrize("text, problem", TEXTS.values(), ids=TEXTS.keys())
+def test_a_text_that_is_no_rule_is_refused(text: str, problem: str) -> None:
+    assert problem in refusal({"op": "upsert", "text": text})
+
+
+def test_the_opposite_of_an_invariant_is_refused() -> None:
+    rules = {**RULES, "S2": "若照片模糊，则判定不通过"}
+    (refused,) = check_proposal({"rules": ["若照片模糊则判定通过"]}, rules).refused
+    assert refused.problem == "says the opposite of S2, which is an invariant"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        "若紧固件齐全，则判定通过",
+        "若没有紧固件不合格，则判定通过",
+        "若未见异常，则判定通过",
+        "若没有发现紧固件松动则通过",
+        "若螺丝不紧则判定为不通过",
+    ],
+)
+def test_a_rule_is_a_rule(text: str) -> None:
+    assert [one.text for one in check({"op": "upsert", "text": text}).candidates] == [text]
+
+
+FORMS: dict[str, tuple[Any, str]] = {
+    "no object": ("x", "must be an object, got str"),
+    "unknown key": ({"op": "upsert", "text": GOOD, "why": "x"}, "has an unknown key 'why'"),
+    "op": ({"op": "add", "text": GOOD}, "op must be one of upsert, update, merge, remove, got 'add'"),
+    "no op": ({"text": GOOD}, "op must be one of upsert, update, merge, remove, got 'None'"),
+    "upsert with a target": ({"op": "upsert", "text": GOOD, "target_signature": RULES["G1"]}, "upsert takes no target"),
+    "update without a target": ({"op": "update", "text": GOOD}, "update needs one target_signature"),
+    "remove of many": ({"op": "remove", "target_signatures": [RULES["G1"], RULES["G2"]]}, "remove needs one target_signature"),
+    "remove with a text": ({"op": "remove", "target_signature": RULES["G1"], "text": GOOD}, "remove takes no text"),
+    "merge of one": ({"op": "merge", "text": GOOD, "target_signatures": [RULES["G1"]]}, "merge needs target_signatures of at least two"),
+    "merge of one twice": (
+        {"op": "merge", "text": GOOD, "target_signatures": [RULES["G1"], f"{RULES['G1']}。"]},
+        "merge needs target_signatures of at least two different rules",
+    ),
+    "unknown target": ({"op": "remove", "target_signature": "没有"}, "no rule has the signature '没有'"),
+    "nothing new": ({"op": "update", "text": f"{RULES['G1']}！", "target_signature": RULES["G1"]}, "changes nothing: G1 says so already"),
+    "update to another rule": ({"op": "update", "text": RULES["G2"], "target_signature": RULES["G1"]}, "says the same as G2"),
+}
+
+
+@pytest.mark.parametrize("operation, problem", FORMS.values(), ids=FORMS.keys())
+def test_an_operation_of_another_form_is_refused(operation: Any, problem: str) -> None:
+    assert problem in refusal(operation)
+
+
+def test_a_merge_may_end_in_one_of_its_rules() -> None:
+    merge = {"op": "merge", "text": RULES["G1"], "target_signatures": [RULES["G1"], RULES["G2"]]}
+    assert len(check(merge).candidates) == 1
+
+
+def test_one_bad_operation_takes_no_other_along() -> None:
+    proposal = check({"op": "upsert", "text": "待定"}, {"op": "upsert", "text": GOOD})
+    assert ([one.place for one in proposal.refused], len(proposal.candidates)) == ([0], 1)
+
+
+def test_a_candidate_that_says_or_changes_the_same_is_refused() -> None:
+    upsert = {"op": "upsert", "text": GOOD}
+    remove = {"op": "remove", "target_signature": RULES["G1"]}
+    update = {"op": "update", "text": "若紧固件松动则判定不通过", "target_signature": RULES["G1"]}
+    problems = [one.problem for one in check(upsert, {**upsert, "text": f"{GOOD}！"}, remove, update).refused]
+    assert problems == ["says the same as another candidate", "another candidate changes G1 already"]
+
+
+def test_what_was_rejected_before_is_refused_by_its_id() -> None:
+    (candidate,) = check({"op": "upsert", "text": GOOD}).candidates
+    proposal = check({"op": "upsert", "text": f" {GOOD} "}, rejected={candidate.id})
+    assert [one.problem for one in proposal.refused] == ["was rejected before"]
+    assert check({"op": "update", "text": GOOD, "target_signature": RULES["G1"]}, rejected={candidate.id}).candidates
+
+
+def test_a_signature_is_what_makes_rules_the_same() -> None:
+    assert signature("如果 緊固件 不合格，就判定不通過！") == signature("当紧固件不合格则判定不通过") == "若紧固件不合格则判定不通过"
+    assert signature("RRU") == signature("ｒｒｕ") == "rru"
+
+
+def test_a_models_text_is_read_or_proposes_nothing() -> None:
+    answer = f"好：\n```json\n{json.dumps({'operations': [{'op': 'upsert', 'text': GOOD}]}, ensure_ascii=False)}\n```"
+    assert len(read_proposal(answer, RULES).candidates) == 1
+    for text, problem in {
+        '{"operations": [],}': "no JSON in the balanced part",
+        '{"operations": [': "the answer holds no JSON object",
+        '{"operations": [], "rules": []}': "got both",
+    }.items():
+        proposal = read_proposal(text, RULES)
+        assert (proposal.candidates, problem in proposal.problem) == ((), True)
+
+
+WORDS = st.lists(st.sampled_from(["若", "通过", "不", "判定", "为", "缺少", "紧固件", "，", "品牌", "复核", "{", "Image1", "\ud800"])).map(
+    "".join
+)
+VALUES = st.one_of(
+    st.text(), WORDS, st.sampled_from(sorted(RULES.values())), st.none(), st.integers(), st.lists(st.sampled_from(sorted(RULES.values())))
+)
+OPERATIONS = st.dictionaries(st.sampled_from(["op", "text", "rationale", "target_signature", "target_signatures", "x"]), VALUES)
+
+
+@given(st.lists(st.one_of(VALUES, OPERATIONS, OPERATIONS.map(lambda one: {**one, "op": "merge"}))), st.text())
+def test_no_operation_and_no_text_raises(operations: list[Any], text: str) -> None:
+    proposal = check(*operations)
+    assert len(proposal.candidates) + len(proposal.refused) == len(operations)
+    read_proposal(text, RULES)
+    read_proposal(json.dumps({"rules": operations}), RULES)

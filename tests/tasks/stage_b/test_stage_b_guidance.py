@@ -1,0 +1,151 @@
+"""Guidance files. Run: pytest tests/tasks/stage_b/test_stage_b_guidance.py"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalharness.api.errors import ConfigError, RecordError
+from evalharness.tasks.stage_b.tickets import Guidance, check_guidance, in_order, read_guidance, write_guidance
+
+MISSION = "RRU安装检查"
+TIME = "2030-01-01T00:00:00+00:00"
+ROOT = Path(__file__).parents[3] / "fixtures" / "site_photos"
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    rules = {"S1": "缺少关键证据则判定不通过", "G0": "每个站点需同时见到RRU与紧固件", "G1": "若紧固件不合格则判定不通过"}
+    return {"step": 3, "updated_at": TIME, "experiences": rules, "metadata": {}, **changes}
+
+
+def guidance(text: str = "焦点", step: int = 1) -> dict[str, Guidance]:
+    return {MISSION: Guidance(step, TIME, {"G0": text})}
+
+
+def test_rules_are_read_in_numeric_order() -> None:
+    assert in_order(["G10", "S10", "G2", "G0", "S2", "G1"]) == ["G0", "S2", "S10", "G1", "G2", "G10"]
+
+
+@given(st.randoms())
+def test_the_order_of_rules_in_the_file_changes_nothing(order: Any) -> None:
+    ids = ["G0", "S1", "S2", "G1", "G2", "G9", "G10", "G11"]
+    assert in_order(order.sample(ids, len(ids))) == ids
+
+
+def test_the_shipped_guidance_is_read() -> None:
+    found = read_guidance(ROOT / "guidance.json")
+    assert len(found) == 6
+    assert set(found[MISSION].experiences) == {"G0", "S1", "G1"}
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    about = {
+        "updated_at": TIME,
+        "reflection_id": "r1",
+        "sources": ["a::fail"],
+        "rationale": None,
+        "hit_count": 2,
+        "miss_count": 0,
+        "confidence": 1,
+    }
+    wanted = check_guidance({MISSION: entry(metadata={"G1": about})})
+    assert read_guidance(write_guidance(tmp_path / "new" / "guidance.json", wanted)) == wanted
+
+
+def test_rules_are_written_in_reading_order_and_as_they_are_spelled(tmp_path: Path) -> None:
+    path = write_guidance(tmp_path / "guidance.json", check_guidance({MISSION: entry()}))
+    text = path.read_text("utf-8")
+    assert list(json.loads(text)[MISSION]["experiences"]) == ["G0", "S1", "G1"]
+    assert "每个站点" in text
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "empty": ({}, "is empty or no object"),
+    "list": ([], "is empty or no object"),
+    "unknown mission": ({"X": entry()}, "is about 'X'; known missions: BBU"),
+    "entry": ({MISSION: []}, f"{MISSION} must be an object, got list"),
+    "unknown key": ({MISSION: entry(stp=1)}, "stp is unknown; known: step"),
+    "step": ({MISSION: entry(step=True)}, "step must be an int of at least 0, got True"),
+    "negative step": ({MISSION: entry(step=-1)}, "step must be an int of at least 0, got -1"),
+    "time": ({MISSION: entry(updated_at="yesterday")}, "updated_at must be an ISO time"),
+    "no time": ({MISSION: entry(updated_at=None)}, "updated_at must be an ISO time"),
+    "no rules": ({MISSION: entry(experiences={})}, "experiences is empty; a mission needs at least G0"),
+    "no focus": ({MISSION: entry(experiences={"G1": "x"})}, "experiences lacks G0"),
+    "rule id": ({MISSION: entry(experiences={"G0": "x", "G01": "y"})}, "has rule id 'G01'"),
+    "other rule id": ({MISSION: entry(experiences={"G0": "x", "R1": "y"})}, "has rule id 'R1'"),
+    "blank rule": ({MISSION: entry(experiences={"G0": " "})}, "G0 must be a text that is not blank"),
+    "metadata": ({MISSION: entry(metadata=[])}, "metadata must be an object, got list"),
+    "metadata of no rule": ({MISSION: entry(metadata={"G7": {}})}, "is about 'G7', but there is no such rule"),
+    "metadata entry": ({MISSION: entry(metadata={"G1": 1})}, "G1 must be an object, got int"),
+    "metadata key": ({MISSION: entry(metadata={"G1": {"hits": 1}})}, "hits is unknown; known: updated_at"),
+    "metadata type": ({MISSION: entry(metadata={"G1": {"sources": "a"}})}, "sources must be list, got 'a'"),
+    "metadata time": ({MISSION: entry(metadata={"G1": {"updated_at": "x"}})}, "updated_at must be an ISO time"),
+    "count": ({MISSION: entry(metadata={"G1": {"hit_count": -1}})}, "hit_count must be at least 0, got -1"),
+    "bool count": ({MISSION: entry(metadata={"G1": {"hit_count": True}})}, "hit_count must be int, got 'True'"),
+    "confidence": ({MISSION: entry(metadata={"G1": {"confidence": 1.5}})}, "confidence must be 0 to 1, got 1.5"),
+}
+
+
+@pytest.mark.parametrize("data, problem", BAD.values(), ids=BAD.keys())
+def test_guidance_that_breaks_its_form_is_refused(data: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        check_guidance(data)
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000], ids=["cut", "bytes", "deep"])
+def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "guidance.json").write_bytes(content)
+    with pytest.raises(ConfigError, match="is no JSON"):
+        read_guidance(tmp_path / "guidance.json")
+
+
+def test_a_missing_file_is_refused_with_its_form(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read .* it must be {mission:"):
+        read_guidance(tmp_path / "guidance.json")
+
+
+def test_each_write_keeps_what_was_there_and_old_snapshots_go(tmp_path: Path) -> None:
+    path = tmp_path / "guidance.json"
+    for step in range(6):
+        write_guidance(path, guidance(step=step), num_snapshots=3)
+    kept = {name: read_guidance(tmp_path / "snapshots" / name)[MISSION].step for name in sorted(os.listdir(tmp_path / "snapshots"))}
+    assert kept == {"guidance-000003.json": 2, "guidance-000004.json": 3, "guidance-000005.json": 4}
+    assert read_guidance(path)[MISSION].step == 5
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_guidance(tmp_path / "guidance.json", guidance("old"))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RecordError, match="cannot be written"):
+        write_guidance(path, guidance("new"))
+    assert read_guidance(path)[MISSION].experiences == {"G0": "old"}
+    assert [entry.name for entry in tmp_path.rglob("*.partial")] == []
+
+
+def test_wrong_guidance_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="lacks G0"):
+        write_guidance(tmp_path / "guidance.json", {MISSION: Guidance(0, TIME, {"G1": "x"})})
+    with pytest.raises(ConfigError, match="num_snapshots must be at least 1, got 0"):
+        write_guidance(tmp_path / "guidance.json", guidance(), num_snapshots=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8)
+)
+def test_any_data_is_taken_or_refused_as_such(value: Any) -> None:
+    for data in (value, {MISSION: value}, {MISSION: entry(experiences=value)}, {MISSION: entry(metadata={"G1": value})}):
+        try:
+            check_guidance(data)
+        except ConfigError:
+            continue

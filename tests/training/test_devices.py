@@ -1,0 +1,66 @@
+"""Who trains and who generates where, in a training loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from evalharness.api.errors import ConfigError
+from evalharness.training.devices import TrainerDevices, allocate_devices
+
+
+def test_on_two_gpus_the_first_generates_and_the_last_trains() -> None:
+    place = allocate_devices("pytorch", "gpu:0,gpu:2", num_cards=4)
+    assert place == TrainerDevices("cuda:2", "cuda:0", "bfloat16", split=True, external=False, server=False)
+
+
+def test_on_one_gpu_both_share_the_model() -> None:
+    place = allocate_devices("pytorch", "gpu:0", num_cards=1)
+    assert place == TrainerDevices("cuda:0", "cuda:0", "bfloat16", split=False, external=False, server=False)
+
+
+def test_beside_an_engine_with_weights_of_its_own_training_takes_the_last_gpu() -> None:
+    place = allocate_devices("vllm", "gpu:0,gpu:3", num_cards=4, url="http://localhost:8000")
+    assert place == TrainerDevices("cuda:3", "cuda:3", "bfloat16", split=False, external=True, server=True)
+
+
+def test_an_engine_in_this_process_is_external_and_no_server() -> None:
+    assert allocate_devices("max", "cpu", num_cards=0) == TrainerDevices("cpu", "cpu", "float32", split=False, external=True, server=False)
+
+
+@pytest.mark.parametrize(("engine", "url", "server"), [("max", "http://localhost:8000", True), ("vllm", None, False), ("mlx", None, True)])
+def test_an_address_makes_a_server(engine: str, url: str | None, server: bool) -> None:
+    assert allocate_devices(engine, "cpu", num_cards=0, url=url).server is server
+
+
+def test_without_a_gpu_the_cpu_works_in_float32_and_a_notice_says_so() -> None:
+    place = allocate_devices("pytorch", "cuda:1", num_cards=0)
+    assert (place.train, place.infer, place.dtype, place.split) == ("cpu", "cpu", "float32", False)
+    assert place.notices == ("devices cuda:1: there is no GPU here; the CPU does the work, in float32",)
+
+
+@pytest.mark.parametrize(("num_cards", "device"), [(0, "cpu"), (2, "cuda:0")])
+def test_without_a_wish_the_first_gpu_is_taken(num_cards: int, device: str) -> None:
+    place = allocate_devices("pytorch", None, num_cards=num_cards)
+    assert (place.train, place.infer, place.notices) == (device, device, ())
+
+
+@pytest.mark.parametrize(
+    ("engine", "idle"), [("pytorch", "nothing runs on gpu:1: "), ("vllm", "nothing runs on gpu:0, gpu:1: training takes the last GPU")]
+)
+def test_gpus_that_nobody_uses_are_told(engine: str, idle: str) -> None:
+    assert allocate_devices(engine, "gpu:0,gpu:1,gpu:2", num_cards=4).notices[0].startswith(idle)
+
+
+@pytest.mark.parametrize(
+    ("engine", "devices", "message"),
+    [
+        ("pytroch", "cpu", r"^engine 'pytroch' is unknown; did you mean 'pytorch'\? Known: pytorch, huggingface, max, vllm, sglang"),
+        ("auto", "cpu", "^engine 'auto' is unknown"),
+        ("pytorch", "gpu:1,gpu:1", "^devices gpu:1,gpu:1 names a GPU twice; name each once"),
+        ("pytorch", "gpu:0,cuda:2", "^devices gpu:0,cuda:2: there is no gpu:2; there are gpu:0 to gpu:1"),
+        ("pytorch", "all", "^devices must be cpu or GPUs such as gpu:0 or gpu:0,gpu:2, got 'all'"),
+    ],
+)
+def test_what_cannot_be_given_is_refused(engine: str, devices: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        allocate_devices(engine, devices, num_cards=2)
