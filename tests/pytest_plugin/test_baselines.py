@@ -12,6 +12,8 @@ import pytest
 from evalharness.cli import main
 from tests.pytest_plugin.project import HEADER, MODES, Project, Run
 
+pytestmark = pytest.mark.slow
+
 EVAL = (
     HEADER.replace("range(4)", "range(int(os.environ.get('NUM_CASES', '40')))").replace("i % 2}", "i // 2}")
     + """

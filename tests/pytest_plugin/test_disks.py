@@ -14,6 +14,8 @@ from evalharness.cli import main
 from tests.pytest_plugin.killing import generations
 from tests.pytest_plugin.project import MARK, MODES, Project
 
+pytestmark = pytest.mark.slow
+
 NUM_CASES = 40
 CASES = MARK.replace("range(4)", f"range({NUM_CASES})")
 TEST = CASES + "def test_s(case, generation): pass\n"
@@ -107,7 +109,6 @@ def test_s(case, generation, pytestconfig):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_journal_that_cannot_grow_ends_the_run_and_is_gone_on_with(project: Project, mode: str) -> None:
     """Needs no rights: the process may write no file that is longer."""
@@ -130,7 +131,6 @@ def test_s(case, generation):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES[:2])
 def test_a_test_that_ends_its_process_without_workers_leaves_a_run_that_goes_on(
     project: Project, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -179,7 +179,6 @@ def test_s(deadly, case, generation): pass
 """
 
 
-@pytest.mark.slow
 def test_a_fixture_that_kills_is_an_error_after_two_deaths(project: Project) -> None:
     run = project.write(test_a=MARK + KILLING).run("--run-id", "r", mode="n2")
     assert {row["case_id"]: row["outcome"] for row in run.rows} == {"c0": "pass", "c1": "error", "c2": "pass", "c3": "pass"}

@@ -234,6 +234,7 @@ def test_engine(engine): pass
 )
 
 
+@pytest.mark.slow
 class TestCasesThatCannotBeLoaded:
     """They stop a run only where their eval is asked for."""
 
@@ -293,6 +294,7 @@ class TestCasesThatCannotBeLoaded:
         assert run.exit_code == pytest.ExitCode.INTERRUPTED
 
 
+@pytest.mark.slow
 class TestWrongOptions:
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -8,6 +8,8 @@ import pytest
 
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, environment
 
+pytestmark = pytest.mark.slow
+
 FOREIGN = """
 import os, pytest
 
@@ -46,7 +48,6 @@ class TestWithoutEvals:
         assert run.exit_code == 1
         assert "\x1b[31mred" in run.output
 
-    @pytest.mark.slow
     def test_xdist_hands_out_tests_itself(self, project: Project) -> None:
         many = "import pytest\n@pytest.mark.parametrize('i', range(40))\ndef test_a(i): pass\n"
         conftest = """
@@ -59,7 +60,6 @@ def pytest_sessionfinish(session):
         assert run.summary().startswith("40 passed")
         assert "scheduler: LoadScheduling" in run.output
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("dist", ["loadfile", "each"])
     def test_other_ways_of_distribution_work(self, project: Project, dist: str) -> None:
         run = project.write(test_a="def test_a(): pass\n").run("--dist", dist, mode="n2", backend=None)
@@ -78,7 +78,6 @@ def pytest_sessionfinish(session):
 
 
 class TestWithEvals:
-    @pytest.mark.slow
     @pytest.mark.parametrize("dist", ["worksteal", "each"])
     def test_other_ways_of_distribution_are_refused(self, project: Project, dist: str) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run("--dist", dist, mode="n2")
@@ -86,7 +85,6 @@ class TestWithEvals:
         assert f"ERROR: --dist {dist} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it" in run.output
         assert run.opened_no_run
 
-    @pytest.mark.slow
     def test_workers_named_by_tx_are_counted(self, project: Project) -> None:
         project.write(test_a=MARK.replace("range(4)", "range(40)") + "def test_s(case, generation): pass\n")
         run = project.run("-p", "xdist", "--tx", "2*popen", "--dist", "load", apart=True)
@@ -94,12 +92,10 @@ class TestWithEvals:
         assert run.facts["num_workers"] == 2
         assert {row["worker"] for row in run.rows} == {"gw0", "gw1"}
 
-    @pytest.mark.slow
     def test_one_worker_is_enough(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run("-p", "xdist", "-n1", apart=True)
         assert run.counts == {"pass": 4}
 
-    @pytest.mark.slow
     def test_more_workers_than_cases_do_no_harm(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run("--limit", "1", mode="n2")
         assert (run.exit_code, run.counts) == (0, {"pass": 1})
@@ -112,7 +108,6 @@ class TestWithEvals:
         assert run.counts == {"pass": 3, "miss": 1}
         assert (run.run_dir / "report.md").exists()
 
-    @pytest.mark.slow
     def test_sessions_within_a_session_do_not_mix(self, project: Project) -> None:
         test = """
 def test_s(case, generation):
@@ -134,7 +129,6 @@ def test_s(case, generation):
         first, second = project.run_inline("--run-id", "one"), project.run_inline("--run-id", "two", "--limit", "2")
         assert (first.counts, second.counts) == ({"pass": 4}, {"pass": 2})
 
-    @pytest.mark.slow
     def test_an_unrelated_conftest_that_fails_keeps_the_rows(self, project: Project) -> None:
         conftest = "def pytest_sessionfinish(session): raise RuntimeError('conftest is broken')\n"
         run = project.write(conftest=conftest, test_a=MARK + "def test_s(case, generation): pass\n").run(apart=True)
@@ -151,7 +145,6 @@ def test_s(case, generation):
         assert {row["test"] for row in run.rows} == {"test_s"}
         assert "evalharness: 4 eval tests" in run.output
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("mode", ["n2"])
     def test_such_tests_alone_make_no_run(self, project: Project, mode: str) -> None:
         alike = "import pytest\n@pytest.mark.parametrize('name', [f'fake:echo-c{i}' for i in range(5)])\ndef test_s(name): pass\n"
@@ -159,7 +152,6 @@ def test_s(case, generation):
         assert run.summary().startswith("5 passed")
         assert run.opened_no_run
 
-    @pytest.mark.slow
     def test_tests_of_both_kinds_share_workers(self, project: Project) -> None:
         project.write(
             test_a=MARK.replace("range(4)", "range(30)") + "def test_s(case, generation): pass\ndef test_helper(): pass\n",

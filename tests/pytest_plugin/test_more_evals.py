@@ -9,6 +9,8 @@ import pytest
 
 from tests.pytest_plugin.project import Project, Run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DATA = (f"--data={ROOT / 'fixtures' / 'site_photos'}",)
 
@@ -88,7 +90,6 @@ def test_an_optional_eval_without_data_is_skipped_beside_others(project: Project
     assert run.counts == {"miss": 2}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
 def test_an_optional_eval_that_is_named_must_have_data(project: Project, mode: str) -> None:
     project.write(test_tools=(ROOT / "evals" / "test_tools.py").read_text("utf-8"))

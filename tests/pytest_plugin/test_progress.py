@@ -12,6 +12,8 @@ import pytest
 
 from tests.pytest_plugin.project import MARK, MODES, TIMEOUT_S, Project, environment
 
+pytestmark = pytest.mark.slow
+
 # Each test takes as many more seconds by the clock of the progress line, however quick or slow the machine is.
 CLOCK = """
 import time
@@ -94,7 +96,6 @@ def test_a_pipe_gets_pytests_dots_and_no_control_character(project: Project) -> 
     assert "tokens/s" not in run.output
 
 
-@pytest.mark.slow
 def test_a_long_run_in_a_pipe_says_how_far_it_is_now_and_then(project: Project) -> None:
     clock = CLOCK.replace("TEST_S", "10.0").replace("CLOCK", "0.0.__abs__")
     project.write(conftest=clock, test_a=MARK.replace("range(4)", "range(8)") + TEST)

@@ -88,7 +88,6 @@ def disturbed(project: Project, run_id: str, mode: str, victim: str, draw: rando
     raise AssertionError(f"no session came to its end: {output}")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("mode", "victim"), [("no-xdist", "main"), ("n2", "controller"), ("n2", "worker")])
 def test_a_killed_and_resumed_run_has_the_rows_of_one_that_nobody_disturbed(project: Project, calm: Run, mode: str, victim: str) -> None:
@@ -193,7 +192,6 @@ def apart_from_logprobs(run: Run) -> tuple[list[dict[str, Any]], list[float]]:
 
 
 @pytest.mark.engine
-@pytest.mark.slow
 def test_a_killed_run_of_a_real_model_is_resumed_by_workers_token_by_token(tmp_path: Path) -> None:
     # Three evals go to the engine in one call; other lengths are other batches, so that the first ends well before the last.
     evals = {f"test_{name}": HF.replace("NUM_TOKENS", str(num_tokens)) for name, num_tokens in (("a", 24), ("b", 25), ("c", 26))}

@@ -7,6 +7,8 @@ import pytest
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project
 
+pytestmark = pytest.mark.slow
+
 OUTCOMES = (
     HEADER
     + """
@@ -35,7 +37,6 @@ class TestRunningAgain:
         assert project.run_inline("--lf", "--run-id", "second").summary().startswith("2 passed, 1 invalid")
         assert project.run_inline("--lf", "--run-id", "third").summary().startswith("1 invalid")
 
-    @pytest.mark.slow
     def test_lf_knows_the_misses_of_workers(self, project: Project) -> None:
         project.write(test_a=OUTCOMES).run(mode="n2")
         again = project.run_inline("--lf", "--collect-only", "-q")
@@ -77,7 +78,6 @@ class TestStoppingEarly:
         run = project.write(test_a=MARK + "def test_s(case, generation): assert False\n").run_inline("--maxfail=2")
         assert (run.exit_code, run.counts) == (1, {"fail": 2, "skip": 2})
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("arguments", "ran"),
         [

@@ -22,6 +22,8 @@ from evalharness.cli import main
 from tests.backends.hf_models import one_thread
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, _own_modules, environment, unwanted
 
+pytestmark = pytest.mark.slow
+
 CLOCK = {"run_id", "started_at", "duration_s", "worker"}
 CLOCK_OF_RUN = {
     "run_id",
@@ -437,7 +439,6 @@ def test_s(case, generation, score):
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES[::2])
 def test_a_killed_run_gets_the_scores_of_all_that_it_had_generated(project: Project, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KILL", "1")

@@ -17,6 +17,8 @@ from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.runs.journal import read_journals
 from tests.pytest_plugin.project import HEADER, MARK, MODES, TIMEOUT_S, Project, Run, wait_until
 
+pytestmark = pytest.mark.slow
+
 DYING = (
     HEADER
     + """
@@ -44,7 +46,6 @@ def not_replaced(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Project(tmp_path_factory.mktemp("kept")).write(test_a=DYING).run("--max-worker-restart=0", mode="n2")
 
 
-@pytest.mark.slow
 class TestDyingWorkers:
     def test_the_culprits_are_error_rows_and_all_others_ran(self, replaced: Run) -> None:
         assert {row["case_id"] for row in replaced.rows if row["outcome"] == "error"} == {"c03", "c09"}
@@ -130,7 +131,6 @@ def started(project: Project, mode: str) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-@pytest.mark.slow
 class TestCtrlC:
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_once_writes_rows_and_reports_and_passes_no_gate(self, project: Project, mode: str) -> None:
@@ -254,7 +254,6 @@ def test_s(case, generation, pytestconfig):
         assert len(run.rows) == 4
 
 
-@pytest.mark.slow
 class TestProblemsOfTheReport:
     def test_what_went_wrong_cannot_steer_the_terminal(self, project: Project) -> None:
         conftest = """
@@ -288,7 +287,6 @@ class TestEnginesThatCannotOpen:
         assert "fixtures.py" not in run.output
         assert not run.gate("x >= 1")["passed"]
 
-    @pytest.mark.slow
     def test_an_unexpected_exception_costs_one_traceback_not_one_per_case(self, project: Project) -> None:
         conftest = """
 from evalharness.backends.fake import FakeBackend
@@ -305,7 +303,6 @@ FakeBackend.__init__ = broken
         assert run.output.count('raise RuntimeError("CUDA is gone")') == 1
         assert len(run.output) < 100 * 500
 
-    @pytest.mark.slow
     def test_a_generation_that_breaks_the_engine_is_an_error_for_those_that_wait(self, project: Project) -> None:
         conftest = """
 from evalharness.backends.fake import FakeBackend
@@ -323,7 +320,6 @@ FakeBackend._complete = broken
         assert {row["problem"] for row in run.rows[2:]} == {"RuntimeError: boom (at broken, line 7)"}
 
 
-@pytest.mark.slow
 class TestUnitsThatDoNotEnd:
     CONFTEST = """
 import threading
