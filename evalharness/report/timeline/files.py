@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
 from evalharness.analysis.comparison.timeline import Timeline, read_tracks, timeline_of
 from evalharness.api.errors import RecordError
+from evalharness.api.installing import install_command
 from evalharness.report.csv import write_csv
 from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import number_text, terminal_text
@@ -78,8 +80,11 @@ MAX_PLOTS = 8
 NUM_LINES, NUM_FALLS = 8, 8
 
 
-def write_timelines(timelines: Sequence[Timeline], notes: Sequence[str], folder: Path) -> list[Path]:
-    """Write the files and return their paths; a further track's pictures are timeline-2.png and so on. Raises `RecordError`."""
+def write_timelines(timelines: Sequence[Timeline], notes: list[str], folder: Path) -> list[Path]:
+    """Write the files and return their paths; a further track's pictures are timeline-2.png and so on. Raises `RecordError`.
+
+    Without matplotlib there are no pictures, and `notes` gets a line that says so: timeline.html draws its own.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -90,6 +95,9 @@ def write_timelines(timelines: Sequence[Timeline], notes: Sequence[str], folder:
     with replacing(paths[2]) as file:
         write_flips_csv(timelines, file)
     several = [timeline for timeline in timelines if len(timeline.track.points) > 1]
+    if several and find_spec("matplotlib") is None:
+        notes.append(f"timeline.png and timeline.svg need matplotlib, which is not installed; {install_command('plots')}")
+        return paths
     for number, timeline in enumerate(several[:MAX_PLOTS], start=1):
         paths += write_plots(timeline, folder / ("timeline" if number == 1 else f"timeline-{number}"))
     return paths

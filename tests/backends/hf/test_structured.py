@@ -105,5 +105,5 @@ def test_without_xgrammar_the_command_that_installs_it_is_named(tmp_path: Path, 
 
     monkeypatch.setitem(sys.modules, "xgrammar", None)
     checked: SamplingPlan = plan(structured=REGEX)
-    with pytest.raises(MissingDependency, match=r"needs xgrammar .*; pip install 'evalharness\[structured\]'"):
+    with pytest.raises(MissingDependency, match=r"needs xgrammar.*; .*\[structured\]"):
         Grammars(None, 10).check(checked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +12,10 @@ from evalharness.api.errors import UnsupportedOption
 from evalharness.api.thinking import ThinkingBudget
 from evalharness.backends.vllm.limits import check_room, knows_thinking, limits_in, uses_v2_runner
 from evalharness.backends.vllm.sampling import check_thinking, sampling_params
+from tests import vllm_installed
 from tests.backends.vllm_models import plan
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+pytestmark = pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT)
 
 MANY = list(range(1025))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
@@ -10,8 +9,9 @@ import pytest
 
 from evalharness.api.errors import ConfigError
 from evalharness.backends.vllm.settings import check_engine_options, known_engine_arguments, spans_hosts
+from tests import vllm_installed
 
-needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+needs_vllm = pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT)
 
 
 @pytest.mark.engine

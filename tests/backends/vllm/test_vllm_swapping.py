@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 from evalharness.tasks import stage_a
 from fixtures.training.samples import stage_b_messages
+from tests import vllm_installed
 from tests.backends.vllm_models import chat, prompt_of
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -26,7 +26,7 @@ CHECKPOINTS = FIXTURES / "checkpoints"
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT),
 ]
 
 

@@ -6,7 +6,6 @@ All tests share the session's engine, which has its own checkpoint back after ea
 from __future__ import annotations
 
 import gc
-import importlib.util
 import random
 import shutil
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from evalharness.api.requests import VlmGenerationRequest
 from evalharness.checkpoints.adapter import read_settings
 from evalharness.engine.engine import Engine
 from evalharness.engine.weights import WeightSync
+from tests import vllm_installed
 from tests.backends.hf_models import load
 from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, perturbed, state_dict, training_loops
 from tests.backends.vllm_models import noise
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT),
 ]
 
 LAYERS = "model.language_model.layers"
