@@ -258,6 +258,7 @@ class UnitRunner:
         self._num_outcomes = 0
         self._has_begun = False
         self._has_ended = False
+        self._is_done = threading.Event()
         self.num_cases = len(cases)
         self.is_alone = takeover.is_alone
         """Whether nothing else is to be generated while this unit's cases and tests run."""
@@ -271,8 +272,13 @@ class UnitRunner:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that the unit asks has been answered, or the rest given up."""
-        return self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine)
+        """Whether everything that the unit asks has been answered, or the rest given up. For any thread."""
+        return self._is_done.is_set()
+
+    def _publish_if_done(self) -> None:
+        """Let other threads see that the unit is done. Called only where no case's own code is about to ask for more."""
+        if self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine):
+            self._is_done.set()
 
     def close(self) -> None:
         """Forget which cases are at the engine; once its thread has ended, or is given up."""
@@ -289,6 +295,7 @@ class UnitRunner:
         for case in self._open:
             self._go_on(case, self._begin(case))
         self._has_begun = True
+        self._publish_if_done()
 
     def end(self, generation_s: float | None) -> None:
         """Note that nothing more is asked; `generation_s`: the seconds that it took of the engine's time, None where that broke."""
@@ -298,6 +305,7 @@ class UnitRunner:
         self._waiting = []
         for case in self._open:
             case.request.close()
+        self._publish_if_done()
         self.results.show()
         if generation_s is not None:
             values = {"engine": self._engine_id, "eval": self._module.name, "generation_s": generation_s, "ended_s": time.time()}
@@ -338,6 +346,7 @@ class UnitRunner:
         else:
             acting = self.plugins
         self._num_at_engine += len(unknown)
+        self._publish_if_done()
         return unknown, acting
 
     def put_back(self, asked: Sequence[Asked]) -> None:
@@ -356,8 +365,9 @@ class UnitRunner:
     def answer(self, asked: Asked, outcome: Outcome) -> None:
         """Take what the engine gave for a request."""
         self._in_flight.end(asked.open.case.id)
-        self._num_at_engine -= 1
         self._take(asked, outcome)
+        self._num_at_engine -= 1
+        self._publish_if_done()
 
     def _next_round(self, is_over: Callable[[], bool]) -> list[Asked]:
         """Return what is asked together next: all that waits, or, under suspicion, what is recorded, then what one group asks."""

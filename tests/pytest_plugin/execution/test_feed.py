@@ -26,7 +26,7 @@ from evalharness.pytest_plugin.execution import feed as engine_feed
 from evalharness.pytest_plugin.execution import unit_runner
 from evalharness.pytest_plugin.execution.case_request import Outcome
 from evalharness.pytest_plugin.execution.feed import EngineFeed
-from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover
+from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, take_in_flight
 from evalharness.pytest_plugin.execution.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal
@@ -181,6 +181,32 @@ def test_a_unit_that_comes_as_a_call_ends_is_asked_in_the_next_one(bench: Bench)
     assert taken == [True]
     assert told(second, "b") == ["b0", "b1", "b2"]
     assert bench.backend.events.count("call") == 2
+
+
+def test_a_unit_is_not_done_while_its_last_case_works_out_what_to_ask_next(bench: Bench, tmp_path: Path) -> None:
+    """Whoever took it for done would close the in-flight file, and a crash in the case's own code would have no suspects."""
+    in_step, may_go_on = threading.Event(), threading.Event()
+
+    def request(case: Case) -> Any:
+        (first,) = yield [ask(case)], GenerationOptions()
+        in_step.set()
+        may_go_on.wait(PATIENCE_S)
+        return TextGenerationRequest([{"role": "user", "content": f"ask {first.text}!"}])
+
+    in_flight = InFlight(in_flight_path(bench.journal.path, 1), UnitKey("fake:x", "test_a.py", 0), ["a0"])
+    module = EvalModule("a", "test_a.py", [Case(id="a0")], request, (GenerationOptions(),), 1)
+    takeover = Takeover(None, lambda case_id: None)
+    runner = UnitRunner("fake:x", bench.engine, module, module.cases, bench.journal, bench.progress, takeover, in_flight)
+    feed = bench.feed(runner)
+    assert in_step.wait(PATIENCE_S)
+    is_done = runner.is_done
+    suspects = take_in_flight(bench.journal.path)
+    may_go_on.set()
+    ended(feed)
+    assert not is_done
+    assert list(suspects.values()) == [("a0",)]
+    assert runner.is_done
+    assert runner.results.outcomes("a0", lambda: None)[0].text == "a0!"  # type: ignore[union-attr]
 
 
 def test_one_that_is_stopped_before_its_thread_has_begun_asks_nothing_and_keeps_nobody_waiting(bench: Bench) -> None:
