@@ -25,7 +25,7 @@ from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution import feed as engine_feed
 from evalharness.pytest_plugin.execution import unit_runner
 from evalharness.pytest_plugin.execution.case_request import Outcome
-from evalharness.pytest_plugin.execution.feed import EngineFeed
+from evalharness.pytest_plugin.execution.feed import EngineQueue
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, take_in_flight
 from evalharness.pytest_plugin.execution.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.execution.units import UnitKey
@@ -97,8 +97,8 @@ class Bench:
         takeover = takeover or Takeover(None, lambda case_id: None)
         return UnitRunner("fake:x", self.engine, module, cases, self.journal, self.progress, takeover, in_flight)
 
-    def feed(self, *runners: UnitRunner) -> EngineFeed:
-        feed = EngineFeed(self.engine, self.progress, *runners)
+    def feed(self, *runners: UnitRunner) -> EngineQueue:
+        feed = EngineQueue(self.engine, self.progress, *runners)
         feed.start()
         return feed
 
@@ -132,7 +132,7 @@ def told(runner: UnitRunner, name: str) -> list[str]:
     return [one.text if isinstance(one, GenerationResult) else one.problem for one in each]
 
 
-def ended(feed: EngineFeed) -> None:
+def ended(feed: EngineQueue) -> None:
     feed._thread.join(PATIENCE_S)
     assert not feed.is_generating
 
@@ -167,7 +167,7 @@ def test_a_unit_that_comes_while_others_run_is_taken_up(bench: Bench) -> None:
 def test_a_unit_that_comes_as_a_call_ends_is_asked_in_the_next_one(bench: Bench) -> None:
     """The call has looked for more and found nothing; the thread has not ended yet."""
     first, second = bench.unit("a"), bench.unit("b")
-    feeds: list[EngineFeed] = []
+    feeds: list[EngineQueue] = []
     taken: list[bool] = []
 
     def add_once() -> None:
@@ -175,7 +175,7 @@ def test_a_unit_that_comes_as_a_call_ends_is_asked_in_the_next_one(bench: Bench)
             taken.append(feeds[0].add(second))
 
     bench.backend.at_end = add_once
-    feeds.append(EngineFeed(bench.engine, bench.progress, first))
+    feeds.append(EngineQueue(bench.engine, bench.progress, first))
     feeds[0].start()
     ended(feeds[0])
     assert taken == [True]
@@ -211,7 +211,7 @@ def test_a_unit_is_not_done_while_its_last_case_works_out_what_to_ask_next(bench
 
 def test_one_that_is_stopped_before_its_thread_has_begun_asks_nothing_and_keeps_nobody_waiting(bench: Bench) -> None:
     first = bench.unit("a")
-    feed = EngineFeed(bench.engine, bench.progress, first)
+    feed = EngineQueue(bench.engine, bench.progress, first)
     assert feed.stop()
     feed.start()
     ended(feed)
