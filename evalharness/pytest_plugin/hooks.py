@@ -1,4 +1,4 @@
-"""Pytest's hooks, in the order in which a run meets them; all of them here, over 300 lines, so that the order can be read."""
+"""Pytest's hooks, in the order in which a run meets them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards, taken_cards
-from evalharness.pytest_plugin.distributed.worker import start_heartbeat, stop_when_told, tell_lookalikes, units_ahead
+from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
 from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.units import is_eval_test
-from evalharness.pytest_plugin.fixtures import WAITING, Filling, end_without_verdict, stop_for
+from evalharness.pytest_plugin.fixtures import WAITING, FixturePrefill, end_without_verdict, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
@@ -38,7 +38,7 @@ class RunningTests:
 
     def __init__(self, state: EvalSession) -> None:
         self._state = state
-        self._filling = Filling()
+        self._prefill = FixturePrefill()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -53,9 +53,9 @@ class RunningTests:
         except RecordError as error:
             stop_for(item.session, error)
             raise Failed(str(error), pytrace=False) from None
-        self._filling.before_setup(item, record)
+        self._prefill.prefill(item, record)
         yield
-        self._filling.after_setup(item, record)
+        self._prefill.fill_generations(item, record)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
@@ -236,7 +236,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         state.plan_units(session.items)
         if state.is_worker:
-            tell_lookalikes(session.config, state.plan.lookalikes(session.items, [spec.id for spec in state.known_engines]))
+            report_ambiguous_node_ids(session.config, state.plan.lookalikes(session.items, [spec.id for spec in state.known_engines]))
         if state.resumed is not None and state.worker == "main":
             state.resumed.check_collected(state.eval_nodeids)
         if not state.eval_nodeids:
@@ -249,7 +249,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             state.note_evals(session.items)
         elif state.is_worker:
             state.running.units_ahead = units_ahead(session, state.plan)
-            stop_when_told(session)
+            install_stop_command(session)
             if _given(session.config)["heartbeat"] is not None:
                 state.heartbeat = start_heartbeat(state, Path(_given(session.config)["heartbeat"]))
     except EvalHarnessError as error:

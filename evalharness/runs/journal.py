@@ -12,7 +12,7 @@
                              {"kind": "unit", …}         one work unit: when it ended, and the seconds until then since its first
                                                          request, or since the end of the unit before
                              {"kind": "problem", …}      what the run could not do
-                             {"kind": "last_words", …}   why a worker ends itself: its engine is beyond repair
+                             {"kind": "worker_exit", …}  why a worker ends itself: its engine is beyond repair
                              {"kind": "row", …}          one finished test
 A row has no options, group and tags of its own where they are those that the journal's latest line of its eval gives for all
 its rows, and for its case; nor a number of samples. samples.jsonl has them in every row.

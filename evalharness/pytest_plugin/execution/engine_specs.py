@@ -1,4 +1,4 @@
-"""Which engines a run uses: checkpoint × backend × dtype. Loads no torch; how one is opened is in engine_loading.py."""
+"""Which engines a run uses: checkpoint × backend × dtype. Loads no torch; `engines.py` opens them."""
 
 from __future__ import annotations
 
