@@ -18,7 +18,7 @@ from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.config import RunConfig
-from evalharness.config.checks import wishes_of
+from evalharness.config.checks import constraints_of
 from evalharness.config.kinds import Option
 from evalharness.config.options import OPTIONS
 from evalharness.hardware.devices import installed_cards, uses_cards, visible_cards
@@ -143,7 +143,7 @@ def _backends(run: RunConfig, infos: Sequence[CheckpointInfo], chosen: Mapping[s
     left = [info for info in infos if str(info.path) not in chosen]
     has_cards = uses_cards(run) and bool(visible_cards(os.environ, installed_cards()))
     found = dict(chosen)
-    found.update(zip(map(str, (info.path for info in left)), choose_backends(wishes_of(run), left, has_cards=has_cards), strict=True))
+    found.update(zip(map(str, (info.path for info in left)), choose_backends(constraints_of(run), left, has_cards=has_cards), strict=True))
     return {info.path: [(found[str(info.path)].backend, found[str(info.path)].why)] for info in infos}
 
 

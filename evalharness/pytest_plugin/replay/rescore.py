@@ -83,7 +83,7 @@ def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
     baseline = recorded.run.get("baseline")
     if isinstance(baseline, dict) and baseline.get("path") and "baseline" in settings:  # "latest" may be another one now
         settings["baseline"] = replace(settings["baseline"], value=baseline["path"])
-    return RunConfig(settings)
+    return RunConfig.from_settings(settings)
 
 
 def _check_data(run: RunConfig) -> None:

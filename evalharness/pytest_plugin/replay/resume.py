@@ -77,9 +77,10 @@ def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, R
 
     `only_look`: nothing will run, so nothing is locked. Raises `RecordError` or `ConfigError`.
     """
-    run_dir = Path(now.report_dir) / now.resume
+    assert now.resume is not None, "called without --resume"
+    run_dir = now.report_dir / now.resume
     if not (run_dir / "journal").is_dir():
-        hint = did_you_mean(now.resume, [journal.parent.name for journal in Path(now.report_dir).glob("*/journal")])
+        hint = did_you_mean(now.resume, [journal.parent.name for journal in now.report_dir.glob("*/journal")])
         raise RecordError(f"there is no run {now.resume!r} in {now.report_dir} that could be resumed{hint or '; see --report-dir'}")
     lock = None if only_look else RunLock(run_dir)
     try:
@@ -140,13 +141,13 @@ class Resumption:
                 changed.append(f"{option.flag} is {_shown(shown[1])} ({asked.origin}), but was {_shown(shown[0])} ({before.origin})")
         if changed:
             raise self._refusal("; ".join(changed), "leave it out, for a resumed run has its own options")
-        return RunConfig(settings)
+        return RunConfig.from_settings(settings)
 
     def engine_specs(self, run: RunConfig, root: Path, on_notice: Callable[[str], None]) -> list[EngineSpec]:
         """Return the run's engines, though patterns may match more checkpoints by now; refuse a checkpoint that has changed."""
         real = list(dict.fromkeys(spec.checkpoint_path for spec in self.engines if spec.backend != "fake"))
         if real:
-            run = RunConfig({**run.settings, "model": replace(run.settings["model"], value=tuple(real))})
+            run = replace(run, model=tuple(real))
         from evalharness.hardware.auto_backend import Chosen
 
         chosen = {spec.checkpoint_path: Chosen(spec.backend, spec.chosen) for spec in self.engines if spec.chosen is not None}
