@@ -292,7 +292,10 @@ def test_an_installed_package_is_no_reason_for_a_warning(project: Project) -> No
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evalharness\nVersion: 0.1.0\n")
     (metadata / "RECORD").write_text("evalharness/__init__.py,,\n")
-    (metadata / "entry_points.txt").write_text("[pytest11]\nevalharness.pytest_plugin = evalharness.pytest_plugin\n")
+    (metadata / "entry_points.txt").write_text(
+        "[pytest11]\nevalharness.pytest_plugin = evalharness.pytest_plugin\n"
+        "[evalharness.backends]\nfake = evalharness.backends.fake:FakeBackend\n"
+    )
     path = os.pathsep.join([str(metadata.parent), *sys.path])
     variables = {**environment(PYTHONPATH=path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
     command = [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir)]
