@@ -182,7 +182,7 @@ def find_run(word: str) -> Path:
     if word in names:
         return reports / word
     raise RecordError(
-        f"{word} is no run directory, and {reports} has none of that name{did_you_mean(word, names)}; "
+        f"{word} is not a run directory, and {reports} has none of that name{did_you_mean(word, names)}; "
         "give a run directory, the name of one in there, or latest"
     )
 

@@ -26,6 +26,7 @@ from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, 
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, make_safe
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.lock import RunLock
+from evalharness.runs.schema import Row, RunFile
 
 __all__ = ["RunningTests", "pytest_sessionfinish", "pytest_terminal_summary"]
 
@@ -331,13 +332,13 @@ def _finish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = run["exit_code"]
 
 
-def _write_reports(config: pytest.Config, state: EvalSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows: list[Row]) -> str:
     """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
     from evalharness.pytest_plugin.finish.ci_files import write_github_summary
     from evalharness.report.writing import report_rows, terminal_summary  # pandas, only now
 
     tables = report_rows(state.run_dir, rows)
-    run.update({name: tables.run[name] for name in ("problems", "exit_code")})
+    run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
     write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import CheckpointError
 from evalharness.backends import AUTO
@@ -22,6 +22,7 @@ from evalharness.config.checks import constraints_of
 from evalharness.config.kinds import Option
 from evalharness.config.options import OPTIONS
 from evalharness.hardware.devices import installed_cards, uses_cards, visible_cards
+from evalharness.runs.schema import EngineEntry
 
 if TYPE_CHECKING:
     from evalharness.hardware.auto_backend import Chosen
@@ -58,9 +59,9 @@ class EngineSpec:
     training: Mapping[str, Any] | None = None
     """Step, epoch and time of saving, where trainer_state.json tells."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> EngineEntry:
         """Return plain JSON data."""
-        return {**asdict(self), "options_not_taken": list(self.options_not_taken)}
+        return cast("EngineEntry", {**asdict(self), "options_not_taken": list(self.options_not_taken)})
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EngineSpec:

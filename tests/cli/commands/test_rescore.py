@@ -467,8 +467,8 @@ def test_a_torn_last_line_costs_its_generation_only(project: Project) -> None:
     (live.run_dir / "run.json").write_text(json.dumps(facts))
     rescored = again(project, live)
     assert rescored.counts == {"pass": 2, "skip": 2}
-    assert rescored.row("c2")["problem"].endswith("run live was killed before it, or still goes on")
-    assert rescored.gate("x >= 1")["reason"] == "not judged: 2 of 4 cases were not run (run live was killed before it, or still goes on)"
+    assert rescored.row("c2")["problem"].endswith("run live was killed before it, or is still running")
+    assert rescored.gate("x >= 1")["reason"] == "not judged: 2 of 4 cases were not run (run live was killed before it, or is still running)"
 
 
 REFERENCES = MARK.replace("cases=cases", "cases=with_references").replace(
@@ -603,8 +603,8 @@ class TestRefused:
         return output
 
     def test_a_folder_that_is_missing_or_no_run(self, project: Project) -> None:
-        assert "nowhere is no run directory, and " in self.refused(project, "nowhere")
-        assert ". is no run directory" in self.refused(project, ".")
+        assert "nowhere is not a run directory, and " in self.refused(project, "nowhere")
+        assert ". is not a run directory" in self.refused(project, ".")
 
     def test_a_run_without_journal(self, project: Project, live: Run) -> None:
         shutil.rmtree(live.run_dir / "journal")
