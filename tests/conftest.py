@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _UNHURRIED = settings(settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", _UNHURRIED, derandomize=False, max_examples=1000)
 settings.register_profile("repeatable", _UNHURRIED, derandomize=True, database=None)
+settings.register_profile("fast", settings.get_profile("repeatable"), max_examples=25)
 settings.load_profile("repeatable")
 
 _WARNINGS = (
@@ -53,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("fast"):
         config.pluginmanager.register(FastTier(), "fast-tier")
+        settings.load_profile("fast")
     if hasattr(config, "workerinput"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, not imported yet: every worker has a core to itself, and models are tiny
 

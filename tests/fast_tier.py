@@ -1,4 +1,4 @@
-"""The fast tier, `pytest tests --fast`: every test but those of real engines and browsers, and those that take long.
+"""The fast tier, `pytest tests --fast`: every test but those of real engines and browsers, and those that take long or start pytest.
 
 A test is left out by one of the markers below, which it has itself or through its module's `pytestmark`, or because it takes one of
 `ENGINE_FIXTURES`. Nothing in the tier can import torch, not even a process that a test starts: see tests/no_torch/sitecustomize.py.
@@ -20,6 +20,12 @@ ENGINE_FIXTURES = frozenset(
     {"hf_engine", "hf_text_checkpoint", "max_text_checkpoint", "real_engine", "tiny_vlm_checkpoint", "torch_in_one_thread", "vllm_engine"}
 )
 """All that have a real model are among these or made of them."""
+
+
+def is_on() -> bool:
+    """Return whether this process runs the fast tier."""
+    return hasattr(sys.modules.get("sitecustomize"), "attempts")
+
 
 _NO_TORCH = Path(__file__).parent / "no_torch"
 _MODULE_MARK = re.compile(rf"^pytestmark = (?:\[\n(?:    .*\n)*?    |.*)pytest\.mark\.(?:{'|'.join(LEFT_OUT)})\b", re.MULTILINE)

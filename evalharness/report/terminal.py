@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from evalharness.report.findings import findings, gate_state, verdict
-from evalharness.report.tables import RunTables, records, text_of
+from evalharness.report.tables import RunTables
 from evalharness.report.text import display_width, number_text, one_line, plural, terminal_text
+from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 __all__ = [
     "DEFAULT_COLUMNS",
@@ -157,7 +158,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
 
 def _gates(tables: RunTables) -> Iterator[str]:
     """Yield failed gates with their reason, skipped ones, then passed ones with their value; many are counted instead."""
-    gates = records(tables.run, "gates")
+    gates = entries_of(tables.run.get("gates"))
     for state, mark, most in _GATE_MARKS:
         chosen = [gate for gate in gates if gate_state(gate) == state]
         for gate in chosen[:most]:
@@ -168,7 +169,7 @@ def _gates(tables: RunTables) -> Iterator[str]:
             yield f"{plural(len(chosen) - most, 'more gate')} {mark.partition(' ')[2]}"
 
 
-def _what_it_is(gate: dict[str, Any]) -> str:
+def _what_it_is(gate: GateVerdict) -> str:
     value, baseline = gate.get("value"), gate.get("baseline")
     if baseline is None:
         return f"it is {number_text(value)}"

@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+from tests import fast_tier
+
 PLUGINS = ("-p", "evalharness.pytest_plugin")
 TIMEOUT_S = 400  # where other test workers and other people keep the machine busy
 MODES = ("no-xdist", "n0", pytest.param("n2", marks=pytest.mark.slow))
@@ -145,6 +147,8 @@ class Project:
     @contextlib.contextmanager
     def start(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake") -> Iterator[subprocess.Popen[str]]:
         """Start pytest in a process group of its own, which does not outlive the block."""
+        if fast_tier.is_on():
+            pytest.fail("this test starts pytest in a process of its own: mark it slow, so that it leaves the fast tier", pytrace=False)
         self._forget_bytecode()
         process = subprocess.Popen(
             self.command(*arguments, mode=mode, backend=backend),

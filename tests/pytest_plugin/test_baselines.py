@@ -12,6 +12,8 @@ import pytest
 from evalharness.cli import main
 from tests.pytest_plugin.project import HEADER, MODES, Project, Run
 
+pytestmark = pytest.mark.slow
+
 EVAL = (
     HEADER.replace("range(4)", "range(int(os.environ.get('NUM_CASES', '40')))").replace("i % 2}", "i // 2}")
     + """
@@ -139,7 +141,7 @@ class TestRefusals:
         [
             ("nightly", "baselines/nightly.json is not there; make it with: evalharness bless RUN_DIR nightly"),
             ("torn.json", "torn.json is not JSON"),
-            ("reports", "is no run directory"),
+            ("reports", "is not a run directory"),
         ],
         ids=["absent", "unreadable", "no run"],
     )

@@ -14,6 +14,8 @@ from evalharness.cli import main
 from tests.pytest_plugin.killing import generations
 from tests.pytest_plugin.project import MARK, MODES, Project
 
+pytestmark = pytest.mark.slow
+
 NUM_CASES = 40
 CASES = MARK.replace("range(4)", f"range({NUM_CASES})")
 TEST = CASES + "def test_s(case, generation): pass\n"

@@ -6,6 +6,8 @@ import pytest
 
 from tests.pytest_plugin.project import HEADER, Project
 
+pytestmark = pytest.mark.slow
+
 NUM_CASES = 24
 EVAL = (
     HEADER

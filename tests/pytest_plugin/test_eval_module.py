@@ -234,6 +234,7 @@ def test_engine(engine): pass
 )
 
 
+@pytest.mark.slow
 class TestCasesThatCannotBeLoaded:
     """They stop a run only where their eval is asked for."""
 
@@ -276,6 +277,7 @@ class TestCasesThatCannotBeLoaded:
         assert "no-cases" not in run.output
         assert run.opened_no_run or run.counts.keys() == {"skip"}
 
+    @pytest.mark.slow
     def test_workers_tell_as_well(self, lacking: Project) -> None:
         run = lacking.run("--data", "photos", mode="n2")
         assert run.exit_code not in (0, 3)
@@ -292,6 +294,7 @@ class TestCasesThatCannotBeLoaded:
         assert run.exit_code == pytest.ExitCode.INTERRUPTED
 
 
+@pytest.mark.slow
 class TestWrongOptions:
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -302,7 +305,7 @@ class TestWrongOptions:
             (["--backend", "fake", "--enforce-eager"], "--enforce-eager is honoured by vllm only, but the run is on --backend fake"),
             (["--backend", "fake", "--num-samples", "2", "--temperature", "0"], "would give the same text every time"),
             (["--backend", "fake", "--run-id", "../evil"], "--run-id"),
-            (["--backend", "fake", "--data", "nowhere"], "is no folder; the nearest that exists is"),
+            (["--backend", "fake", "--data", "nowhere"], "is not a folder; the nearest that exists is"),
             (["--backend", "hf", "--model", "nowhere"], "nowhere"),
             (["--backend", "fake", "--cache-dir", "test_a.py"], "test_a.py/answers-2.sqlite cannot be used: "),
             (["--backend", "hf"], "no checkpoint to evaluate: give --model PATH"),
@@ -329,6 +332,7 @@ class TestWrongOptions:
         assert run.exit_code not in (0, 3)
         assert "--top-p 0.5 has no effect with greedy decoding" in run.output
 
+    @pytest.mark.slow
     def test_a_wrong_option_with_workers_is_a_usage_error(self, project: Project) -> None:
         run = project.write(test_a=MARK + TEST).run(mode="n2", backend="fak")
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
@@ -351,7 +355,7 @@ class TestWrongOptions:
 
     def test_markers_and_options_are_documented(self, project: Project) -> None:
         assert "@pytest.mark.gate(*expressions): conditions on" in project.run_inline("--markers").output
-        assert re.search(r"--limit=N\s+Run the first N cases of each eval only", project.run_inline("--help").output)
+        assert re.search(r"--limit=N\s+Run only the first N cases of each eval", project.run_inline("--help").output)
 
     @pytest.mark.parametrize("shown", ["--help", "--version", "--markers"])
     def test_help_comes_whatever_else_is_on_the_command_line(self, project: Project, shown: str) -> None:

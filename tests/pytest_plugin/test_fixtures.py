@@ -363,6 +363,7 @@ def test_s(case, generation, engine):
         run = project.write(test_a=MARK + test).run_inline("--limit", "1")
         assert run.counts == {"error": 1}
 
+    @pytest.mark.slow
     def test_a_timeout_is_an_error_not_a_miss(self, project: Project) -> None:
         pytest.importorskip("pytest_timeout")
         test = """

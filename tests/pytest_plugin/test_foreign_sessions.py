@@ -8,6 +8,8 @@ import pytest
 
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, environment
 
+pytestmark = pytest.mark.slow
+
 FOREIGN = """
 import os, pytest
 

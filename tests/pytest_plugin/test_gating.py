@@ -185,6 +185,7 @@ class TestA:
         assert f"! {problem}" in run.output
         assert "no case recorded 'total'" in run.gate("total >= 6")["reason"]
 
+    @pytest.mark.slow
     def test_a_module_that_cannot_be_imported_again_is_a_problem_of_the_run(self, project: Project) -> None:
         once = "if 'PYTEST_XDIST_WORKER' not in os.environ: raise RuntimeError('only in workers')\n"
         run = project.write(test_a=HEADER + once + AGGREGATE, helper_metrics=METRICS).run(mode="n2")

@@ -9,6 +9,8 @@ import pytest
 
 from tests.pytest_plugin.project import Project, Run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DATA = (f"--data={ROOT / 'fixtures' / 'site_photos'}",)
 

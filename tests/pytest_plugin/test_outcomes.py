@@ -99,6 +99,7 @@ def test_of_their_own(case): assert case == "a fixture of somebody else"
 """
 
 
+@pytest.mark.slow
 class TestEveryOutcome:
     @pytest.mark.parametrize(
         ("case_id", "gated", "ungated", "problem"),
@@ -301,6 +302,7 @@ class TestHostileText:
         assert [gate["passed"] for gate in hostile.facts["gates"]] == [True] * 3
 
 
+@pytest.mark.slow
 def test_the_project_folder_holds_nothing_but_what_was_asked_for(every_outcome: Run) -> None:
     names = {path.name for path in Path(every_outcome.root).iterdir()} - {"__pycache__", ".pytest_cache"}
     assert names == {"pytest.ini", "test_every.py", "test_other.py", "answers.jsonl", "junit.xml", "reports"}

@@ -12,6 +12,8 @@ import pytest
 
 from tests.pytest_plugin.project import MARK, MODES, TIMEOUT_S, Project, environment
 
+pytestmark = pytest.mark.slow
+
 # Each test takes as many more seconds by the clock of the progress line, however quick or slow the machine is.
 CLOCK = """
 import time

@@ -104,7 +104,6 @@ def calm(project: Project) -> Run:
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_random_kills_change_no_row(project: Project, calm: Run) -> None:
     draw = random.Random(20)

@@ -120,6 +120,7 @@ class TestWhatIsMade:
         assert (run.exit_code, content(run)) == (before.exit_code, content(before))
         assert made(project) == Counter()
 
+    @pytest.mark.slow
     def test_a_run_is_resumed_again_and_again(self, project: Project) -> None:
         project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r", "--maxfail=1")
         for mode in ("n2", "no-xdist", "n2"):
@@ -212,6 +213,7 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
         assert content(resumed(project)) == content(before)
 
+    @pytest.mark.slow
     def test_what_broke_before_does_not_break_the_exit_code(self, project: Project) -> None:
         tests = TESTS + "    if case.id == 'c03' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
         project.write(conftest=CONFTEST, test_a=tests)
@@ -227,6 +229,7 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         broken_run(project, TESTS.replace("x >= 1", "x >= 100"))
         assert resumed(project).exit_code == pytest.ExitCode.TESTS_FAILED
 
+    @pytest.mark.slow
     def test_a_worker_that_dies_while_a_run_is_resumed_is_replaced(self, project: Project) -> None:
         broken_run(project)
         dies = "    if case == 'c09' and not (here / 'died').exists():\n        (here / 'died').touch()\n        import os; os._exit(9)\n"
@@ -238,6 +241,7 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         assert counts == Counter(f"c{i:02}" for i in range(6, NUM_CASES))
 
 
+@pytest.mark.slow
 class TestTakeoverWithoutModel:
     def test_a_worker_that_only_judges_again_loads_nothing(self, project: Project) -> None:
         tests = TESTS + "    if case.id == 'c11' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
@@ -264,6 +268,7 @@ class TestWhatIsRefused:
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
         assert difference in run.output
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("old", "new", "difference"),
         [
@@ -289,6 +294,7 @@ class TestWhatIsRefused:
         assert made(project) == Counter()
         assert sorted((before.run_dir / "journal").iterdir()) == journals, "the run is left as it was"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
     def test_a_selection_that_leaves_tests_out(self, project: Project, mode: str) -> None:
         broken_run(project)
@@ -296,6 +302,7 @@ class TestWhatIsRefused:
         assert "11 of its 12 tests are not collected now: test_a.py::test_s[fake:echo-c00]" in run.output
         assert made(project) == Counter()
 
+    @pytest.mark.slow
     def test_a_machine_where_the_engine_would_be_another(self, project: Project) -> None:
         broken_run(project)
         other = "\nFakeBackend.describe = lambda self: {'backend': 'fake', 'dtype': 'bfloat16'}\n"
@@ -326,7 +333,7 @@ class TestWhatIsRefused:
         run = project.run("--resume", "r")
         lock.close()
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "run 'r' still goes on, or another process resumes it" in run.output
+        assert "run 'r' is still running, or another process resumes it" in run.output
         assert resumed(project).exit_code == 0
 
     def test_a_run_with_a_worker_that_still_writes(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +359,7 @@ class TestWhatIsRefused:
 
 
 class TestWhatIsSaid:
+    @pytest.mark.slow
     def test_run_json_notes_each_resumption(self, project: Project) -> None:
         finished_at = broken_run(project).facts["finished_at"]
         run = resumed(project, mode="n2")

@@ -7,6 +7,8 @@ import pytest
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project
 
+pytestmark = pytest.mark.slow
+
 OUTCOMES = (
     HEADER
     + """

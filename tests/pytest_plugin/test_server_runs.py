@@ -50,6 +50,7 @@ def test_workers_ask_the_server_side_by_side(project: Project, server: Server, t
     assert run.counts == {"pass": 4}
 
 
+@pytest.mark.engine
 def test_adapters_are_brought_to_the_server_one_after_the_other(project: Project) -> None:
     server = LoraServer("max")
     try:

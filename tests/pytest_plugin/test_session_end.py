@@ -4,6 +4,8 @@ import pytest
 
 from tests.pytest_plugin.project import HEADER, MARK, Project
 
+pytestmark = pytest.mark.slow
+
 INTERRUPTED_END = """
 from evalharness.pytest_plugin import finish
 

@@ -86,6 +86,7 @@ class TestWhatTestsGet:
         assert all("steps" not in line for line in plain.journal)
 
 
+@pytest.mark.slow
 def test_what_cases_ask_next_goes_to_the_engine_in_one_call(project: Project) -> None:
     project.write(
         conftest="""
@@ -240,6 +241,7 @@ class TestFailures:
         assert "request is an async function; write a function, or a generator function for steps" in run.output
 
 
+@pytest.mark.slow
 def test_a_test_that_runs_again_gets_its_steps_from_the_journal(project: Project) -> None:
     again = """
         from _pytest.runner import runtestprotocol
@@ -258,6 +260,7 @@ def test_a_test_that_runs_again_gets_its_steps_from_the_journal(project: Project
     assert len(step_lines(run)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES[::2])
 def test_a_killed_run_keeps_its_steps(project: Project, mode: str) -> None:
     killing = "import signal\n\ndef test_s(case, generation, steps):\n    if case.id == 'c3': os.killpg(0, signal.SIGKILL)\n"

@@ -9,6 +9,8 @@ import pytest
 
 from tests.pytest_plugin.project import HEADER, MODES, Project
 
+pytestmark = pytest.mark.slow
+
 NUM_CASES = 250
 SWITCHING = """
 import sys

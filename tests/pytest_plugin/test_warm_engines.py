@@ -50,6 +50,7 @@ def loaded(found: Run) -> dict[str, tuple[int, int]]:
     return {engine["id"]: (engine["num_loads"], engine["num_swaps"]) for engine in found.facts["engines"]}
 
 
+@pytest.mark.engine
 def test_a_run_over_a_training_run_loads_once_and_swaps_the_rest(project: Project, checkpoints: Path, tmp_path: Path) -> None:
     found = run(project, checkpoints)
     assert loaded(found) == {"hf:checkpoint-10": (1, 0), "hf:checkpoint-20": (0, 1), "hf:checkpoint-100": (0, 1)}
@@ -65,6 +66,7 @@ def test_a_run_over_a_training_run_loads_once_and_swaps_the_rest(project: Projec
         assert texts(alone, f"hf:{name}") == texts(found, f"hf:{name}")
 
 
+@pytest.mark.engine
 def test_an_adapter_is_an_engine_of_its_own_on_its_warm_base(project: Project, checkpoints: Path, tmp_path: Path) -> None:
     found = run(project, checkpoints / "checkpoint-10", checkpoints / "lora")
     assert loaded(found) == {"hf:checkpoint-10": (1, 0), "hf:checkpoint-10+lora": (0, 1)}
@@ -81,6 +83,7 @@ def test_an_adapter_is_an_engine_of_its_own_on_its_warm_base(project: Project, c
     assert texts(alone, "hf:checkpoint-10+lora") == texts(found, "hf:checkpoint-10+lora")
 
 
+@pytest.mark.engine
 def test_kinds_of_engines_do_not_take_turns(project: Project, checkpoints: Path) -> None:
     options = ("--dtype", "float32,bfloat16", *OPTIONS[2:])
     found = run(project, checkpoints / "checkpoint-10", checkpoints / "checkpoint-20", arguments=options)
@@ -101,6 +104,7 @@ def test_workers_swap_as_well(project: Project, checkpoints: Path) -> None:
     assert {row["outcome"] for row in found.rows} == {"pass"}
 
 
+@pytest.mark.engine
 def test_another_architecture_starts_cold_and_run_json_says_why(project: Project, checkpoints: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(checkpoints / "checkpoint-20", other)
@@ -113,6 +117,7 @@ def test_another_architecture_starts_cold_and_run_json_says_why(project: Project
     ]
 
 
+@pytest.mark.engine
 def test_a_checkpoint_that_is_being_written_is_left_out_and_said_so(project: Project, checkpoints: Path, tmp_path: Path) -> None:
     shutil.copytree(checkpoints / "checkpoint-10", tmp_path / "run" / "checkpoint-10")
     half = tmp_path / "run" / "checkpoint-20"
@@ -125,6 +130,7 @@ def test_a_checkpoint_that_is_being_written_is_left_out_and_said_so(project: Pro
     assert set(loaded(found)) == {"hf:checkpoint-10"}
 
 
+@pytest.mark.engine
 def test_an_untrained_adapter_is_noticed(project: Project, checkpoints: Path) -> None:
     name = "model.layers.0.self_attn.q_proj"
     tensors = {f"{name}.lora_A.weight": [[1.0] * 64], f"{name}.lora_B.weight": [[0.0]] * 64}
@@ -192,7 +198,7 @@ class TestPool:
         first.weights_were_changed = True
         pool.give_back(spec("a"), first)  # type: ignore[arg-type]
         _, opening = pool.open(spec(name))
-        assert (opening.how, opening.cold_because, first.closed) == ("load", "a test changed the weights of hf:a", 1)
+        assert (opening.how, opening.cold_start_reason, first.closed) == ("load", "a test changed the weights of hf:a", 1)
 
     @pytest.mark.parametrize(
         ("problem", "failure", "reason"),
@@ -208,14 +214,14 @@ class TestPool:
         pool.give_back(spec("a"), first)  # type: ignore[arg-type]
         engine, opening = pool.open(spec("b"))
         assert [engine] == opened  # type: ignore[comparison-overlap]
-        assert (opening.how, opening.cold_because, first.closed) == ("load", reason, 1)
+        assert (opening.how, opening.cold_start_reason, first.closed) == ("load", reason, 1)
 
     @pytest.mark.parametrize("other", [spec("a", "vllm"), spec("a", dtype="float16")], ids=["backend", "dtype"])
     def test_another_kind_of_engine_is_a_new_start(self, pool: EnginePool, opened: list[FakeEngine], other: EngineSpec) -> None:
         first = FakeEngine()
         pool.give_back(spec("b"), first)  # type: ignore[arg-type]
         _, opening = pool.open(other)
-        assert (opening.cold_because, first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
+        assert (opening.cold_start_reason, first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
 
     def test_what_was_given_back_is_closed_once(self, pool: EnginePool) -> None:
         first = FakeEngine()
@@ -233,6 +239,7 @@ def cached(found: Run) -> dict[str, list[bool]]:
     return marks
 
 
+@pytest.mark.engine
 def test_a_cache_serves_later_evals_of_the_same_weights_only(project: Project, checkpoints: Path, tmp_path: Path) -> None:
     found = run(
         project, checkpoints / "checkpoint-10", checkpoints / "checkpoint-20", checkpoints / "lora", arguments=(*OPTIONS, "--cache")
@@ -246,6 +253,7 @@ def test_a_cache_serves_later_evals_of_the_same_weights_only(project: Project, c
         assert texts(found, engine) == texts(plain, engine)
 
 
+@pytest.mark.engine
 def test_answers_on_disk_serve_the_next_run(project: Project, checkpoints: Path, tmp_path: Path) -> None:
     (project.root / "evalharness.toml").write_text(f'cache_dir = "{tmp_path / "kept"}"\n')
     first, second, without = (

@@ -10,6 +10,8 @@ import pytest
 
 from tests.pytest_plugin.project import HEADER, TIMEOUT_S, Project, Run
 
+pytestmark = pytest.mark.slow
+
 NUM_CHECKPOINTS = 5
 NUM_CASES = 16
 LOAD_S = 0.1

@@ -42,6 +42,7 @@ def killed(project: Project, mode: str, *arguments: str) -> Run:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
 def test_a_killed_run_has_a_report_and_one_row_for_each_case(project: Project, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = killed(project, mode)
@@ -59,6 +60,7 @@ def test_a_killed_run_has_a_report_and_one_row_for_each_case(project: Project, m
     assert run.row("c0")["generation"]["raw_text"]
 
 
+@pytest.mark.slow
 def test_no_gate_of_a_killed_run_passes_and_the_report_says_what_it_is(project: Project) -> None:
     run = killed(project, "no-xdist")
     assert main(["report", str(run.run_dir)]) == 0
@@ -68,7 +70,7 @@ def test_no_gate_of_a_killed_run_passes_and_the_report_says_what_it_is(project: 
     assert (run.facts["engines"][0]["num_loads"], run.facts["config"]["backend"]["value"]) == (1, ["fake"])
     report = (run.run_dir / "report.md").read_text("utf-8")
     assert "**INTERRUPTED**: the run did not finish" in report
-    assert "The run did not come to its end: this report was made from its journal, no gate passes" in report
+    assert "The run did not finish: this report was made from its journal, no gate passes" in report
 
 
 def test_a_run_killed_after_its_last_test_passes_no_gate_either(project: Project) -> None:
@@ -81,6 +83,7 @@ def test_a_run_killed_after_its_last_test_passes_no_gate_either(project: Project
     assert (gate["value"], gate["passed"], gate["reason"]) == (1.0, False, "not judged: the run was killed, or still goes on")
 
 
+@pytest.mark.slow
 def test_it_can_be_made_again_with_the_same_result(project: Project) -> None:
     run = killed(project, "no-xdist")
     contents = []
@@ -98,6 +101,7 @@ def test_samples_that_were_lost_come_back_as_they_were_and_the_verdict_stays(pro
     assert {name: (run.run_dir / name).read_bytes() for name in before} == before
 
 
+@pytest.mark.slow
 def test_a_run_without_run_json_is_made_from_the_journal_alone(project: Project) -> None:
     run = killed(project, "no-xdist")
     (run.run_dir / "run.json").unlink()
@@ -106,6 +110,7 @@ def test_a_run_without_run_json_is_made_from_the_journal_alone(project: Project)
     assert len(run.rows) == 12
 
 
+@pytest.mark.slow
 def test_a_torn_last_line_costs_that_line_only(project: Project) -> None:
     run = killed(project, "no-xdist")
     journal = run.run_dir / "journal" / "main.jsonl"
@@ -114,6 +119,7 @@ def test_a_torn_last_line_costs_that_line_only(project: Project) -> None:
     assert len(run.rows) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, '{"kind":"colle'], ids=["no-file", "torn"])
 def test_a_run_killed_before_anything_was_recorded_says_so(
     project: Project, content: str | None, capsys: pytest.CaptureFixture[str]
@@ -136,6 +142,7 @@ def test_a_run_that_ended_is_left_as_it_is(project: Project) -> None:
     assert ((run.run_dir / "samples.jsonl").stat().st_mtime_ns, (run.run_dir / "run.json").read_bytes()) == before
 
 
+@pytest.mark.slow
 def test_what_may_be_secret_is_in_no_file_of_the_run(project: Project) -> None:
     project.write(
         conftest="def pytest_addoption(parser):\n    parser.addoption('--x-token')\n    parser.addini('something', '')\n",
@@ -160,6 +167,7 @@ def test_the_git_state_is_that_of_the_start(project: Project) -> None:
     assert run.facts["git"]["dirty"] is False
 
 
+@pytest.mark.slow
 def test_facts_of_an_engine_are_those_of_its_end(project: Project) -> None:
     project.write(
         conftest="""

@@ -17,6 +17,8 @@ from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.runs.journal import read_journals
 from tests.pytest_plugin.project import HEADER, MARK, MODES, TIMEOUT_S, Project, Run, wait_until
 
+pytestmark = pytest.mark.slow
+
 DYING = (
     HEADER
     + """
@@ -333,7 +335,7 @@ def noted(self, prompt, plugins):
     return complete(self, prompt, plugins)
 
 def close(self):
-    print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("engine-feed")])
+    print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("engine-queue")])
 
 FakeBackend._complete, FakeBackend.close = noted, close
 """

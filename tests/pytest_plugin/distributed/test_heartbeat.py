@@ -184,6 +184,7 @@ def pytest_testnodedown(error):
 )
 
 
+@pytest.mark.slow
 class TestRealWorkers:
     # Timeouts of seconds, though slow: a machine that is busy with other things may starve a process for half a second.
     HUNG = "hung (no sign of life for 5 s) and was killed"

@@ -47,6 +47,7 @@ def project_with(project: Project, test: str, wait_s: float = TIMEOUT_S, **more:
     return project.write(test_a=(EARLIER + test).replace("WAIT_S", str(wait_s)), test_b=LATER, **more)
 
 
+@pytest.mark.slow
 @MODES
 def test_the_next_eval_is_generated_while_tests_of_the_last_run(project: Project, flags: tuple[str, ...]) -> None:
     test = f"def test_s(case, generation):\n    if case.id == 'a5': wait_for({ALL_OF_B!r})\n"
@@ -134,6 +135,7 @@ def problems(run: Run) -> Counter[str]:
     return Counter(row["case_id"] for row in run.rows if row["outcome"] == "error")
 
 
+@pytest.mark.slow
 def test_a_case_that_kills_is_the_only_error_though_it_was_asked_beside_another_unit(project: Project) -> None:
     test = "def test_s(case, generation):\n    if case.id == 'a1': wait_for('never')\n"
     run = project_with(project, test, wait_s=3, conftest=DEADLY).run("-p", "xdist", "-n1", apart=True)
@@ -142,6 +144,7 @@ def test_a_case_that_kills_is_the_only_error_though_it_was_asked_beside_another_
     assert run.exit_code == EXIT_BROKEN
 
 
+@pytest.mark.slow
 def test_a_test_that_kills_is_the_only_error_though_another_unit_was_asked_beside_it(project: Project) -> None:
     test = "def test_s(case, generation):\n    if case.id == 'a1':\n        wait_for_b1()\n        os._exit(9)\n"
     test = "def wait_for_b1():\n    while not os.path.exists('at-b1'): time.sleep(0.01)\n\n" + test
@@ -191,6 +194,7 @@ def test_an_eval_that_could_not_be_asked_does_not_interrupt_the_next_one(project
     assert restarts == []
 
 
+@pytest.mark.slow
 def test_a_unit_that_failed_leaves_no_sign_that_its_cases_are_still_asked(project: Project) -> None:
     """Else they would be suspected if the worker died later, of whatever."""
     failing = (
@@ -213,7 +217,7 @@ def test_ctrl_c_just_as_generating_begins_closes_no_engine_that_is_at_work(proje
 
     def interrupted(self: threading.Thread) -> None:
         begin(self)
-        if self.name == "engine-feed":
+        if self.name == "engine-queue":
             raise KeyboardInterrupt
 
     def slow(self: FakeBackend, *given: Any) -> Any:
@@ -221,7 +225,7 @@ def test_ctrl_c_just_as_generating_begins_closes_no_engine_that_is_at_work(proje
         return complete(self, *given)
 
     def looked(self: FakeBackend) -> None:
-        at_work.append(any(thread.name == "engine-feed" for thread in threading.enumerate()))
+        at_work.append(any(thread.name == "engine-queue" for thread in threading.enumerate()))
         close(self)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.pytest_plugin.project import HEADER, Project, Run, environment
 
+pytestmark = pytest.mark.slow
+
 ACROSS = (
     HEADER
     + """
