@@ -608,11 +608,11 @@ class TestRefused:
 
     def test_a_run_without_journal(self, project: Project, live: Run) -> None:
         shutil.rmtree(live.run_dir / "journal")
-        assert "has no journal, where the generations are in full" in self.refused(project, "reports/live")
+        assert "has no journal, which holds the full generations" in self.refused(project, "reports/live")
 
     def test_a_run_without_run_json(self, project: Project, live: Run) -> None:
         (live.run_dir / "run.json").unlink()
-        assert "has no run.json, so nobody knows how its cases were asked" in self.refused(project, "reports/live")
+        assert "has no run.json, so the options of its cases are unknown" in self.refused(project, "reports/live")
 
     def test_an_empty_journal(self, project: Project, live: Run) -> None:
         (live.run_dir / "journal" / "main.jsonl").write_text("")
@@ -630,7 +630,7 @@ class TestRefused:
     @pytest.mark.parametrize("config", [None, 3, {"seed": {}}, {"seed": {"value": "x"}}])
     def test_options_that_cannot_be_read(self, project: Project, live: Run, config: object) -> None:
         (live.run_dir / "run.json").write_text(json.dumps({**live.facts, "config": config}))
-        assert "has no options that can be read" in self.refused(project, "reports/live")
+        assert "has no readable options" in self.refused(project, "reports/live")
 
     def test_evals_that_are_all_gone(self, project: Project, live: Run) -> None:
         (project.root / "test_a.py").unlink()
