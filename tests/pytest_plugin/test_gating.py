@@ -145,6 +145,7 @@ class TestNoVerdict:
         assert not any(gate["passed"] for gate in run.facts["gates"])
 
 
+@pytest.mark.slow
 class TestAggregates:
     @pytest.mark.parametrize("mode", MODES)
     def test_its_values_are_recorded_and_gated_also_with_workers(self, project: Project, mode: str) -> None:

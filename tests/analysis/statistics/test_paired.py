@@ -95,6 +95,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     assert first != paired_changes(*values, is_bounded=[True], seed=4)
 
 
+@pytest.mark.slow
 def test_what_could_have_been_shown_is_shown_four_times_in_five() -> None:
     # 2,000 runs of 400 cases: the share's standard error is 0.9 %, so ±4 % fails once in 100,000 for a right formula.
     generator = np.random.default_rng(0)
