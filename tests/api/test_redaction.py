@@ -238,6 +238,7 @@ class TestRedactor:
     def test_what_is_no_secret_stays(self, name: str, value: str) -> None:
         assert Redactor({name: value}).known(f"x {value} y") == f"x {value} y"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "piece", ["a", "://a", ":/:", "?a_", "&key", "authorization : ", "Bearer ", "bearer  a", "sk-", "hf_", "\x1b[31m", "="]
     )

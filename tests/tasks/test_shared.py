@@ -64,6 +64,7 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
         loads(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["{", "}", "[", '"', "\\", "{}", '{"a": "', "'"])
 def test_a_megabyte_takes_time_by_its_length(unit: str) -> None:
     assert_linear(lambda text: list(balanced_spans(text)), unit * (1_000_000 // len(unit)))

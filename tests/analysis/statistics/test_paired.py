@@ -109,6 +109,7 @@ def test_three_groups_can_never_be_significant() -> None:
     assert [smallest_p(number) for number in (0, 1, 3, 6)] == [1.0, 1.0, 0.25, 0.03125]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_binary", [True, False], ids=["rate", "mean"])
 def test_grouped_differences_are_covered_and_false_alarms_are_rare(is_binary: bool) -> None:
     # 400 runs of 60 groups of up to five cases, each group with its own drift. Nominal 95 %, standard error 1.1 %: a share

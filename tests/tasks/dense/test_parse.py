@@ -289,6 +289,7 @@ def test_no_text_raises(text: str) -> None:
     assert bool(dump.problem) is not dump.valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

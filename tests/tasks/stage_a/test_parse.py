@@ -262,6 +262,7 @@ UNITS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "}]"], ids=["open", "closed"])
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_megabyte_takes_time_by_its_length(unit: str, end: str) -> None:
