@@ -10,9 +10,9 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from evalharness.api.errors import ConfigError
+from evalharness.runs.schema import GateVerdict, Generation, Row
 
 __all__ = ["BUILT_IN_METRICS", "DIRECTIONS", "Gate", "RegressionGate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
 
@@ -31,8 +31,6 @@ DIRECTIONS = ("higher", "lower", "none")
 _NO_REGRESSION = re.compile(r"\s*no_regression\s*(?:\(([^()]*)\))?\s*")
 _METRIC = re.compile(r"[A-Za-z_][\w.@^/-]*")
 
-Row: TypeAlias = "Mapping[str, Any]"
-
 
 def was_judged(row: Row) -> bool:
     """Return whether the row says something about the checkpoint: it is pass, miss or fail."""
@@ -44,7 +42,7 @@ def _was_asked(row: Row) -> bool:
     return row["outcome"] != "skip"
 
 
-def _generations(row: Row) -> list[Mapping[str, Any]]:
+def _generations(row: Row) -> list[Generation]:
     """Return all samples that the row has."""
     return [sample for sample in row.get("generations") or [row.get("generation")] if sample]
 
@@ -113,7 +111,7 @@ class RegressionGate:
         return "no_regression"
 
 
-def _too_few_judged(rows: Sequence[Mapping[str, Any]]) -> bool:
+def _too_few_judged(rows: Sequence[Row]) -> bool:
     # The few that were left say nothing about the rest. Milder limits are the eval's to set, with a gate on invalid_rate.
     asked = list(filter(_was_asked, rows))
     return 2 * sum(map(was_judged, asked)) < len(asked)
@@ -135,7 +133,7 @@ def parse_gate(expression: object) -> Gate | RegressionGate:
     )
 
 
-def mean_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
     """Return the mean of every score over the rows that have it and were judged; rows without it do not count as 0."""
     sums: dict[str, list[float]] = {}
     for row in filter(was_judged, rows):
@@ -144,9 +142,7 @@ def mean_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in sums.items()}
 
 
-def evaluate_gate(
-    gate: Gate, rows: Sequence[Mapping[str, Any]], aggregates: Mapping[str, float], *, incomplete: str | None
-) -> dict[str, Any]:
+def evaluate_gate(gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None) -> GateVerdict:
     """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if so."""
     rate = BUILT_IN_METRICS.get(gate.metric)
     named = {**mean_scores(rows), **aggregates}

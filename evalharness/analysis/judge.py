@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError
 from evalharness.runs.run_file import find_latest, is_latest
+from evalharness.runs.schema import Aggregate, EngineEntry, EngineLine, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
     from evalharness.analysis.comparison.compare import Comparison, MetricChange
@@ -43,31 +44,39 @@ def find_baseline(asked: str, *, root: Path, base: Path, report_dir: Path) -> Pa
     return base / asked if is_path else root / BASELINE_FOLDER / f"{asked}.json"
 
 
-def not_asked(gate: RegressionGate, num_cases: int) -> dict[str, Any]:
+def not_asked(gate: RegressionGate, num_cases: int) -> GateVerdict:
     """Return the verdict of a gate without a baseline: neither passed nor failed."""
     return _verdict(gate, num_cases, passed=None, reason="no baseline was given; give one with --baseline NAME")
 
 
-def not_judged(gate: RegressionGate, num_cases: int, why: str) -> dict[str, Any]:
+def not_judged(gate: RegressionGate, num_cases: int, why: str) -> GateVerdict:
     """Return the verdict of a gate on cases that were not all run: failed."""
     return _verdict(gate, num_cases, passed=False, reason=f"not judged: {why}")
 
 
-def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str = "", **more: Any) -> dict[str, Any]:
-    head = {"expression": gate.expression, "metric": gate.metric, "value": None, "threshold": None, "n": n}
-    return {**head, "passed": passed, "asked": passed is not None, "reason": reason, **more}
+def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str = "") -> GateVerdict:
+    return {
+        "expression": gate.expression,
+        "metric": gate.metric,
+        "value": None,
+        "threshold": None,
+        "n": n,
+        "passed": passed,
+        "asked": passed is not None,
+        "reason": reason,
+    }
 
 
 class RegressionJudge:
     """Judges the gates of a run against one baseline; `run` is what run.json will say of engines, versions and options."""
 
-    def __init__(self, baseline: Path | None, run: Mapping[str, Any], problem: str | None = None) -> None:
+    def __init__(self, baseline: Path | None, run: RunFile, problem: str | None = None) -> None:
         self._baseline = baseline
         self._run = run
         self._problem = problem
         self._sides: dict[str, Side | str] = {}
 
-    def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Mapping[str, Any]], incomplete: str | None) -> dict[str, Any]:
+    def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
         """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing."""
         if incomplete is not None:
             return not_judged(gate, len(rows), incomplete)
@@ -84,7 +93,7 @@ class RegressionJudge:
         try:
             comparison = compare(base, candidate, only=gate.metrics)
         except EvalHarnessError as error:
-            return _verdict(gate, len(rows), passed=False, reason=str(error), baseline=base.label)
+            return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))
 
     def _side(self, engine: str) -> Side | str:
@@ -106,14 +115,14 @@ class RegressionJudge:
             return str(error)
 
 
-def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int) -> dict[str, Any]:
+def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int) -> GateVerdict:
     reason = _refusal(gate, comparison) or _regressions(comparison)
     value = comparison.metrics[0].change.difference if len(gate.metrics) == 1 and comparison.metrics else None
     num_paired = comparison.coverage[0].num_paired
     notes = [difference.text for difference in comparison.differences]
     unseen = max((change.detectable for change in comparison.metrics if change.detectable == change.detectable), default=None)
-    more = {"baseline": comparison.base.label, "notes": notes, "could_have_shown": unseen}
-    return {**_verdict(gate, num_paired or num_rows, passed=not reason, reason=reason, **more), "value": value}
+    more: GateVerdict = {"baseline": comparison.base.label, "notes": notes, "could_have_shown": unseen, "value": value}
+    return {**_verdict(gate, num_paired or num_rows, passed=not reason, reason=reason), **more}
 
 
 def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
@@ -160,21 +169,18 @@ def _shown(change: MetricChange) -> str:
     return f"{change.metric}{where} {change.change.base:.4f} to {change.change.candidate:.4f}"
 
 
-# What is computed over a whole run for run.json: gates and engines. Plain data; no pytest, no torch
-
-Row: TypeAlias = "dict[str, Any]"
-JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], dict[str, Any]]"
+JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
 
 
 def judge_gates(
-    evals: Mapping[str, Mapping[str, Any]],
+    evals: Mapping[str, EvalLine],
     rows: Iterable[Row],
-    aggregates: Iterable[Mapping[str, Any]],
+    aggregates: Iterable[Aggregate],
     *,
     interrupted: str | None,
     unfinished: str | None = None,
     no_regression: JudgeRegression | None = None,
-) -> list[dict[str, Any]]:
+) -> list[GateVerdict]:
     """Return the verdict of every gate. None passes on a test with cases that were not run, or where the run is `unfinished`.
 
     `no_regression` judges against a baseline; without it such a gate is not asked.
@@ -185,7 +191,7 @@ def judge_gates(
     extras: defaultdict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for entry in aggregates:
         extras[entry["eval"], entry["engine"], entry["test"]][entry["metric"]] = entry["value"]
-    verdicts = []
+    verdicts: list[GateVerdict] = []
     for evaluation in evals.values():
         name = evaluation["name"]
         for engine, tests in by_test.get(name, {}).items():
@@ -209,13 +215,13 @@ def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
     return f"{num} of {len(rows)} cases were not run ({interrupted or 'the session ended before them'})" if num else None
 
 
-def engine_entries(specs: Iterable[Mapping[str, Any]], lines: Iterable[Row]) -> list[dict[str, Any]]:
+def engine_entries(specs: Iterable[EngineEntry], lines: Iterable[EngineLine]) -> list[EngineEntry]:
     """Return what run.json says of each engine: its spec, its settings as last described, and how it was loaded.
 
     Each worker has an engine of its own: what they counted (`num_batches_halved`) is summed.
     """
-    described: defaultdict[str, list[Row]] = defaultdict(list)
-    openings: defaultdict[str, list[Row]] = defaultdict(list)
+    described: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    openings: defaultdict[str, list[EngineLine]] = defaultdict(list)
     still_open: dict[tuple[str, str], int] = {}
     for line in lines:
         engine, settings = line["id"], line["settings"]
@@ -228,13 +234,13 @@ def engine_entries(specs: Iterable[Mapping[str, Any]], lines: Iterable[Row]) -> 
     return [{**spec, **_loaded(described[spec["id"]], openings[spec["id"]])} for spec in specs]
 
 
-def _loaded(described: Sequence[Row], openings: Sequence[Row]) -> dict[str, Any]:
+def _loaded(described: Sequence[Mapping[str, Any]], openings: Sequence[EngineLine]) -> EngineEntry:
     """Return settings, and how often and in how many seconds (mean) the checkpoint was loaded, or swapped into a running engine."""
     swaps = [line["load_s"] for line in openings if line.get("how") == "swap"]
     loads = [line["load_s"] for line in openings if line.get("how") != "swap"]
     settings = dict(described[-1]) if described else {}
     if "num_batches_halved" in settings:
-        settings["num_batches_halved"] = sum(one.get("num_batches_halved", 0) for one in described)
+        settings["num_batches_halved"] = sum(facts.get("num_batches_halved", 0) for facts in described)
     return {
         "template_sha256": settings.pop("template_sha256", None),
         "settings": settings,

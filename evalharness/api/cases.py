@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = ["Case", "EngineComparison", "OutputTarget", "folder_name", "one_test_per_case"]
 
@@ -55,7 +55,10 @@ def folder_name(engine_id: str) -> str:
     return f"{plain or 'engine'}-{hashlib.sha256(engine_id.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
 
 
-def one_test_per_case(rows: Iterable[Mapping[str, Any]], detail: str) -> list[Mapping[str, Any]]:
+_Row = TypeVar("_Row", bound=Mapping[str, Any])
+
+
+def one_test_per_case(rows: Iterable[_Row], detail: str) -> list[_Row]:
     """Return each case's rows of one test, in order: of the first test whose details have `detail`, else of the first one.
 
     An eval's `outputs` function gets the rows of all its tests; what counts cases would count each as often.

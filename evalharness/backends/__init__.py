@@ -1,55 +1,94 @@
-"""The backends by name. Their modules, and with them torch, transformers and vLLM, are imported only when one is used."""
+"""The backends by name, as installed packages register them in the entry-point group `evalharness.backends`.
+
+    [project.entry-points."evalharness.backends"]
+    acme = "acme_evals:AcmeBackend"
+
+Names cost only a look at the installed packages' metadata. A backend's module, and with it torch, transformers or vLLM, is imported when
+it is first used. `evalharness.engine.backend_contract` tests a backend.
+"""
 
 from __future__ import annotations
 
-import importlib
+import functools
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import ConfigError, MissingDependency, did_you_mean
 from evalharness.api.installing import missing_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from evalharness.backends.base import Backend
 
-__all__ = ["AUTO", "BACKENDS", "SERVERS", "known_backends", "load_backend_class", "unknown_backend"]
+__all__ = ["AUTO", "ENTRY_POINTS", "SERVERS", "known_backends", "load_backend_class", "unknown_backend"]
 
-BACKENDS = {
-    "fake": "evalharness.backends.fake:FakeBackend",
-    "hf": "evalharness.backends.hf.backend:HfBackend",
-    "max": "evalharness.backends.max.backend:MaxBackend",
-    "openai": "evalharness.backends.openai.backend:OpenAIBackend",
-    "vllm": "evalharness.backends.vllm.backend:VllmBackend",
-}
+ENTRY_POINTS = "evalharness.backends"
+"""The group in which packages register their backends."""
+
+_PACKAGE = "evalharness"
 
 AUTO = "auto"
-"""Stands for the backend that works best here for a checkpoint; `auto_backend.py` chooses."""
+"""Stands for the backend that works best here for a checkpoint; see `evalharness.hardware.auto_backend`."""
 
 SERVERS = ("vllm", "sglang", "trtllm", "mlx", "max", "openai")
-"""Kinds of servers that the openai backend knows; `openai_flavours.py` says how they differ."""
+"""Kinds of servers that the openai backend knows; `evalharness.backends.openai.flavours` says how they differ."""
 
 
 def known_backends() -> tuple[str, ...]:
     """Return the names that `--backend` accepts, sorted."""
-    return tuple(sorted(BACKENDS))
+    return tuple(sorted(_registered()))
 
 
 def unknown_backend(name: str, *also: str) -> str:
-    """Return the end of a message about a name that is no backend: what may have been meant, and what is known, `also` with it."""
-    known = sorted((*BACKENDS, *also))
+    """Return the end of a message about an unknown name: what may have been meant, and the known names, `also` among them."""
+    if not _registered():
+        return f"{name!r} is unknown: no backend is registered. Install evalharness again (pip install -e . in a checkout)."
+    known = sorted((*_registered(), *also))
     return f"{name!r} is unknown{did_you_mean(name, known) or '.'} Known: {', '.join(known)}."
 
 
 def load_backend_class(name: str) -> Callable[..., Backend]:
-    """Import and return the backend's class. `ConfigError` for an unknown name, `MissingDependency` where its engine is not installed."""
-    if name not in BACKENDS:
+    """Import and return a backend's class.
+
+    `ConfigError` for a name that is unknown, that several packages register, or whose class cannot be loaded; `MissingDependency` where
+    a package that the backend imports is not installed.
+    """
+    registered = _registered().get(name)
+    if registered is None:
         raise ConfigError(f"backend {unknown_backend(name)}")
-    module, _, attribute = BACKENDS[name].partition(":")
+    if len(registered) > 1:
+        packages = " and ".join(map(_described, registered))
+        raise ConfigError(f"backend {name!r} is registered by {packages}; uninstall one of them, or have one use another name")
+    (entry_point,) = registered
+    problem = f"backend {name!r} of {_described(entry_point)} cannot be imported"
     try:
-        loaded: Any = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] == __name__.partition(".")[0]:
-            raise
-        raise MissingDependency(missing_package(f"backend {name!r}", error, name)) from error
+        loaded: Any = entry_point.load()
+    except ImportError as error:
+        if _is_ours(entry_point):
+            if str(error.name).partition(".")[0] == _PACKAGE:
+                raise
+            raise MissingDependency(missing_package(f"backend {name!r}", error, name)) from error
+        raise MissingDependency(f"{problem} ({error}); install what it needs") from error
+    except Exception as error:  # another package's code
+        remedy = "install another version of that package, or uninstall it"
+        raise ConfigError(f"{problem} ({type(error).__name__}: {error}); {remedy}") from error
     return loaded
+
+
+def _is_ours(entry_point: EntryPoint) -> bool:
+    return entry_point.module.partition(".")[0] == _PACKAGE
+
+
+def _described(entry_point: EntryPoint) -> str:
+    package = f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist is not None else "an unnamed package"
+    return f"{package} ({entry_point.value})"
+
+
+@functools.cache
+def _registered() -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return what is registered under each name; more than one entry point is a clash."""
+    by_name: dict[str, dict[str, EntryPoint]] = {}
+    for entry_point in entry_points(group=ENTRY_POINTS):
+        by_name.setdefault(entry_point.name, {})[_described(entry_point)] = entry_point
+    return {name: tuple(each.values()) for name, each in by_name.items()}

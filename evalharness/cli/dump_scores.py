@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from evalharness.analysis.gates import was_judged
 from evalharness.api.cases import OutputTarget, folder_name
@@ -22,10 +21,11 @@ from evalharness.api.errors import RecordError
 from evalharness.config import RunConfig
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.run_file import environment_facts, write_run_file
+from evalharness.runs.samples import count_outcomes
+from evalharness.runs.schema import OutputFile, Row, RunFile
 
 __all__ = ["score_dump_file"]
 
-Row: TypeAlias = "dict[str, Any]"
 
 _LEGAL = "a gt_vs_pred.jsonl of dense dumps, or a <mission>_stage_a.jsonl of summaries"
 
@@ -56,8 +56,7 @@ def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coord
     _make_folder(run_dir)
     _write_samples(run_dir / "samples.jsonl", rows)
     judged = [row for row in rows if was_judged(row)]
-    place = {"eval": dump.eval, "test": dump.test, "engine": engine}
-    facts = {
+    facts: RunFile = {
         "run_id": run.run_id,
         "command": shown_command(command, Path.cwd()),
         "started_at": started_at,
@@ -71,10 +70,16 @@ def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coord
         "engines": [{"id": engine, "backend": "dump", "checkpoint": path.stem, "checkpoint_path": str(path), "settings": {}}],
         "evals": [{"name": dump.eval, "path": path.name, "num_cases": len({row["case_id"] for row in rows}), "tests": {dump.test: []}}],
         "gates": [],
-        "aggregates": [{**place, "metric": name, "value": value} for name, value in dump.aggregate(judged).items()],
-        "tables": [{**place, "title": title, "rows": lines} for title, lines in dump.tables(judged).items()],
+        "aggregates": [
+            {"eval": dump.eval, "test": dump.test, "engine": engine, "metric": name, "value": value}
+            for name, value in dump.aggregate(judged).items()
+        ],
+        "tables": [
+            {"eval": dump.eval, "test": dump.test, "engine": engine, "title": title, "rows": lines}
+            for title, lines in dump.tables(judged).items()
+        ],
         "outputs": _outputs(dump, rows, run_dir, engine, run),
-        "counts": dict(Counter(row["outcome"] for row in rows)),
+        "counts": count_outcomes(rows),
         "throughput": [],
         "problems": list(dump.problems),
         "duration_s": round(time.monotonic() - started, 3),
@@ -174,10 +179,12 @@ def _write_samples(path: Path, rows: Sequence[Row]) -> None:
         raise RecordError(f"{path} cannot be written: {error.strerror}; choose another folder with --report-dir") from error
 
 
-def _outputs(dump: _Dump, rows: Sequence[Row], run_dir: Path, engine: str, run: RunConfig) -> list[Row]:
+def _outputs(dump: _Dump, rows: Sequence[Row], run_dir: Path, engine: str, run: RunConfig) -> list[OutputFile]:
     folder = run_dir / "outputs" / folder_name(engine)
     folder.mkdir(parents=True)
     dump.outputs(rows, OutputTarget(folder, engine, Path(run.data) if run.data is not None else None, run.spot, run.seed))
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    place = {"eval": dump.eval, "engine": engine}
-    return [{**place, "path": path.relative_to(run_dir).as_posix(), "num_bytes": path.stat().st_size} for path in found]
+    written = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [
+        {"eval": dump.eval, "engine": engine, "path": path.relative_to(run_dir).as_posix(), "num_bytes": path.stat().st_size}
+        for path in written
+    ]

@@ -17,9 +17,10 @@ from typing import Any
 
 from evalharness.api.errors import MissingDependency
 from evalharness.api.installing import missing_package
-from evalharness.report.tables import generations_of, load_tables, mapping, records, text_of
+from evalharness.report.tables import generations_of, load_tables
 from evalharness.report.text import printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
+from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
 __all__ = ["COLUMNS", "Point", "Track", "columns_of", "flat_rows", "load", "tracks_of", "write_jsonl", "write_parquet"]
 
@@ -67,7 +68,7 @@ def tracks_of(run_dir: Path) -> list[Track]:
     run = read_run(run_dir)
     metrics = _metrics(run_dir)
     tracks: dict[str, Track] = {}
-    for engine in records(run, "engines"):
+    for engine in entries_of(run.get("engines")):
         name = text_of(engine.get("id"))
         step = mapping(engine.get("training")).get("step")
         step = step if isinstance(step, int) and not isinstance(step, bool) else None
@@ -88,7 +89,7 @@ def safe_name(text: str) -> str:
     return _UNSAFE.sub("_", terminal_text(printable(text), 100)).strip(" .") or "unnamed"
 
 
-def _key(*parts: object) -> str:
+def _key(*parts: str | float | None) -> str:
     return "/".join(safe_name(text_of(part)) for part in parts)
 
 
@@ -108,25 +109,26 @@ def _metrics(run_dir: Path) -> dict[str, dict[str, float]]:
     for (name, test, engine), counts in zip(tables.counts.index, tables.counts.to_dict("records"), strict=True):
         shown = {f"num_{what}": float(counts[what]) for what in ("cases", "miss", "invalid", "error") if what in counts}
         found.setdefault(str(engine), {}).update({_key(name, test, what): value for what, value in shown.items()})
-    for entry in records(tables.run, "aggregates"):
+    for entry in entries_of(tables.run.get("aggregates")):
         if isinstance(entry.get("value"), (int, float)):
             names = [part for part in (entry.get("eval"), entry.get("test"), entry.get("metric")) if part]
             found.setdefault(text_of(entry.get("engine")), {})[_key(*names)] = float(entry["value"])
-    for gate in records(tables.run, "gates"):
-        if isinstance(gate.get("passed"), bool):
+    for gate in entries_of(tables.run.get("gates")):
+        passed = gate.get("passed")
+        if isinstance(passed, bool):
             key = _key(gate.get("eval"), gate.get("test"), "gates", _in_letters(text_of(gate.get("expression"))))
-            found.setdefault(text_of(gate.get("engine")), {})[key] = float(gate["passed"])
-    for entry in records(tables.run, "throughput"):
-        for what, value in entry.items():
+            found.setdefault(text_of(gate.get("engine")), {})[key] = float(passed)
+    for total in entries_of(tables.run.get("throughput")):
+        for what, value in total.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                found.setdefault(text_of(entry.get("engine")), {})[_key("throughput", what)] = float(value)
+                found.setdefault(text_of(total.get("engine")), {})[_key("throughput", what)] = float(value)
     return found
 
 
-def _pictures(run_dir: Path, run: dict[str, Any], engine: str) -> Iterator[tuple[str, Path]]:
+def _pictures(run_dir: Path, run: RunFile, engine: str) -> Iterator[tuple[str, Path]]:
     """Yield the pictures of spot checks; a path that leads out of the run's folder is none."""
     root, count = run_dir.resolve(), 0
-    for entry in records(run, "outputs"):
+    for entry in entries_of(run.get("outputs")):
         path = (root / text_of(entry.get("path"))).resolve()
         is_picture = path.suffix.lower() in (".png", ".jpg", ".jpeg")
         if text_of(entry.get("engine")) == engine and is_picture and path.is_relative_to(root) and path.is_file() and count < NUM_PICTURES:
@@ -134,7 +136,7 @@ def _pictures(run_dir: Path, run: dict[str, Any], engine: str) -> Iterator[tuple
             yield _key(entry.get("eval"), path.stem), path
 
 
-def _config(run: Mapping[str, Any]) -> dict[str, Any]:
+def _config(run: RunFile) -> dict[str, Any]:
     """Return what was asked, without what was left to its default."""
     options = {name: mapping(setting) for name, setting in mapping(run.get("config")).items()}
     asked = {name: setting.get("value") for name, setting in options.items() if setting.get("origin") != "default"}
@@ -188,7 +190,7 @@ def flat_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
         flat |= {"duration_s": row.get("duration_s"), "step": trained.get("step"), "epoch": trained.get("epoch")}
         flat |= {"num_generations": len(generations), "token_ids": first.get("token_ids")}
         flat |= {"generations": json.dumps(generations) if len(generations) > 1 else None}
-        flat |= {name: json.dumps(row[name]) for name in _AS_JSON if row.get(name) is not None}
+        flat |= {name: json.dumps(value) for name in _AS_JSON if (value := row.get(name)) is not None}
         typed = {name: _typed(value, COLUMNS[name]) for name, value in flat.items()}
         typed |= {f"score.{printable(name)}": _typed(value, "float") for name, value in mapping(row.get("scores")).items()}
         typed |= {f"tag.{printable(name)}": _typed(value, "text") for name, value in mapping(row.get("tags")).items()}

@@ -17,7 +17,7 @@ import click
 from evalharness.api.errors import BROKEN, DONE, MEANINGS, NOT_PASSED, REFUSED, RecordError, did_you_mean
 from evalharness.config import RunConfig, resolve
 from evalharness.config.kinds import Option, Setting
-from evalharness.config.options import ARGUMENTS, OPTIONS
+from evalharness.config.options import ARGUMENTS, EVALS_OWN, OPTIONS
 from evalharness.config.sources import SETTINGS_FILE
 from evalharness.report.text import one_line
 from evalharness.runs.run_file import find_latest, is_latest
@@ -122,8 +122,6 @@ def seconds(text: Any) -> float:
 
 # Options of a run for commands that open engines: the names, kinds and sources that `pytest evals` has, from the same table
 
-_EVALS_OWN = "what the eval says, otherwise "
-
 
 def run_options(*names: str, defaults: Mapping[str, str] | None = None) -> Callable[[Any], Any]:
     """Return the decorator that adds these options, in this order; `defaults` says what is another default than in a run."""
@@ -138,12 +136,12 @@ def run_options(*names: str, defaults: Mapping[str, str] | None = None) -> Calla
 
 
 def _click_option(option: Option, default: str | None) -> Callable[[Any], Any]:
-    text = option.help.replace(_EVALS_OWN, "")
+    text = option.help.replace(EVALS_OWN, "")
     if default is not None:
         text = f"{text.partition(' (default:')[0]} (default: {default})"
     if option.kind.is_flag:
         return click.option(f"{option.flag}/--no-{option.flag[2:]}", option.name, default=None, help=text)
-    return click.option(option.flag, option.name, multiple=option.kind.is_list, metavar=option.metavar or option.name.upper(), help=text)
+    return click.option(option.flag, option.name, multiple=option.kind.is_list, metavar=option.metavar, help=text)
 
 
 def project_root(start: Path) -> Path:
@@ -162,7 +160,7 @@ def resolve_options(given: Mapping[str, Any]) -> RunConfig:
     cli = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items() if value not in (None, ())}
     run = resolve(cli, os.environ, project_root(Path.cwd()))
     plain = {option.name: Setting(option.default, "default") for option in OPTIONS if option.name not in given}
-    return RunConfig({**run.settings, **plain})
+    return RunConfig.from_settings({**run.settings, **plain})
 
 
 # Which run a word of the command line means: the same for every command that takes one
@@ -184,7 +182,7 @@ def find_run(word: str) -> Path:
     if word in names:
         return reports / word
     raise RecordError(
-        f"{word} is no run directory, and {reports} has none of that name{did_you_mean(word, names)}; "
+        f"{word} is not a run directory, and {reports} has none of that name{did_you_mean(word, names)}; "
         "give a run directory, the name of one in there, or latest"
     )
 

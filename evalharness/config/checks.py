@@ -1,4 +1,4 @@
-"""Which options contradict each other, asked once before anything is loaded."""
+"""What options mean together: refuses those that contradict each other, and says which backends they leave for `--backend auto`."""
 
 from __future__ import annotations
 
@@ -8,45 +8,51 @@ from evalharness.api.errors import ConfigError, nearest_folder
 from evalharness.backends import AUTO
 from evalharness.backends.vllm.settings import check_engine_options
 from evalharness.config import RunConfig
+from evalharness.config.kinds import shown
 from evalharness.config.options import OPTIONS, read_shard
 
-__all__ = ["CANDIDATES", "Wishes", "check_combinations", "possible_backends", "wishes_of"]
-
-
-# What a run's options leave of the backends that `--backend auto` chooses between; `auto_backend.py` chooses
+__all__ = ["CANDIDATES", "BackendConstraints", "check_combinations", "constraints_of", "possible_backends"]
 
 CANDIDATES: tuple[str, ...] = ("vllm", "hf")
 
 
-class Wishes(NamedTuple):
-    """What was asked for that narrows the choice: `narrowed_by` names the options that only `candidates` honour, `cpu` what says so."""
+class BackendConstraints(NamedTuple):
+    """What a run's options leave to `--backend auto`.
+
+    `narrowed_by` names the flags that only `candidates` honour; `cpu` is the option that asks for the CPU, if any.
+    """
 
     candidates: tuple[str, ...] = CANDIDATES
     narrowed_by: tuple[str, ...] = ()
     cpu: str | None = None
 
 
-def wishes_of(run: RunConfig) -> Wishes:
-    """Return what a run's options say; those of settings files are standing wishes for when a backend runs, and narrow nothing."""
+def constraints_of(run: RunConfig) -> BackendConstraints:
+    """Return what command line and environment leave; options of settings files narrow nothing, they wait for their backend."""
     candidates, narrowed_by = CANDIDATES, []
     for option in OPTIONS:
-        if option.only_for and run.origin(option.name).startswith(("command line", "environment")):
+        if option.only_for and _is_for_this_run(run, option.name):
             left = tuple(name for name in candidates if name in option.only_for)
             if left != candidates:
                 narrowed_by.append(option.flag)
             candidates = left
     cpu = next((f"--{name} cpu" for name in ("devices", "device") if str(getattr(run, name)).startswith("cpu")), None)
-    return Wishes(candidates, tuple(narrowed_by), cpu)
+    return BackendConstraints(candidates, tuple(narrowed_by), cpu)
+
+
+def _is_for_this_run(config: RunConfig, name: str) -> bool:
+    """Return whether an option must take effect in this run; one from a settings file counts whenever a backend honours it."""
+    return config.origin(name).startswith(("command line", "environment"))
 
 
 def possible_backends(run: RunConfig) -> tuple[str, ...]:
-    """Return the backends that may run, the fallback's included; in place of `auto` those that it could choose."""
+    """Return the backends that may run, the fallback included; in place of `auto`, those it could choose."""
     named = tuple(name for name in (*run.backend, run.fallback_backend) if name is not None)
-    return named if AUTO not in named else (*(name for name in named if name != AUTO), *wishes_of(run).candidates)
+    return named if AUTO not in named else (*(name for name in named if name != AUTO), *constraints_of(run).candidates)
 
 
 def check_combinations(config: RunConfig) -> None:
-    """Raise `ConfigError` for options that contradict each other, for a missing model and for a data folder that is none."""
+    """Raise `ConfigError` for options that contradict each other, a missing model or a data folder that does not exist."""
     _check_auto(config)
     _check_backend_options(config)
     _check_fallback(config)
@@ -60,11 +66,8 @@ def check_combinations(config: RunConfig) -> None:
 
 def _named(config: RunConfig, name: str) -> str:
     """Return an option as its user wrote it: `--seed 3`, or with its origin where that is not the command line."""
-    value = config.settings[name].value
-    each = ["=".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value] if isinstance(value, tuple) else [value]
-    shown = ",".join(map(str, each))
-    flag = "--" + name.replace("_", "-")
-    text = flag if value is True else f"--no-{flag[2:]}" if value is False else f"{flag} {shown}"
+    value, flag = getattr(config, name), name.replace("_", "-")
+    text = f"--{flag}" if value is True else f"--no-{flag}" if value is False else f"--{flag} {shown(value)}"
     return text if config.origin(name) == "command line" else f"{text} ({config.origin(name)})"
 
 
@@ -72,21 +75,19 @@ def _check_auto(config: RunConfig) -> None:
     if AUTO not in config.backend:
         return
     if len(config.backend) > 1:
-        raise ConfigError(f"{_named(config, 'backend')}: auto chooses one backend for each checkpoint; give it alone, or name them all")
-    wishes = wishes_of(config)
-    if not wishes.candidates:
+        raise ConfigError(f"{_named(config, 'backend')}: auto chooses one backend for each checkpoint; give it alone, or name the backends")
+    constraints = constraints_of(config)
+    if not constraints.candidates:
         raise ConfigError(
             f"{_named(config, 'backend')} chooses between {' and '.join(CANDIDATES)}, and neither honours "
-            f"{' with '.join(wishes.narrowed_by)}; leave that out, or name the backend"
+            f"{' with '.join(constraints.narrowed_by)}; leave that out, or name the backend"
         )
 
 
 def _check_backend_options(config: RunConfig) -> None:
     running = set(possible_backends(config))
     for option in OPTIONS:
-        # What a settings file says is a standing wish for when that backend runs; what was asked for this run must take effect.
-        asked_now = config.origin(option.name).startswith(("command line", "environment"))
-        if option.only_for and asked_now and not running.intersection(option.only_for):
+        if option.only_for and _is_for_this_run(config, option.name) and not running.intersection(option.only_for):
             wanted = " or ".join(option.only_for)
             raise ConfigError(
                 f"{_named(config, option.name)} is honoured by {wanted} only, but the run is on {_named(config, 'backend')}; "
@@ -139,4 +140,4 @@ def _check_inputs(config: RunConfig) -> None:
     if not config.model and set(config.backend) != {"fake"}:
         raise ConfigError("no checkpoint to evaluate: give --model PATH, or set model in evalharness.toml or [tool.evalharness]")
     if config.data is not None and not config.data.is_dir():
-        raise ConfigError(f"{_named(config, 'data')} is no folder; the nearest that exists is {nearest_folder(config.data)}")
+        raise ConfigError(f"{_named(config, 'data')} is not a folder; the nearest that exists is {nearest_folder(config.data)}")

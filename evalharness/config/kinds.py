@@ -1,4 +1,4 @@
-"""The kinds of value an option can have: reading from text or TOML, range checks, plain JSON and back."""
+"""What an option is, and the kinds of value it can have: read from text or TOML, checked, written as plain JSON and back."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast, overload
 
 from evalharness.api.errors import ConfigError, did_you_mean
 
@@ -19,6 +19,7 @@ __all__ = [
     "ENV_PREFIX",
     "Arguments",
     "Choice",
+    "DeviceList",
     "Flag",
     "Folder",
     "Kind",
@@ -29,64 +30,71 @@ __all__ = [
     "PerCheckpoint",
     "Setting",
     "Text",
+    "option",
+    "shown",
 ]
 
+T = TypeVar("T")
+NumberT = TypeVar("NumberT", int, float)
+WordT = TypeVar("WordT", bound=str)
 
-class Kind:
-    """One kind of value. `read` gives the checked value; `raw` is text, or what TOML made of it.
+
+class Kind(Generic[T]):
+    """One kind of value. `read` returns the checked value; `raw` is text, or what TOML made of it.
 
     `label` names the place of the value in messages; relative paths are relative to `base`.
     """
 
     is_flag = False
     is_list = False
+    metavar: str | None = None
 
     @property
     def legal(self) -> str:
-        """Say what is accepted."""
+        """What is accepted, in words."""
         raise NotImplementedError
 
-    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> Any:
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> T:
         raise NotImplementedError
 
     def refuse(self, raw: object, label: str, hint: str = "") -> ConfigError:
         """Return the error that says what was got, what is legal and what to do."""
         return ConfigError(f"{label} must be {self.legal}, got {raw!r}{hint}")
 
-    def to_json(self, value: Any) -> Any:
+    def to_json(self, value: T) -> Any:
         """Return the value as plain JSON data."""
-        return value
+        return list(value) if isinstance(value, tuple) else value
 
-    def from_json(self, value: Any) -> Any:
-        """Return the value that `to_json` gave."""
-        return value
+    def from_json(self, value: Any) -> T:
+        """Return the value from what `to_json` gave."""
+        return cast(T, tuple(value) if isinstance(value, list) else value)
 
 
 @dataclass(frozen=True)
-class Number(Kind):
-    """An int or a finite float within bounds; `above` is exclusive."""
+class Number(Kind[NumberT]):
+    """A whole number (`Number(int)`) or a finite one (`Number(float)`) within bounds; `above` is exclusive."""
 
-    integer: bool = True
+    number: type[NumberT]
     minimum: float | None = None
     above: float | None = None
     maximum: float | None = None
     hint_if_too_small: str = ""
+    metavar = "N"
 
     @property
     def legal(self) -> str:
-        """Say what is accepted."""
         words = (("of at least", self.minimum), ("greater than", self.above), ("at most", self.maximum))
         bounds = " and ".join(f"{word} {bound}" for word, bound in words if bound is not None)
-        return f"{'a whole number' if self.integer else 'a number'} {bounds}".strip()
+        return f"{'a whole number' if self.number is int else 'a number'} {bounds}".strip()
 
-    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> int | float:
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> NumberT:
         value = raw
         if is_text and isinstance(raw, str):
             try:
-                value = (int if self.integer else float)(raw)
+                value = self.number(raw)
             except ValueError:
                 raise self.refuse(raw, label) from None
-        if isinstance(value, bool) or not isinstance(value, int if self.integer else (int, float)):
+        if isinstance(value, bool) or not isinstance(value, int if self.number is int else (int, float)):
             raise self.refuse(raw, label)
         if isinstance(value, float) and not math.isfinite(value):
             raise self.refuse(raw, label)
@@ -94,10 +102,10 @@ class Number(Kind):
             raise self.refuse(raw, label, self.hint_if_too_small)
         if self.maximum is not None and value > self.maximum:
             raise self.refuse(raw, label)
-        return value
+        return cast(NumberT, value)
 
 
-class Flag(Kind):
+class Flag(Kind[bool]):
     """True or false."""
 
     is_flag = True
@@ -113,7 +121,7 @@ class Flag(Kind):
 
 
 @dataclass(frozen=True)
-class Text(Kind):
+class Text(Kind[str]):
     """A string that a pattern matches in full; `legal` says in words what that is."""
 
     pattern: str
@@ -126,23 +134,26 @@ class Text(Kind):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Choice(Kind[WordT]):
     """One of a few words."""
 
-    words: tuple[str, ...]
+    words: tuple[WordT, ...]
+
+    @property
+    def metavar(self) -> str:  # type: ignore[override]
+        return "|".join(self.words)
 
     @property
     def legal(self) -> str:
-        """Say what is accepted."""
         return f"one of {', '.join(self.words)}"
 
-    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> str:
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> WordT:
         if not isinstance(raw, str) or raw not in self.words:
             raise self.refuse(raw, label, did_you_mean(str(raw), self.words))
         return raw
 
 
-def _items(kind: Kind, raw: object, label: str) -> list[str]:
+def _items(kind: Kind[Any], raw: object, label: str) -> list[str]:
     """Return the non-empty strings of a list; text is split at commas, as is each item of an option given several times."""
     given = [raw] if isinstance(raw, str) else raw
     if not isinstance(given, (list, tuple)) or not all(isinstance(item, str) for item in given):
@@ -154,7 +165,7 @@ def _items(kind: Kind, raw: object, label: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class NameList(Kind):
+class NameList(Kind[tuple[str, ...]]):
     """Names out of a closed set, each at most once; `unknown` gives the message's end for one that is not of the set."""
 
     names: Callable[[], tuple[str, ...]]
@@ -163,7 +174,6 @@ class NameList(Kind):
 
     @property
     def legal(self) -> str:
-        """Say what is accepted."""
         return f"a comma-separated list of {', '.join(self.names())}"
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
@@ -175,26 +185,20 @@ class NameList(Kind):
                 raise ConfigError(f"{label} names {item!r} twice; name each once")
         return tuple(items)
 
-    def to_json(self, value: Any) -> Any:
-        return None if value is None else list(value)
-
-    def from_json(self, value: Any) -> Any:
-        if value is None:
-            return None
+    def from_json(self, value: Any) -> tuple[str, ...]:
         return (value,) if isinstance(value, str) else tuple(value)  # older runs had one dtype
 
 
 @dataclass(frozen=True)
-class PerCheckpoint(Kind):
-    """Texts, each for the checkpoints whose name a pattern before `=` fits, or for all; read as (pattern, text) pairs."""
+class PerCheckpoint(Kind[tuple[tuple[str, str], ...]]):
+    """Texts for the checkpoints whose names match a pattern (`PATTERN=TEXT`), or for all; read as (pattern, text) pairs."""
 
     text: Text
     is_list = True
 
     @property
     def legal(self) -> str:
-        """Say what is accepted."""
-        return f"{self.text.legal}, for all checkpoints or as PATTERN=… for those whose name fits, comma-separated"
+        return f"{self.text.legal}, for all checkpoints or as PATTERN=… for those whose names match, comma-separated"
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[tuple[str, str], ...]:
         pairs: list[tuple[str, str]] = []
@@ -203,29 +207,29 @@ class PerCheckpoint(Kind):
             if (sign and not pattern) or not re.fullmatch(self.text.pattern, text):
                 raise self.refuse(item, label)
             if pattern in dict(pairs):
-                raise ConfigError(f"{label} says twice what counts for {pattern or 'all checkpoints'}; say it once")
+                raise ConfigError(f"{label} has two values for {pattern or 'all checkpoints'}; keep one")
             pairs.append((pattern, text))
         return tuple(pairs)
 
-    def to_json(self, value: Any) -> Any:
-        return None if value is None else [f"{pattern}={text}" if pattern else text for pattern, text in value]
+    def to_json(self, value: tuple[tuple[str, str], ...]) -> list[str]:
+        return [f"{pattern}={text}" if pattern else text for pattern, text in value]
 
-    def from_json(self, value: Any) -> Any:
-        return None if value is None else tuple((pattern, text) for pattern, _, text in (item.rpartition("=") for item in value))
+    def from_json(self, value: Any) -> tuple[tuple[str, str], ...]:
+        return tuple((pattern, text) for pattern, _, text in (item.rpartition("=") for item in value))
 
     @staticmethod
     def of(value: tuple[tuple[str, str], ...] | None, checkpoint: str) -> str | None:
-        """Return the text for one checkpoint: of the first pattern that fits its name, else the one for all, else None."""
+        """Return the text for one checkpoint: that of the first pattern its name matches, else the one for all, else None."""
         pairs = value or ()
         fitting = [text for pattern, text in pairs if pattern and fnmatchcase(checkpoint, pattern)]
         return fitting[0] if fitting else dict(pairs).get("")
 
 
 @dataclass(frozen=True)
-class Arguments(Kind):
+class Arguments(Kind[tuple[tuple[str, Any], ...]]):
     """Arguments for something else, by name, as (name, value) pairs in order of names; read from NAME=VALUE or a TOML table.
 
-    A value is what JSON makes of it, else text. Names are written with `_`; whether they mean anything is not asked here.
+    A value is read as JSON where it is JSON, otherwise as text. '-' in names becomes '_'; unknown names are not refused here.
     """
 
     is_list = True
@@ -239,15 +243,15 @@ class Arguments(Kind):
             if not isinstance(given, (list, tuple)) or not all(isinstance(item, str) for item in given):
                 raise self.refuse(raw, label)
             pairs = [self._pair(item, label) for item in given]
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, value in pairs:
             plain = name.replace("-", "_")
             if not re.fullmatch(r"[A-Za-z]\w*", plain):
                 raise self.refuse(name, label)
-            if plain in found:
-                raise ConfigError(f"{label} gives {plain} twice; give it once")
-            found[plain] = value
-        return tuple(sorted(found.items()))
+            if plain in arguments:
+                raise ConfigError(f"{label} has two values for {plain}; keep one")
+            arguments[plain] = value
+        return tuple(sorted(arguments.items()))
 
     def _pair(self, item: str, label: str) -> tuple[str, Any]:
         name, sign, text = item.partition("=")
@@ -258,30 +262,30 @@ class Arguments(Kind):
         except ValueError:
             return name.strip(), text
 
-    def to_json(self, value: Any) -> Any:
+    def to_json(self, value: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
         return dict(value)
 
-    def from_json(self, value: Any) -> Any:
-        return tuple(sorted((value or {}).items()))
+    def from_json(self, value: Any) -> tuple[tuple[str, Any], ...]:
+        return tuple(sorted(value.items()))
 
 
 def _no_number(text: str) -> float:
     raise ValueError(text)
 
 
-def _absolute(text: str, base: Path, kind: Kind, label: str) -> Path:
+def _absolute(text: str, base: Path, kind: Kind[Any], label: str) -> Path:
     try:
         path = base / Path(text).expanduser()
         path.lstat()
-    except (OSError, ValueError, RuntimeError) as error:  # a zero byte; `~name` of nobody; whether it exists is asked later
+    except (OSError, ValueError, RuntimeError) as error:  # a zero byte; `~name` of an unknown user; a missing file is fine here
         if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"{kind.refuse(text, label)} ({getattr(error, 'strerror', None) or error})") from None
     return path
 
 
 @dataclass(frozen=True)
-class PathList(Kind):
-    """Paths or glob patterns, made absolute; whether they exist is not asked here."""
+class PathList(Kind[tuple[str, ...]]):
+    """Paths or glob patterns, made absolute; they need not exist."""
 
     is_list = True
     legal: str = "a comma-separated list of paths or glob patterns"
@@ -289,17 +293,12 @@ class PathList(Kind):
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
         return tuple(str(_absolute(item, base, self, label)) for item in _items(self, raw, label))
 
-    def to_json(self, value: Any) -> Any:
-        return list(value)
-
-    def from_json(self, value: Any) -> Any:
-        return tuple(value)
-
 
 @dataclass(frozen=True)
-class Folder(Kind):
-    """The path of a folder, made absolute; whether it exists is not asked here."""
+class Folder(Kind[Path]):
+    """The path of a folder, made absolute; it need not exist."""
 
+    metavar = "FOLDER"
     legal: str = "the path of a folder"
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> Path:
@@ -307,29 +306,44 @@ class Folder(Kind):
             raise self.refuse(raw, label)
         return _absolute(raw, base, self, label)
 
-    def to_json(self, value: Any) -> Any:
-        return None if value is None else str(value)
+    def to_json(self, value: Path) -> str:
+        return str(value)
 
-    def from_json(self, value: Any) -> Any:
-        return None if value is None else Path(value)
+    def from_json(self, value: Any) -> Path:
+        return Path(value)
 
 
-# What an option is: its name in every place, its kind of value, and which backends it is for
+class DeviceList(Text):
+    """GPUs by number, or cpu; trainers' `cuda:1` is read as `gpu:1`."""
+
+    def __init__(self) -> None:
+        super().__init__(r"cpu|(gpu|cuda):\d+(\s*,\s*(gpu|cuda):\d+)*", legal="cpu or GPUs such as gpu:0 or gpu:0,gpu:2")
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> str:
+        text = super().read(raw, label=label, base=base, is_text=is_text)
+        return re.sub(r"\s", "", text).replace("cuda:", "gpu:")
+
 
 ENV_PREFIX = "EVALHARNESS_"
 
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table. `only_for` names the backends that can honour it, () for all; `table` is that of a file where it has one."""
+    """An option and its names in every place. `only_for` names the backends that honour it, () for all.
+
+    `table` is the table of the settings files that holds its key, None for the top level.
+    """
 
     name: str
-    kind: Kind
+    kind: Kind[Any]
     help: str
     default: Any = None
-    metavar: str | None = None
+    metavar: str = ""
     only_for: tuple[str, ...] = ()
     table: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metavar", self.metavar or self.kind.metavar or self.name.upper())
 
     @property
     def key(self) -> str:
@@ -348,25 +362,41 @@ class Option:
 
     @property
     def dest(self) -> str:
-        """The attribute under which an argument parser keeps the value; prefixed, as all pytest plugins share one namespace."""
+        """The parser's attribute for the value; prefixed, as all pytest plugins share one namespace."""
         return "evalharness_" + self.name
 
     def argument(self) -> dict[str, Any]:
-        """Return the keywords for `add_argument`; the parser hands the text on as it is, so `resolve` checks all sources alike."""
+        """Return the keywords for `add_argument`; the parser passes the text on unchecked, so that `resolve` checks all sources alike."""
         keywords: dict[str, Any] = {"dest": self.dest, "default": None, "help": self.help}
         if self.kind.is_flag:
             # Also gives --no-…, which takes back what a settings file says.
             return {**keywords, "action": argparse.BooleanOptionalAction}
         action = "append" if self.kind.is_list else "store"
-        return {**keywords, "action": action, "metavar": self.metavar or self.name.upper()}
+        return {**keywords, "action": action, "metavar": self.metavar}
+
+
+@overload
+def option(kind: Kind[T], help: str, *, default: T, metavar: str = "", only_for: tuple[str, ...] = ()) -> T: ...
+@overload
+def option(kind: Kind[T], help: str, *, metavar: str = "", only_for: tuple[str, ...] = ()) -> T | None: ...
+def option(kind: Kind[Any], help: str, *, default: Any = None, **keywords: Any) -> Any:
+    """Return the dataclass field of an option; typed as its value, so that mypy checks a field's annotation against its kind."""
+    return field(default=default, metadata={"kind": kind, "help": help, **keywords})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and where it is from: "command line", "environment EVALHARNESS_SEED", "evalharness.toml", "pyproject.toml" or "default".
+    """A value and its origin: "command line", "environment EVALHARNESS_SEED", "evalharness.toml", "pyproject.toml" or "default".
 
-    Where an alias said it, it is named: "command line, --inference-url".
+    An alias is named: "command line, --inference-url".
     """
 
     value: Any
     origin: str
+
+
+def shown(value: object) -> str:
+    """Return a value as a user writes it: items joined by commas, pairs by `=`."""
+    if not isinstance(value, tuple):
+        return str(value)
+    return ",".join("=".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from evalharness.api.errors import ConfigError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.backends import AUTO, BACKENDS, load_backend_class, unknown_backend
+from evalharness.backends import AUTO, known_backends, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
 from evalharness.engine.engine import Engine
 from evalharness.hardware.auto_backend import choose_backend
@@ -24,15 +25,18 @@ def build_backend(
 ) -> Backend:
     """Return a loaded backend by name; `ConfigError` for an unknown one, `CheckpointError` or `BackendError` if it cannot start.
 
-    The `max_model_len` of `vllm_options` holds on every backend.
+    Its class gets `config` and `preprocess`, and by keyword what else its constructor names: `vllm_options`, `server_options`,
+    `max_model_len`. The `max_model_len` of `vllm_options` holds on every backend.
     """
     backend_class = load_backend_class(name)
-    if name == "vllm":
-        return backend_class(config, preprocess, vllm_options)
-    if name == "max":
-        return backend_class(config, preprocess, vllm_options.max_model_len)
-    backend = backend_class(config, preprocess, *([server_options or ServerOptions()] if name == "openai" else []))
-    if vllm_options.max_model_len is not None:
+    options = {
+        "vllm_options": vllm_options,
+        "server_options": server_options or ServerOptions(),
+        "max_model_len": vllm_options.max_model_len,
+    }
+    parameters = inspect.signature(backend_class).parameters
+    backend = backend_class(config, preprocess, **{option: value for option, value in options.items() if option in parameters})
+    if vllm_options.max_model_len is not None and not parameters.keys() & {"vllm_options", "max_model_len"}:
         _limit_context(backend, vllm_options.max_model_len)
     return backend
 
@@ -59,7 +63,7 @@ def build_engine(
 ) -> Engine:
     """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed.
 
-    `backend` is one of `BACKENDS`, or "auto" for what works best here (`auto_backend.py`); `Engine.chosen` then says why.
+    `backend` is one of `known_backends()`, or "auto" for what works best here (`auto_backend.py`); `Engine.chosen` then says why.
     """
     chosen = choose_backend(config) if backend == AUTO else None
     if chosen is not None:
@@ -69,7 +73,7 @@ def build_engine(
     vllm_options = vllm_options or VllmEngineOptions()
     fallback = None
     if fallback_backend is not None:
-        if fallback_backend not in BACKENDS:
+        if fallback_backend not in known_backends():
             raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
         fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options, server_options)  # noqa: E731
     primary = build_backend(backend, config, preprocess, vllm_options, server_options)

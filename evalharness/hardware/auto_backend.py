@@ -23,7 +23,7 @@ from evalharness.api.errors import CheckpointError
 from evalharness.api.options import ModelLoadConfig
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
-from evalharness.config.checks import CANDIDATES, Wishes
+from evalharness.config.checks import CANDIDATES, BackendConstraints
 from evalharness.hardware.devices import installed_cards, visible_cards
 
 __all__ = ["Chosen", "Probed", "architecture_of", "choose_backend", "choose_backends", "probe_backend", "weights_folder"]
@@ -84,7 +84,7 @@ class Chosen:
 
 
 def choose_backends(
-    wishes: Wishes,
+    constraints: BackendConstraints,
     infos: Sequence[CheckpointInfo | None],
     *,
     has_cards: bool,
@@ -95,13 +95,13 @@ def choose_backends(
     `has_cards`: whether the run may use a GPU. Each backend that comes into question is imported once, in a process of its own; none
     where options leave one only.
     """
-    if len(wishes.candidates) == 1:
-        verb = "is" if len(wishes.narrowed_by) == 1 else "are"
-        only = Chosen(wishes.candidates[0], f"{' and '.join(wishes.narrowed_by)} {verb} honoured by it alone")
+    if len(constraints.candidates) == 1:
+        verb = "is" if len(constraints.narrowed_by) == 1 else "are"
+        only = Chosen(constraints.candidates[0], f"{' and '.join(constraints.narrowed_by)} {verb} honoured by it alone")
         return [only] * len(infos)
-    on_card = has_cards and wishes.cpu is None
+    on_card = has_cards and constraints.cpu is None
     order = CANDIDATES if on_card else CANDIDATES[::-1]
-    where = "there is a GPU" if on_card else f"it is to run on the CPU ({wishes.cpu})" if wishes.cpu else "there is no GPU"
+    where = "there is a GPU" if on_card else f"it is to run on the CPU ({constraints.cpu})" if constraints.cpu else "there is no GPU"
     probed = cache(lambda name: probe(name, [info for info in infos if info is not None]))
     return [_choose(info, order, where, probed, needs_card=on_card) for info in infos]
 
@@ -110,14 +110,14 @@ def choose_backend(config: ModelLoadConfig) -> Chosen:
     """Return the backend for one checkpoint that is not part of a run. Raises `CheckpointError` where none can take it."""
     of_hf = [name for name in ("device", "device_map", "attn_implementation") if getattr(config, name) is not None]
     cpu = "device cpu" if str(config.device).startswith("cpu") else None
-    wishes = Wishes(("hf",), tuple(of_hf), cpu) if of_hf else Wishes()
+    constraints = BackendConstraints(("hf",), tuple(of_hf), cpu) if of_hf else BackendConstraints()
     info = inspect_checkpoint(
         config.adapter_path or config.model_name_or_path,
         trust_remote_code=config.trust_remote_code,
         allow_pickle=config.allow_pickle,
         base_model=Path(config.model_name_or_path) if config.adapter_path else None,
     )
-    return choose_backends(wishes, [info], has_cards=bool(visible_cards(os.environ, installed_cards())))[0]
+    return choose_backends(constraints, [info], has_cards=bool(visible_cards(os.environ, installed_cards())))[0]
 
 
 def _choose(info: CheckpointInfo | None, order: Sequence[str], where: str, probed: Callable[[str], Probed], *, needs_card: bool) -> Chosen:

@@ -2,7 +2,7 @@
 
 Loaded by the entry point of an installed evalharness, or by a conftest.py with
 `pytest_plugins = ["evalharness.pytest_plugin"]`. Its hooks are in `hooks.py`; those around each test, in
-`running_tests.py`, are registered only where evals were collected.
+`hooks.RunningTests`, are registered only where evals were collected.
 """
 
 from evalharness.pytest_plugin.distributed.gpus import pytest_xdist_auto_num_workers

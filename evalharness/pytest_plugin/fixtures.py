@@ -14,7 +14,7 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.config.kinds import PerCheckpoint
-from evalharness.pytest_plugin.distributed.worker import leave_if_engine_died
+from evalharness.pytest_plugin.distributed.worker import exit_worker_if_engine_failed
 from evalharness.pytest_plugin.eval_module import is_ours
 from evalharness.pytest_plugin.execution.engines import DeferredEngine
 from evalharness.pytest_plugin.outcomes import Details, InvalidSample, ItemRecord, NotRecorded, Score, shorten
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 
-__all__ = ["Filling", "case", "coordinates", "details", "engine", "generation", "generations", "score", "steps"]
+__all__ = ["FixturePrefill", "case", "coordinates", "details", "engine", "generation", "generations", "score", "steps"]
 
 _NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.mark.eval(...)"
 
@@ -77,7 +77,7 @@ def generation(generations: list[GenerationResult]) -> GenerationResult:
 
 @pytest.fixture
 def steps(request: pytest.FixtureRequest, generations: list[GenerationResult], engine: Engine) -> list[list[GenerationResult]]:
-    """The results of the steps that led to the case's question, step by step; see `asking.py`."""
+    """The results of the steps that led to the case's question, step by step; see `execution/case_request.py`."""
     return steps_of(request.session, _record(request.config.stash[STATE].current, "steps"), engine)
 
 
@@ -98,7 +98,7 @@ def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: En
     results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
-        leave_if_engine_died(state)
+        exit_worker_if_engine_failed(state)
         broken = next((failure for failure in failures if failure.kind == "error"), None)
         if broken is not None:
             record.broken = broken.problem
@@ -164,7 +164,7 @@ _GENERATED = ("generation", "generations", "steps")
 _FILLED = ("engine", "score", "details", *_GENERATED)
 
 
-class Filling:
+class FixturePrefill:
     """Puts values in place, but not over an eval's own fixtures of these names. Which are ours is looked up once per test function."""
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class Filling:
             self._known[id(info)] = known
         return known[1]
 
-    def before_setup(self, item: pytest.Function, record: ItemRecord) -> None:
+    def prefill(self, item: pytest.Function, record: ItemRecord) -> None:
         """Put `case`, `request`, `score`, `details` and an engine that is open in place, and places for the generations."""
         ours, values = self._ours(item), item.funcargs
         values["case"] = record.case
@@ -195,7 +195,7 @@ class Filling:
             if kept is not None and kept[2] is None and kept[1] == record.engine.id:
                 values["engine"] = kept[0]
 
-    def after_setup(self, item: pytest.Function, record: ItemRecord) -> None:
+    def fill_generations(self, item: pytest.Function, record: ItemRecord) -> None:
         """Put the generations in place, now that the engine is there."""
         values = item.funcargs
         wanted = [name for name in _GENERATED if name in values and values[name] is None]

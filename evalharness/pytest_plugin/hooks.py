@@ -1,4 +1,4 @@
-"""Pytest's hooks, in the order in which a run meets them; all of them here, over 300 lines, so that the order can be read."""
+"""Pytest's hooks, in the order in which a run meets them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards, taken_cards
-from evalharness.pytest_plugin.distributed.worker import start_heartbeat, stop_when_told, tell_lookalikes, units_ahead
+from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
 from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.units import is_eval_test
-from evalharness.pytest_plugin.fixtures import WAITING, Filling, end_without_verdict, stop_for
+from evalharness.pytest_plugin.fixtures import WAITING, FixturePrefill, end_without_verdict, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
@@ -26,6 +26,7 @@ from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, 
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, make_safe
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.lock import RunLock
+from evalharness.runs.schema import Row, RunFile
 
 __all__ = ["RunningTests", "pytest_sessionfinish", "pytest_terminal_summary"]
 
@@ -38,7 +39,7 @@ class RunningTests:
 
     def __init__(self, state: EvalSession) -> None:
         self._state = state
-        self._filling = Filling()
+        self._prefill = FixturePrefill()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -53,9 +54,9 @@ class RunningTests:
         except RecordError as error:
             stop_for(item.session, error)
             raise Failed(str(error), pytrace=False) from None
-        self._filling.before_setup(item, record)
+        self._prefill.prefill(item, record)
         yield
-        self._filling.after_setup(item, record)
+        self._prefill.fill_generations(item, record)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
@@ -236,7 +237,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         state.plan_units(session.items)
         if state.is_worker:
-            tell_lookalikes(session.config, state.plan.lookalikes(session.items, [spec.id for spec in state.known_engines]))
+            report_ambiguous_node_ids(session.config, state.plan.lookalikes(session.items, [spec.id for spec in state.known_engines]))
         if state.resumed is not None and state.worker == "main":
             state.resumed.check_collected(state.eval_nodeids)
         if not state.eval_nodeids:
@@ -249,7 +250,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             state.note_evals(session.items)
         elif state.is_worker:
             state.running.units_ahead = units_ahead(session, state.plan)
-            stop_when_told(session)
+            install_stop_command(session)
             if _given(session.config)["heartbeat"] is not None:
                 state.heartbeat = start_heartbeat(state, Path(_given(session.config)["heartbeat"]))
     except EvalHarnessError as error:
@@ -331,13 +332,13 @@ def _finish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = run["exit_code"]
 
 
-def _write_reports(config: pytest.Config, state: EvalSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows: list[Row]) -> str:
     """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
     from evalharness.pytest_plugin.finish.ci_files import write_github_summary
     from evalharness.report.writing import report_rows, terminal_summary  # pandas, only now
 
     tables = report_rows(state.run_dir, rows)
-    run.update({name: tables.run[name] for name in ("problems", "exit_code")})
+    run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
     write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)

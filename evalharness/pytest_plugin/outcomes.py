@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, cast
 
 import pytest
 from _pytest.outcomes import Failed
@@ -20,10 +20,9 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.runs.schema import Row, RowOutcome
 
 __all__ = ["Details", "InvalidSample", "ItemRecord", "Miss", "NotRecorded", "Score", "is_assertion", "note_report", "reference_of"]
-
-RowOutcome: TypeAlias = Literal["pass", "miss", "invalid", "error", "skip", "fail"]
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
 _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what the assertion said about it
@@ -72,9 +71,9 @@ class ItemRecord:
         """Whether nothing kept the case from being asked and answered."""
         return self.broken is None and self.invalid is None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Row:
         """Return the row, without what the journal already has: the generation, and what the eval's line says of all its rows."""
-        row = {
+        row: Row = {
             "nodeid": self.nodeid,
             "eval": self.eval,
             "test": self.test,
@@ -82,7 +81,7 @@ class ItemRecord:
             "engine": self.engine.id,
             "checkpoint": self.engine.checkpoint,
             "backend": self.engine.backend,
-            "outcome": self.outcome,
+            "outcome": cast("RowOutcome", self.outcome),
             "problem": self.problem,
             "scores": self.scores,
             "started_at": self.started_at,

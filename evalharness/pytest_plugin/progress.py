@@ -32,7 +32,8 @@ def announce(state: EvalSession, num_tests: int) -> str:
     baseline = state.asked.get("baseline")
     if baseline is None:
         return line
-    problem = baseline["problem"] or (None if Path(baseline["path"]).exists() else f"{baseline['path']} is not there")
+    path = baseline["path"] or ""
+    problem = baseline["problem"] or (None if Path(path).exists() else f"{path} is not there")
     return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
 
 

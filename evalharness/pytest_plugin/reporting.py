@@ -12,6 +12,7 @@ from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprExceptionInfo
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.progress import Progress
+from evalharness.runs.schema import RunFile
 
 __all__ = ["CONTROLLER_NAMES", "REPORTING", "Reporting", "make_safe"]
 
@@ -32,7 +33,7 @@ class Reporting:
         self.put_back: dict[str, str] = {}
         """Tests that a worker died in and that are to run once more; those still here at the end never did."""
         self.progress: Progress | None = None
-        self.run: dict[str, Any] | None = None
+        self.run: RunFile | None = None
         self.problem: str | None = None
         self.interrupted: str | None = None
         self.summary = ""

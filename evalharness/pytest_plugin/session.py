@@ -32,13 +32,14 @@ from evalharness.pytest_plugin.execution.units import EvalNode, UnitPlan, parse_
 from evalharness.pytest_plugin.outcomes import ItemRecord, reference_of
 from evalharness.pytest_plugin.replay.resume import Resumption
 from evalharness.runs.journal import Journal, journal_name, test_name
+from evalharness.runs.schema import EvalLine, RunFile
 
 if TYPE_CHECKING:
     from evalharness.api.requests import GenerationResult
     from evalharness.engine.engine import Engine
     from evalharness.pytest_plugin.execution.case_request import Outcome
     from evalharness.runs.lock import RunLock
-    from evalharness.runs.records import CaseRecords
+    from evalharness.runs.records import CaseRecords, GenerationFacts
 
 __all__ = ["NEW_SESSION", "STATE", "EvalSession", "eval_lines", "utc_now"]
 
@@ -46,7 +47,7 @@ __all__ = ["NEW_SESSION", "STATE", "EvalSession", "eval_lines", "utc_now"]
 # What a journal says of the evals, so that who reports can judge without importing them
 
 
-def eval_lines(items: Iterable[tuple[pytest.Item, str, str]], modules: Mapping[str, EvalModule]) -> Iterator[dict[str, Any]]:
+def eval_lines(items: Iterable[tuple[pytest.Item, str, str]], modules: Mapping[str, EvalModule]) -> Iterator[EvalLine]:
     """Yield, for each eval that the tests (with path and name) belong to, its cases, decoding, plugins, and its tests with their gates."""
     tests: dict[str, dict[str, list[str]]] = {}
     for item, path, test in items:
@@ -55,7 +56,7 @@ def eval_lines(items: Iterable[tuple[pytest.Item, str, str]], modules: Mapping[s
             known[test] = [gate.expression for gate in gates_of(item)]
     for path, gates in tests.items():
         module = modules[path]
-        facts: dict[str, Any] = {
+        facts: EvalLine = {
             "name": module.name,
             "path": path,
             "num_cases": len(module.cases),
@@ -104,11 +105,11 @@ class EvalSession:
         """Tests whose ids read like those of evals and which are none; a controller hears of them from its workers."""
         self.current: ItemRecord | None = None
         self.started_run = False
-        self.asked: dict[str, Any] = {}
+        self.asked: RunFile = {}
         """What run.json said at the start of the run."""
-        self.origin: dict[str, Any] = {}
+        self.origin: RunFile = {}
         """What run.json says of where the generations are from, if not from this run."""
-        self.generation_facts: dict[str, list[dict[str, Any]]] = {}
+        self.generation_facts: GenerationFacts | None = None
         """Those of the run which generated, if not this one."""
         self.why_not_run: str | None = None
         """Why tests were not run, if not for what ended the session."""

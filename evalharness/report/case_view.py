@@ -10,17 +10,16 @@ from typing import Any
 from rich.console import Console
 
 from evalharness.api.errors import RecordError
-from evalharness.report.tables import generations_of, mapping, text_of
+from evalharness.report.tables import generations_of
 from evalharness.report.terminal import print_fields, print_heading, print_text
 from evalharness.report.text import number_text, one_line, plural
 from evalharness.runs.run_file import read_samples
+from evalharness.runs.schema import Generation, Row, mapping, text_of
 
 __all__ = ["find_rows", "print_answer", "print_row"]
 
 NUM_CANDIDATES = 20
 _ALL_IDS = 100_000
-
-Row = dict[str, Any]
 
 
 def find_rows(run_dir: Path, wanted: str) -> list[Row]:
@@ -54,7 +53,7 @@ def _nearest(wanted: str, ids: Mapping[str, None]) -> str:
     return f"did you mean one of {', '.join(map(one_line, close))}?" if close else "the run has no rows"
 
 
-def print_row(console: Console, row: Mapping[str, Any]) -> None:
+def print_row(console: Console, row: Row) -> None:
     """Print one row for people: what was asked, what came back, and how it was judged."""
     title = f"{text_of(row.get('case_id'))}: {text_of(row.get('eval'))}::{text_of(row.get('test'))} on {text_of(row.get('engine'))}"
     print_heading(console, title, text_of(row.get("outcome")))
@@ -87,7 +86,7 @@ def print_row(console: Console, row: Mapping[str, Any]) -> None:
             print_text(console, name, json.dumps(row[name], indent=1, ensure_ascii=False))
 
 
-def _print_generation(console: Console, prefix: str, generation: Mapping[str, Any]) -> None:
+def _print_generation(console: Console, prefix: str, generation: Generation) -> None:
     print_text(console, f"{prefix}text", text_of(generation.get("text")), ["bold"])
     print_text(console, f"{prefix}raw text", text_of(generation.get("raw_text")))
     tokens = f"{text_of(generation.get('num_prompt_tokens'))} + {text_of(generation.get('num_completion_tokens'))} tokens"
@@ -99,7 +98,7 @@ def _print_generation(console: Console, prefix: str, generation: Mapping[str, An
     )
 
 
-def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+def _mappings(value: object) -> Iterator[Any]:
     yield from (entry for entry in value if isinstance(entry, Mapping)) if isinstance(value, list) else ()
 
 

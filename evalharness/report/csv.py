@@ -6,13 +6,14 @@ It is UTF-8 without a byte order mark, comma-separated, quoted where needed.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TextIO
 
 import pandas as pd
 
-from evalharness.report.tables import COUNTS, Codes, RunTables, generations_of, mapping, records, text_of
+from evalharness.report.tables import COUNTS, Codes, RunTables, generations_of
 from evalharness.report.text import csv_cell
+from evalharness.runs.schema import Row, entries_of, mapping, text_of
 
 __all__ = ["REPORT_COLUMNS", "SampleNames", "write_csv", "write_report_csv", "write_samples_csv"]
 
@@ -54,13 +55,13 @@ def _count_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
 
 
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
-    for entry in records(tables.run, "aggregates"):
+    for entry in entries_of(tables.run.get("aggregates")):
         names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
         yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, entry.get("n")]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
-    for gate in records(tables.run, "gates"):
+    for gate in entries_of(tables.run.get("gates")):
         names = [gate.get(name) for name in ("eval", "test", "engine")]
         yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), *_NO_INTERVAL, gate.get("n")]
         passed = "" if gate.get("asked") is False else int(gate.get("passed") is True)
@@ -68,7 +69,7 @@ def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
 
 
 def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:
-    for entry in records(tables.run, "throughput"):
+    for entry in entries_of(tables.run.get("throughput")):
         for name, value in entry.items():
             if isinstance(value, (int, float)):
                 yield ["", "", entry.get("engine"), "", "", "throughput", name, value, *_NO_INTERVAL, ""]
@@ -107,17 +108,18 @@ class SampleNames(NamedTuple):
     tags: Codes
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> SampleNames:
+    def of(cls, rows: Iterable[Row]) -> SampleNames:
         """Return those that rows use."""
         names = cls(Codes(), Codes())
         for row in rows:
-            for codes, field in ((names.scores, "scores"), (names.tags, "tags")):
-                for name in mapping(row.get(field)):
-                    codes.of(name)
+            for name in mapping(row.get("scores")):
+                names.scores.of(name)
+            for key in mapping(row.get("tags")):
+                names.tags.of(key)
         return names
 
 
-def write_samples_csv(file: TextIO, rows: Iterable[Mapping[str, Any]], names: SampleNames) -> None:
+def write_samples_csv(file: TextIO, rows: Iterable[Row], names: SampleNames) -> None:
     """Write one line per row of samples.jsonl, one by one so that texts need not all be in memory.
 
     Texts are those of the first generation; `num_generations` says how many there are. A text too long for a spreadsheet
@@ -132,13 +134,13 @@ def write_samples_csv(file: TextIO, rows: Iterable[Mapping[str, Any]], names: Sa
         scores, tags = [""] * num_scores, [""] * num_tags
         for name, value in mapping(row.get("scores")).items():
             scores[names.scores.of(name)] = csv_cell(value)
-        for key, value in mapping(row.get("tags")).items():
-            tags[names.tags.of(key)] = csv_cell(value)
+        for key, tag in mapping(row.get("tags")).items():
+            tags[names.tags.of(key)] = csv_cell(tag)
         cells = [csv_cell(row.get(name)) for name in _ROW_COLUMNS]
         write([*cells, *scores, *tags, *_generation_cells(row), *[csv_cell(row.get(name)) for name in _LAST_COLUMNS]])
 
 
-def _generation_cells(row: Mapping[str, Any]) -> list[str]:
+def _generation_cells(row: Row) -> list[str]:
     generations = generations_of(row)
     generation = generations[0] if generations else {}
     cells = [csv_cell(generation.get(name)) for name in _GENERATION_COLUMNS]

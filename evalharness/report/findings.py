@@ -10,8 +10,9 @@ from typing import Any
 
 from evalharness.api.errors import BROKEN
 from evalharness.report.settings import rescored_remarks
-from evalharness.report.tables import OUTCOMES, RunTables, mapping, records, text_of
+from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import one_line, plural, share_text
+from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, mapping, text_of
 
 __all__ = ["asked_gates", "findings", "verdict"]
 
@@ -30,7 +31,7 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     gates = asked_gates(tables.run)
     num_failed = sum(gate.get("passed") is not True for gate in gates)
     which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
-    num_idle = len(records(tables.run, "gates")) - len(gates)
+    num_idle = len(entries_of(tables.run.get("gates"))) - len(gates)
     none = "gates were not judged" if _unfinished(tables) else "no gates were set"
     reasons = [f"{which} {'failed' if num_failed else 'passed'}"] if gates else [] if num_idle else [none]
     if num_idle:
@@ -53,16 +54,16 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     return ("FAILED" if broken else "PASSED" if gates else "FINISHED"), sentence
 
 
-def _what_broke(run: dict[str, Any]) -> str:
+def _what_broke(run: RunFile) -> str:
     """Return why a run in which no sample failed has no verdict."""
     problems = run.get("problems")
     num = len(problems) if isinstance(problems, list) else 0
     return "but something broke beside the samples" + (f": {plural(num, 'problem')} of the run" if num else "")
 
 
-def asked_gates(run: dict[str, Any]) -> list[dict[str, Any]]:
+def asked_gates(run: RunFile) -> list[GateVerdict]:
     """Return the gates that were to be judged: not those on a baseline where none was given."""
-    return [gate for gate in records(run, "gates") if gate.get("asked") is not False]
+    return [gate for gate in entries_of(run.get("gates")) if gate.get("asked") is not False]
 
 
 def _unfinished(tables: RunTables) -> bool:
@@ -87,7 +88,7 @@ def findings(tables: RunTables) -> list[str]:
 
 def _data(tables: RunTables) -> Iterator[str]:
     """Yield what the loaders of the cases warned of."""
-    for entry in records(tables.run, "evals"):
+    for entry in entries_of(tables.run.get("evals")):
         notices = entry.get("notices")
         yield from (
             one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400) for notice in (notices if isinstance(notices, list) else ())
@@ -113,7 +114,7 @@ def _problems(tables: RunTables) -> Iterator[str]:
 
 
 def _coverage(tables: RunTables) -> Iterator[str]:
-    evals = records(tables.run, "evals")
+    evals = entries_of(tables.run.get("evals"))
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
         yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"
     cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
@@ -132,7 +133,7 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 
 
-def _asks_baseline(entry: dict[str, Any]) -> bool:
+def _asks_baseline(entry: EvalEntry) -> bool:
     tests = mapping(entry.get("tests")).values()
     return any(text_of(gate).startswith("no_regression") for gates in tests if isinstance(gates, list) for gate in gates)
 
@@ -206,7 +207,7 @@ def _deviations(tables: RunTables) -> Iterator[str]:
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one asked for"
     for (engine, option), count in tables.collected.ignored_options.items():
         yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
-    for entry in records(tables.run, "engines"):
+    for entry in entries_of(tables.run.get("engines")):
         not_taken = entry.get("options_not_taken")
         if isinstance(not_taken, list) and not_taken:
             options = ", ".join("--" + text_of(name).replace("_", "-") for name in not_taken)

@@ -11,8 +11,9 @@ from typing import Any
 from evalharness.report.findings import findings, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.settings import rescored_sections, settings_sections
-from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables, records, text_of
+from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
 from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text
+from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, text_of
 
 __all__ = ["ci_summary", "gate_blocks", "markdown_report", "rerun_command", "summary_blocks", "worker_sections"]
 
@@ -22,9 +23,9 @@ __all__ = ["ci_summary", "gate_blocks", "markdown_report", "rerun_command", "sum
 _HEADERS = ["worker", "devices", "loads", "swaps", "units", "loading (s)", "generating (s)", "idle"]
 
 
-def worker_sections(run: dict[str, Any]) -> Iterator[str]:
+def worker_sections(run: RunFile) -> Iterator[str]:
     """Yield "Workers", with how often engines were loaded; parts that run.json lacks are left out."""
-    entries = records(run, "workers")
+    entries = entries_of(run.get("workers"))
     if len(entries) < 2:
         return
     yield "## Workers"
@@ -35,7 +36,7 @@ def worker_sections(run: dict[str, Any]) -> Iterator[str]:
     yield markdown_table(_HEADERS, [_line(entry) for entry in entries], 2)
 
 
-def _line(entry: dict[str, Any]) -> list[str]:
+def _line(entry: WorkerEntry) -> list[str]:
     devices = entry.get("devices")
     names = [text_of(entry.get("worker")), "as the machine has them" if devices is None else ", ".join(map(text_of, devices)) or "cpu"]
     counts = [_number(entry.get(name), ",") for name in ("num_loads", "num_swaps", "num_units")]
@@ -99,39 +100,41 @@ def _capital(sentence: str) -> str:
 
 def gate_blocks(tables: RunTables) -> Iterator[str]:
     """Yield the table of gates, if there are any."""
-    gates = records(tables.run, "gates")
+    gates = entries_of(tables.run.get("gates"))
     if gates:
         yield "## Gates"
         headers = ["gate", "passed", "eval", "test", "engine", "reason", "value", "threshold", "n"]
         yield markdown_table(headers, [_gate_line(gate) for gate in gates], 6)
 
 
-def _gate_line(gate: dict[str, Any]) -> list[str]:
+def _gate_line(gate: GateVerdict) -> list[str]:
     passed = "not asked" if gate.get("asked") is False else "yes" if gate.get("passed") is True else "**NO**"
-    names = [markdown_cell(text_of(gate.get(name))) for name in ("eval", "test", "engine")]
+    names = [markdown_cell(text_of(name)) for name in (gate.get("eval"), gate.get("test"), gate.get("engine"))]
     names.append(markdown_cell(text_of(gate.get("reason")), 1000))
-    numbers = [markdown_cell(number_text(gate.get("value")))]
-    numbers += [markdown_cell(text_of(gate.get(name))) for name in ("threshold", "n")]
+    value = markdown_cell(number_text(gate.get("value")))
+    numbers = [value, *(markdown_cell(text_of(number)) for number in (gate.get("threshold"), gate.get("n")))]
     return [markdown_cell(text_of(gate.get("expression"))), passed, *names, *numbers]
 
 
 def _aggregates(tables: RunTables) -> Iterator[str]:
-    entries = records(tables.run, "aggregates")
+    entries = entries_of(tables.run.get("aggregates"))
     if entries:
         yield "## Aggregates"
         yield "Metrics that are no mean of cases, as the eval computed them."
         names = ["eval", *(["test"] if any("test" in entry for entry in entries) else []), "engine", "metric"]
-        lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in entries]
+        known: list[Mapping[str, Any]] = [*entries]
+        lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in known]
         lines = [[markdown_cell(cell) for cell in line] for line in lines]
         yield markdown_table([*names, "value"], lines, len(names))
 
 
 def _output_files(tables: RunTables) -> Iterator[str]:
-    entries = records(tables.run, "outputs")
+    entries = entries_of(tables.run.get("outputs"))
     if entries:
         yield "## Output files"
         yield "Written by the evals for other tools; paths are relative to this page."
-        lines = [[markdown_cell(text_of(entry.get(name)), 500) for name in ("path", "eval", "engine", "num_bytes")] for entry in entries]
+        facts = ((entry.get("path"), entry.get("eval"), entry.get("engine"), entry.get("num_bytes")) for entry in entries)
+        lines = [[markdown_cell(text_of(fact), 500) for fact in line] for line in facts]
         yield markdown_table(["file", "eval", "engine", "bytes"], lines[:NUM_OUTPUT_FILES], 3)
         if len(lines) > NUM_OUTPUT_FILES:
             yield f"{plural(len(lines) - NUM_OUTPUT_FILES, 'more file')} left out here; outputs/ holds them."
@@ -157,7 +160,7 @@ def _problem_line(group: ProblemGroup) -> list[str]:
 
 
 def _throughput(tables: RunTables) -> Iterator[str]:
-    entries = records(tables.run, "throughput")
+    entries = entries_of(tables.run.get("throughput"))
     if entries:
         yield "## Throughput"
         yield "Workers generate side by side: seconds are summed over them, so a rate is that of one worker, not of the run."
@@ -169,16 +172,20 @@ def _throughput(tables: RunTables) -> Iterator[str]:
             yield f"{plural(sum(untimed), 'generation')} of units that broke, whose seconds are not known, left out."
 
 
-def _throughput_line(entry: dict[str, Any]) -> list[str]:
-    names = ("num_workers", "generation_s", "num_generations", "num_prompt_tokens", "num_completion_tokens")
-    workers, seconds, *counts = (value if isinstance(value, (int, float)) else None for value in map(entry.get, names))
-    _, prompt, completion = counts
+def _throughput_line(entry: Throughput) -> list[str]:
+    workers, seconds = _count(entry.get("num_workers")), _count(entry.get("generation_s"))
+    prompt, completion = _count(entry.get("num_prompt_tokens")), _count(entry.get("num_completion_tokens"))
+    counts = (_count(entry.get("num_generations")), prompt, completion)
     total = None if prompt is None or completion is None else prompt + completion
     rates = [None if count is None or not seconds else count / seconds for count in (completion, total)]
     shown = [None if workers is None else f"{workers:,}", None if seconds is None else f"{seconds:,.2f}"]
     shown += [None if count is None else f"{count:,}" for count in counts]
     shown += [None if rate is None else f"{rate:,.1f}" for rate in rates]
     return [markdown_cell(text_of(entry.get("engine"))), *(cell or "-" for cell in shown)]
+
+
+def _count(value: float | None) -> float | None:
+    return value if isinstance(value, (int, float)) else None
 
 
 def _runnable(command: list[str]) -> list[str]:
@@ -189,7 +196,7 @@ def _runnable(command: list[str]) -> list[str]:
     return [*start, *kept]
 
 
-def rerun_command(run: Mapping[str, Any]) -> str:
+def rerun_command(run: RunFile) -> str:
     """Return the command of the run, quoted for a shell; "" where it is not known."""
     command = run.get("command")
     if not isinstance(command, list) or not command:

@@ -9,8 +9,9 @@ from typing import Any, TextIO
 import pandas as pd
 from tabulate import tabulate
 
-from evalharness.report.tables import RunTables, mapping, records, text_of
+from evalharness.report.tables import RunTables
 from evalharness.report.text import csv_cell, markdown_cell, number_text, plural, score_text
+from evalharness.runs.schema import entries_of, mapping, text_of
 
 __all__ = [
     "NUM_TABLE_COLUMNS",
@@ -174,7 +175,7 @@ def table_sections(tables: RunTables) -> Iterator[str]:
 def tables_by_title(tables: RunTables) -> dict[tuple[str, str, str], dict[str, _Lines]]:
     """Return the lines of each table by engine."""
     grouped: dict[tuple[str, str, str], dict[str, _Lines]] = {}
-    for entry in records(tables.run, "tables"):
+    for entry in entries_of(tables.run.get("tables")):
         key = (text_of(entry.get("eval")), text_of(entry.get("test")), text_of(entry.get("title")))
         lines = grouped.setdefault(key, {}).setdefault(text_of(entry.get("engine")), [])
         lines += _lines_of(entry)
@@ -240,8 +241,8 @@ def write_tables_csv(tables: RunTables, file: TextIO) -> None:
     """Write one line per cell of every table, with the columns `TABLE_COLUMNS`."""
     write = csv.writer(file, lineterminator="\n").writerow
     write(TABLE_COLUMNS)
-    for entry in records(tables.run, "tables"):
-        names = [csv_cell(text_of(entry.get(name))) for name in TABLE_COLUMNS[:4]]
+    for entry in entries_of(tables.run.get("tables")):
+        names = [csv_cell(text_of(name)) for name in (entry.get("eval"), entry.get("test"), entry.get("engine"), entry.get("title"))]
         for number, line in enumerate(_lines_of(entry), start=1):
             for column, value in line.items():
                 write([*names, number, csv_cell(column), csv_cell(value)])

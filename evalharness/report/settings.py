@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evalharness.report.score_tables import markdown_table
-from evalharness.report.tables import mapping, records, text_of
 from evalharness.report.text import markdown_cell, number_text, one_line, plural
+from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
 __all__ = ["rescored_remarks", "rescored_sections", "run_facts", "settings_sections", "value_text"]
 
@@ -21,7 +21,7 @@ _ENGINE_FACTS = {
 }
 
 
-def settings_sections(run: dict[str, Any]) -> Iterator[str]:
+def settings_sections(run: RunFile) -> Iterator[str]:
     """Yield "What ran"; parts that run.json lacks are left out."""
     if not run:
         return
@@ -31,16 +31,16 @@ def settings_sections(run: dict[str, Any]) -> Iterator[str]:
     yield from _options(run)
 
 
-def run_facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def run_facts(run: RunFile) -> Iterator[tuple[str, str]]:
     """Yield what ran, when and where: names and values; what run.json lacks is left out."""
     for name in ("started_at", "finished_at", "duration_s", "exit_code", "interrupted", "python", "platform"):
         if run.get(name) is not None:
             yield name.replace("_at", "").replace("_s", " (s)").replace("_", " "), value_text(run[name])
-    resumptions = records(dict(run), "resumptions")
+    resumptions = entries_of(run.get("resumptions"))
     if resumptions:
         yield "resumed", "; ".join(f"{text_of(one.get('started_at'))}, {_taken(one)}" for one in resumptions)
-    for name in ("versions", "hardware"):
-        facts = [f"{key} {value_text(value)}" for key, value in mapping(run.get(name)).items() if value is not None]
+    for name, known in (("versions", mapping(run.get("versions"))), ("hardware", mapping(run.get("hardware")))):
+        facts = [f"{key} {value_text(value)}" for key, value in known.items() if value is not None]
         if facts:
             yield name, ", ".join(facts)
     git = mapping(run.get("git"))
@@ -53,15 +53,16 @@ def _taken(resumption: dict[str, Any]) -> str:
     return f"{plural(num, 'generation')} were there already" if isinstance(num, int) and num != 1 else "1 generation was there already"
 
 
-def _engines(run: dict[str, Any]) -> Iterator[str]:
-    entries = records(run, "engines")
+def _engines(run: RunFile) -> Iterator[str]:
+    entries = entries_of(run.get("engines"))
     if not entries:
         return
     yield "### Engines"
     lines = []
     for entry in entries:
         settings = ", ".join(f"{key}={value_text(value)}" for key, value in mapping(entry.get("settings")).items())
-        facts = [_short_hash(text_of(entry.get(name))) for name in ("id", *_ENGINE_FACTS)]
+        known: Mapping[str, Any] = entry
+        facts = [_short_hash(text_of(known.get(name))) for name in ("id", *_ENGINE_FACTS)]
         lines.append([markdown_cell(fact, 1000) for fact in (*facts, settings, number_text(entry.get("load_s")))])
     yield markdown_table(["engine", *_ENGINE_FACTS.values(), "settings", "load (s)"], lines, 6)
     for entry in entries:
@@ -69,7 +70,7 @@ def _engines(run: dict[str, Any]) -> Iterator[str]:
             yield f"`--backend auto` took {markdown_cell(text_of(entry.get('id')))}: {markdown_cell(text_of(entry['chosen']), 1000)}."
 
 
-def _options(run: dict[str, Any]) -> Iterator[str]:
+def _options(run: RunFile) -> Iterator[str]:
     config = {name: mapping(option) for name, option in mapping(run.get("config")).items()}
     chosen = {name: option for name, option in config.items() if option.get("origin", "default") != "default"}
     if config:
@@ -98,7 +99,7 @@ NUM_CASES_IN_REMARK = 3
 NUM_CASES = 500
 
 
-def rescored_remarks(run: Mapping[str, Any]) -> Iterator[str]:
+def rescored_remarks(run: RunFile) -> Iterator[str]:
     """Yield that a run was scored again, and each way in which its cases or code differ from then; nothing for a live run."""
     origin = mapping(run.get("rescored"))
     if not origin:
@@ -118,7 +119,7 @@ def rescored_remarks(run: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _code_changes(run: Mapping[str, Any], origin: Mapping[str, Any]) -> Iterator[str]:
+def _code_changes(run: RunFile, origin: Mapping[str, Any]) -> Iterator[str]:
     now, then = mapping(run.get("git")), mapping(origin.get("git"))
     if now.get("commit") and then.get("commit") and now["commit"] != then["commit"]:
         yield f"the code is at commit {text_of(now['commit'])[:12]} now, and was at {text_of(then['commit'])[:12]} when they were generated"
@@ -136,7 +137,7 @@ def _changes(origin: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str], s
             yield text_of(entry.get("eval")), text_of(entry.get("what")), list(map(text_of, cases)), text_of(entry.get("first"))
 
 
-def rescored_sections(run: Mapping[str, Any]) -> Iterator[str]:
+def rescored_sections(run: RunFile) -> Iterator[str]:
     """Yield the section that names every case that differs; nothing where none does."""
     found = list(_changes(mapping(run.get("rescored"))))
     if not found:

@@ -17,6 +17,7 @@ import pandas as pd
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
+from evalharness.runs.schema import Generation, Row, RunFile, entries_of, mapping, text_of
 
 __all__ = [
     "COUNTS",
@@ -30,10 +31,7 @@ __all__ = [
     "collect",
     "generations_of",
     "load_tables",
-    "mapping",
-    "records",
     "summarise",
-    "text_of",
     "with_kinds",
 ]
 
@@ -65,7 +63,7 @@ class Codes:
         code = self._seen.get(name) if isinstance(name, str) else None
         return self._add(name) if code is None else code
 
-    def _add(self, name: object) -> int:
+    def _add(self, name: Any) -> int:
         text = printable(text_of(name))
         code = self._safe.get(text)
         if code is None:
@@ -110,7 +108,7 @@ class Collected:
     """Columns of equal length: one entry per row, per row × score, per row × tag. Codes point into the `Codes` of that name."""
 
     run_dir: Path
-    run: dict[str, Any]
+    run: RunFile
     notes: list[str]
     evals: Codes = field(default_factory=Codes)
     tests: Codes = field(default_factory=Codes)
@@ -143,17 +141,7 @@ class Collected:
     num_duplicates: int = 0
 
 
-def text_of(value: object) -> str:
-    """Return a name as text: None is the empty name, anything else that is no string is shown as Python shows it."""
-    return value if isinstance(value, str) else "" if value is None else str(value)
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def generations_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def generations_of(row: Row) -> list[Generation]:
     """Return the generations of a row: all samples where there are several, else the one, else none."""
     several = row.get("generations")
     if isinstance(several, list):
@@ -164,7 +152,7 @@ def generations_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [single] if isinstance(single, Mapping) else []
 
 
-def collect(run_dir: Path, rows: Iterable[dict[str, Any]] | None = None) -> Collected:
+def collect(run_dir: Path, rows: Iterable[Row] | None = None) -> Collected:
     """Return the columns of a run, from samples.jsonl or its `rows`. Raises `RecordError` where `read_run` and `read_samples` do."""
     notes: list[str] = []
     collected = Collected(run_dir, read_run(run_dir, notes), notes)
@@ -176,7 +164,7 @@ def collect(run_dir: Path, rows: Iterable[dict[str, Any]] | None = None) -> Coll
     return collected
 
 
-def _add_row(collected: Collected, row: dict[str, Any], seen: set[tuple[int, int, int, str]]) -> None:
+def _add_row(collected: Collected, row: Row, seen: set[tuple[int, int, int, str]]) -> None:
     number = len(collected.row_keys)
     key = (collected.evals.of(row.get("eval")), collected.tests.of(row.get("test")), collected.engines.of(row.get("engine")))
     case_id = text_of(row.get("case_id"))
@@ -198,14 +186,14 @@ def _add_row(collected: Collected, row: dict[str, Any], seen: set[tuple[int, int
         collected.tags.append((number, collected.tag_keys.of(name), collected.tag_values.of(value)))
 
 
-def _outcome(collected: Collected, outcome: object) -> str:
+def _outcome(collected: Collected, outcome: str | None) -> str:
     if isinstance(outcome, str) and outcome in OUTCOMES:
         return outcome
     collected.unknown_outcomes[terminal_text(text_of(outcome), 40)] += 1
     return "other"
 
 
-def _facts(collected: Collected, engine: int, generations: list[Mapping[str, Any]]) -> Facts:
+def _facts(collected: Collected, engine: int, generations: list[Generation]) -> Facts:
     if not generations:
         return _NO_FACTS
     length_cap = empty = fallback = unclosed = 0
@@ -227,7 +215,7 @@ def _facts(collected: Collected, engine: int, generations: list[Mapping[str, Any
     return Facts(1, int(length_cap), int(empty), fallback, int(unclosed), hash(tuple(texts)))
 
 
-def _add_scores(collected: Collected, number: int, outcome: str, scores: object) -> None:
+def _add_scores(collected: Collected, number: int, outcome: str, scores: Mapping[str, float] | None) -> None:
     for name, value in mapping(scores).items():
         code = collected.score_names.of(name)
         try:
@@ -242,9 +230,7 @@ def _add_scores(collected: Collected, number: int, outcome: str, scores: object)
             collected.unusable[f"score '{one_line(name, 60)}' is no finite number"] += 1
 
 
-def _add_problem(
-    collected: Collected, key: tuple[int, int, int], outcome: str, row: Mapping[str, Any], generations: list[Mapping[str, Any]]
-) -> int:
+def _add_problem(collected: Collected, key: tuple[int, int, int], outcome: str, row: Row, generations: list[Generation]) -> int:
     """Count the row with those of its kind; return the number of the group."""
     problem = text_of(row.get("problem"))
     reason = (outcome, key[0], key[2], _VARYING.sub("…", problem[:_PROBLEM_CHARS]))
@@ -355,7 +341,7 @@ class RunTables:
         return self.collected.run_dir
 
     @property
-    def run(self) -> dict[str, Any]:
+    def run(self) -> RunFile:
         """run.json; empty if it is missing."""
         return self.collected.run
 
@@ -374,7 +360,7 @@ class RunTables:
         table = self.scores
         index = table[(table.index.get_level_values("eval") == eval_name) & (table.index.get_level_values("test") == test)].index
         known = list(index.get_level_values("metric").unique().sort_values())
-        gates = (gate for gate in records(self.run, "gates") if gate.get("eval") == eval_name and gate.get("test") == test)
+        gates = (gate for gate in entries_of(self.run.get("gates")) if gate.get("eval") == eval_name and gate.get("test") == test)
         return [name for name in dict.fromkeys([*(text_of(gate.get("metric")) for gate in gates), *known]) if name in known]
 
     @cached_property
@@ -393,7 +379,7 @@ class RunTables:
         return with_kinds(self.row_scores.join(self.rows[GROUP], on="row"))
 
 
-def load_tables(run_dir: Path, rows: Iterable[dict[str, Any]] | None = None) -> RunTables:
+def load_tables(run_dir: Path, rows: Iterable[Row] | None = None) -> RunTables:
     """Return the tables of a run directory. Raises `RecordError` if it cannot be read.
 
     `rows` are those of samples.jsonl where somebody has them in memory.
@@ -431,9 +417,3 @@ def _add_form_verdicts(rows: pd.DataFrame, row_scores: pd.DataFrame, names: Code
 def _categories(codes: pd.Series, names: Codes) -> pd.Categorical:
     # object, not pandas' string type: names come in the order of their first use and stay exactly as they are.
     return pd.Categorical.from_codes(codes.astype("int64").to_numpy(), categories=pd.Index(names.names, dtype=object), ordered=True)
-
-
-def records(run: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the entries of a list in run.json that are objects; absent or wrongly typed gives none."""
-    entries = run.get(name)
-    return [dict(entry) for entry in entries if mapping(entry)] if isinstance(entries, list) else []

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from evalharness.report.findings import findings, verdict
-from evalharness.report.tables import RunTables, records, text_of
+from evalharness.report.tables import RunTables
 from evalharness.report.text import display_width, number_text, one_line, plural, terminal_text
+from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 __all__ = [
     "DEFAULT_COLUMNS",
@@ -152,7 +153,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
 
 def _gates(tables: RunTables) -> Iterator[str]:
     """Yield failed gates with their reason, those not asked, then passed ones with their value; many are counted instead."""
-    gates = records(tables.run, "gates")
+    gates = entries_of(tables.run.get("gates"))
     for mark, most in (("GATE FAILED", NUM_LINES), ("gate not asked", NUM_PASSED_GATES), ("gate passed", NUM_PASSED_GATES)):
         chosen = [gate for gate in gates if _gate_mark(gate) == mark]
         for gate in chosen[:most]:
@@ -163,11 +164,11 @@ def _gates(tables: RunTables) -> Iterator[str]:
             yield f"{plural(len(chosen) - most, 'more gate')} {mark.partition(' ')[2]}"
 
 
-def _gate_mark(gate: dict[str, Any]) -> str:
+def _gate_mark(gate: GateVerdict) -> str:
     return "gate not asked" if gate.get("asked") is False else "gate passed" if gate.get("passed") is True else "GATE FAILED"
 
 
-def _what_it_is(gate: dict[str, Any]) -> str:
+def _what_it_is(gate: GateVerdict) -> str:
     value, baseline = gate.get("value"), gate.get("baseline")
     if baseline is None:
         return f"it is {number_text(value)}"

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from evalharness.analysis.judge import engine_entries, judge_gates
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.report.csv import SampleNames, write_report_csv, write_samples_csv
 from evalharness.report.markdown import markdown_report
 from evalharness.report.score_tables import write_tables_csv
-from evalharness.report.tables import RunTables, load_tables, records
+from evalharness.report.tables import RunTables, load_tables
 from evalharness.report.terminal import terminal_lines, terminal_width
 from evalharness.report.text import one_line
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import read_run, read_samples, write_run_file
-from evalharness.runs.samples import eval_entries, known_nodeids, merge_rows, missing_row, write_samples
+from evalharness.runs.samples import count_outcomes, eval_entries, known_nodeids, merge_rows, missing_row, write_samples
+from evalharness.runs.schema import Row, RunFile, entries_of
 
 __all__ = ["rebuild_run", "replacing", "report_rows", "terminal_summary", "write_reports"]
 
@@ -50,7 +50,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
 _PAGE_PROBLEM = " could not be made:"
 
 
-def report_rows(run_dir: Path, rows: list[dict[str, Any]]) -> RunTables:
+def report_rows(run_dir: Path, rows: list[Row]) -> RunTables:
     """Write all report files of a run whose rows are in memory; return its tables. The rows are let go one by one.
 
     As `write_reports`, but that nothing is read again: ten thousand rows take a fifth of a second to read.
@@ -62,7 +62,7 @@ def report_rows(run_dir: Path, rows: list[dict[str, Any]]) -> RunTables:
     return tables
 
 
-def _drained(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _drained(rows: list[Row]) -> Iterator[Row]:
     """Yield the rows in their order and let each go: the tables that are made of them need memory too."""
     rows.reverse()
     while rows:
@@ -93,7 +93,7 @@ def _write_tables(tables: RunTables) -> dict[str, Path]:
             file.write(f"\n{block}\n" if number else f"{block}\n")
     with replacing(paths["report.csv"]) as file:
         write_report_csv(tables, file)
-    if records(tables.run, "tables"):
+    if entries_of(tables.run.get("tables")):
         paths["tables.csv"] = tables.run_dir / "tables.csv"
         with replacing(paths["tables.csv"]) as file:
             write_tables_csv(tables, file)
@@ -128,7 +128,7 @@ def _report_pages(tables: RunTables) -> dict[str, Path]:
 
 def _timeline(tables: RunTables) -> dict[str, Path]:
     """Return the files of a timeline; none of a run of one checkpoint. Scripts of the fake backend are no checkpoints."""
-    engines = records(tables.run, "engines")
+    engines = entries_of(tables.run.get("engines"))
     if len({(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}) < 2:
         return {}
     from evalharness.report.timeline.files import write_run_timeline  # a fifth of a second, and matplotlib where it draws
@@ -159,7 +159,7 @@ def rebuild_run(run_dir: Path) -> bool:
     A run that ended and has its samples is left as it is, and so is one without a journal. Raises `RecordError` where
     nothing was recorded.
     """
-    run: dict[str, Any] = read_run(run_dir) if (run_dir / "run.json").exists() else {"run_id": run_dir.name}
+    run: RunFile = read_run(run_dir) if (run_dir / "run.json").exists() else {"run_id": run_dir.name}
     has_samples = (run_dir / "samples.jsonl").exists()
     if not (run_dir / "journal").is_dir() or (has_samples and (run.get("finished_at") or not (run_dir / "run.json").exists())):
         return False
@@ -174,7 +174,7 @@ def rebuild_run(run_dir: Path) -> bool:
     write_samples(run_dir, rows)
     if run.get("finished_at"):
         return True  # only its samples were lost
-    judged = {
+    judged: RunFile = {
         "rebuilt": True,
         "engines": engine_entries(engines.values(), records.engine_lines),
         "evals": eval_entries(records),
@@ -183,8 +183,7 @@ def rebuild_run(run_dir: Path) -> bool:
         "tables": [],
         "outputs": [],
         "problems": records.problems,
-        "counts": dict(Counter(row["outcome"] for row in rows)),
-        **generation_facts(records),
+        "counts": count_outcomes(rows),
     }
-    write_run_file(run_dir, {**run, **judged})
+    write_run_file(run_dir, {**run, **judged, **generation_facts(records)})
     return True

@@ -12,7 +12,7 @@
                              {"kind": "unit", …}         one work unit: when it ended, and the seconds until then since its first
                                                          request, or since the end of the unit before
                              {"kind": "problem", …}      what the run could not do
-                             {"kind": "last_words", …}   why a worker ends itself: its engine is beyond repair
+                             {"kind": "worker_exit", …}  why a worker ends itself: its engine is beyond repair
                              {"kind": "row", …}          one finished test
 A row has no options, group and tags of its own where they are those that the journal's latest line of its eval gives for all
 its rows, and for its case; nor a number of samples. samples.jsonl has them in every row.
@@ -53,21 +53,21 @@ __all__ = [
 ]
 
 encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
-"""Returns plain data as one line of ASCII JSON; `TypeError` or `ValueError` for what is none."""
+"""Returns plain data as one line of ASCII JSON; raises `TypeError` or `ValueError` for anything else."""
 
-_decode = json.JSONDecoder().decode  # without looking first which encoding a line has, as json.loads does
+_decode = json.JSONDecoder().decode  # json.loads would detect the encoding of every line
 _RESUMED = re.compile(r"resumed-(\d{3,})-.+", re.DOTALL)
 
 
 def journal_name(writer: str, session: int) -> str:
-    """Return how a writer's journal is called in a session of the run: 0 began it, 1, 2… resumed it."""
+    """Return the name of a writer's journal in a session of the run: 0 is the first, 1, 2… resume it."""
     return writer if session == 0 else f"resumed-{session:03}-{writer}"
 
 
 def session_of(name: str) -> int:
-    """Return the session that a journal of this name was written in."""
-    found = _RESUMED.fullmatch(name)
-    return 0 if found is None else int(found[1])
+    """Return the session in which a journal of this name was written."""
+    match = _RESUMED.fullmatch(name)
+    return 0 if match is None else int(match[1])
 
 
 class Journal:
@@ -88,10 +88,10 @@ class Journal:
             self.close()
             raise RecordError(f"{self.path} is being written by another process; start this run under another --run-id") from None
         except OSError:
-            pass  # a file system without locks; who resumes the run there is told so
+            pass  # a file system without locks; resuming a run there says so
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append one line and hand it to the operating system; raises `RecordError` (disk full, folder gone, no JSON)."""
+        """Append one line and hand it to the operating system. Raises `RecordError`: disk full, folder gone, not JSON."""
         try:
             if isinstance(values.get("problem"), str):
                 values = {**values, "problem": redactor().text(values["problem"])}
@@ -112,7 +112,7 @@ class Journal:
             raise RecordError(f"{self.path} cannot be written: {error.strerror}; what is in it so far is kept") from error
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
+        """Close the file. Idempotent."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
@@ -120,7 +120,7 @@ class Journal:
 
 
 class Line(NamedTuple):
-    """One line of a journal: what it says, its bytes, and where it lies."""
+    """One line of a journal: its values, its bytes, its file and its offset there."""
 
     values: dict[str, Any]
     raw: bytes
@@ -145,12 +145,9 @@ def read_lines(run_dir: Path) -> Iterator[Line]:
 
 
 def read_journals(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield what every complete line says, with its `worker`."""
+    """Yield the values of every complete line, with its `worker`."""
     for line in read_lines(run_dir):
         yield {"worker": line.path.stem, **line.values}
-
-
-# What the node id of an eval test says. Plain functions on text, the same in every process
 
 
 class EvalNode(NamedTuple):
@@ -174,8 +171,8 @@ def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
     parameters = "-" + parameters[:-1]
     best: EvalNode | None = None
     for engine_id in engine_ids:
-        others, found, case_id = parameters.partition(f"-{engine_id}-")
-        if found and (best is None or len(engine_id) > len(best.engine)):
+        others, separator, case_id = parameters.partition(f"-{engine_id}-")
+        if separator and (best is None or len(engine_id) > len(best.engine)):
             best = EvalNode(path, f"{name}[{others[1:]}]" if others else name, engine_id, case_id)
     return best
 

@@ -1,6 +1,6 @@
-"""Who may write into a run's folder: one process at a time, however it ended, on whatever host shares the file system.
+"""The lock of a run directory: one process at a time may write there, on any host that shares the file system.
 
-The lock is the operating system's, so a process that was killed has given it back. Knows nothing of what the folder holds.
+The operating system holds the lock and releases it when the process dies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["RunLock", "is_written_now", "wait_for_writers"]
 
 _FILE = "run.lock"
 _POLL_S = 0.2
-_LOOK_S = 1.0  # a look takes a moment, but a busy machine may stop whoever looks in the middle of it
+_LOOK_S = 1.0  # `is_written_now` locks for a moment; on a busy machine it may be paused while it does
 
 
 class RunLock:
@@ -30,7 +30,7 @@ class RunLock:
         self._path = run_dir / "journal" / _FILE
         self.is_certain = True
         self._file = self._open()
-        # Whoever ends in order takes the file away; a lock on a file that is gone by now is worth nothing.
+        # An orderly end removes the file; a lock on a removed file protects nothing.
         while self._lock(run_dir) and not self._is_in_place():
             os.close(self._file)
             self._file = self._open()
@@ -47,13 +47,13 @@ class RunLock:
         except BlockingIOError:
             os.close(self._file)
             self._file = -1
-            raise RecordError(f"run {run_dir.name!r} still goes on, or another process resumes it; wait for it, or stop it") from None
+            raise RecordError(f"run {run_dir.name!r} is still running, or another process resumes it; wait for it, or stop it") from None
         except OSError:
             self.is_certain = False
         return self.is_certain
 
     def _try_for_a_moment(self) -> None:
-        until = time.monotonic() + _LOOK_S  # `is_written_now` holds a lock while it looks
+        until = time.monotonic() + _LOOK_S
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,18 +71,18 @@ class RunLock:
             return False
 
     def close(self) -> None:
-        """Let the run go; may be called twice."""
+        """Release the lock. Idempotent."""
         if self._file < 0:
             return
         if self.is_certain:
-            with contextlib.suppress(OSError):  # the folder may be gone, or read-only by now; an empty file that is left harms nobody
+            with contextlib.suppress(OSError):  # the folder may be gone or read-only; an empty file left behind does no harm
                 self._path.unlink()
         os.close(self._file)
         self._file = -1
 
 
 def is_written_now(run_dir: Path) -> bool | None:
-    """Return whether a process holds the run: it still goes on, or is resumed. None where nobody can tell."""
+    """Return whether a process holds the lock, to run or to resume; None where that cannot be known."""
     try:
         file = os.open(run_dir / "journal" / _FILE, os.O_RDONLY)
     except FileNotFoundError:
@@ -101,9 +101,9 @@ def is_written_now(run_dir: Path) -> bool | None:
 
 
 def wait_for_writers(run_dir: Path, timeout_s: float) -> None:
-    """Wait until no worker writes any journal of the run; `RecordError` where one still does after `timeout_s`.
+    """Wait until no worker writes to a journal of the run; `RecordError` where one still does after `timeout_s`.
 
-    Workers outlive a controller that was killed by a few seconds, and what they still generate is not lost.
+    Workers outlive a killed controller by a few seconds, and what they still generate is not lost.
     """
     until = time.monotonic() + timeout_s
     for path in sorted((run_dir / "journal").glob("*.jsonl")):

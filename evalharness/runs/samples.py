@@ -1,20 +1,21 @@
-"""samples.jsonl: one row per test, with the generation as the journal has it, byte by byte. Knows no pytest."""
+"""samples.jsonl: one row per collected test, in the order of collection, with its generations as the journal has them, byte by byte."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.runs.journal import encode, parse_nodeid
 from evalharness.runs.records import Recorded, RunRecords, set_generations
+from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
-__all__ = ["eval_entries", "known_nodeids", "merge_rows", "missing_row", "note_crashes", "write_samples"]
+__all__ = ["count_outcomes", "eval_entries", "known_nodeids", "merge_rows", "missing_row", "note_crashes", "write_samples"]
 
-Row: TypeAlias = "dict[str, Any]"
 
 _APART = ("options", "generation", "generations", "steps")  # encoded once for many rows, or there as bytes
 
@@ -35,9 +36,10 @@ def _lines(rows: Iterable[Row]) -> Iterator[bytes]:
     with ExitStack() as stack:
         files: dict[Path, int] = {}
 
-        def whole(recorded: Recorded | None) -> bytes:
-            if recorded is None:
+        def whole(generation: object) -> bytes:
+            if generation is None:
                 return b"null"
+            recorded = cast("Recorded", generation)
             if recorded.path not in files:
                 files[recorded.path] = os.open(recorded.path, os.O_RDONLY)
                 stack.callback(os.close, files[recorded.path])
@@ -67,16 +69,14 @@ def _array(elements: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(elements) + b"]"
 
 
-# A run's rows put together: one per collected test, in the order of collection, whatever became of it. Knows no pytest
+def eval_entries(records: RunRecords) -> list[EvalEntry]:
+    """Return what run.json says of the evals: all but their cases and decoding options, which every row has."""
+    entries = ({name: value for name, value in line.items() if name not in ("cases", "options")} for line in records.evals.values())
+    return [cast("EvalEntry", entry) for entry in entries]
 
 
-def eval_entries(records: RunRecords) -> list[Row]:
-    """Return what run.json says of the evals: all but their cases and how these are decoded, which are in every row."""
-    return [{name: value for name, value in entry.items() if name not in ("cases", "options")} for entry in records.evals.values()]
-
-
-def known_nodeids(nodeids: Iterable[str], evals: Mapping[str, Any]) -> list[str]:
-    """Return the ids of eval tests: the controller of workers knows ids only, and somebody else's may look like an eval's."""
+def known_nodeids(nodeids: Iterable[str], evals: Mapping[str, EvalLine]) -> list[str]:
+    """Return the ids of eval tests: the controller of workers knows only ids, and another test's id may look like an eval's."""
     return [nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals]
 
 
@@ -89,9 +89,7 @@ def merge_rows(records: RunRecords, nodeids: Iterable[str], missing: Callable[[s
     return [rows[nodeid] if nodeid in rows else missing(nodeid) for nodeid in dict.fromkeys([*nodeids, *rows])]
 
 
-def missing_row(
-    engines: Mapping[str, Mapping[str, Any]], evals: Mapping[str, Mapping[str, Any]], run_id: str, reason: str
-) -> Callable[[str], Row]:
+def missing_row(engines: Mapping[str, EngineEntry], evals: Mapping[str, EvalLine], run_id: str, reason: str) -> Callable[[str], Row]:
     """Return a function from a node id to the row of a test that never ran, for `reason`; `engines` is by id."""
 
     def row(nodeid: str) -> Row:
@@ -100,14 +98,14 @@ def missing_row(
             raise RecordError(f"{nodeid} was collected as an eval's test, but names none of the engines {', '.join(engines)}")
         cases = evals[node.path]["cases"] if node.path in evals else {}
         case_id = node.case_id if node.case_id in cases else _unescaped(node.case_id)
+        facts = cases.get(case_id, {})
         return {
             "nodeid": nodeid,
             "eval": Path(node.path).stem.removeprefix("test_"),
             "test": node.test,
             "case_id": case_id,
-            "group": None,
-            "tags": {},
-            **cases.get(case_id, {}),
+            "group": facts.get("group"),
+            "tags": facts.get("tags", {}),
             "engine": node.engine,
             "checkpoint": engines[node.engine]["checkpoint"],
             "backend": engines[node.engine]["backend"],
@@ -134,14 +132,20 @@ def _unescaped(case_id: str) -> str:
         return case_id
 
 
+def count_outcomes(rows: Iterable[Row]) -> dict[str, int]:
+    """Return the number of rows by outcome."""
+    return dict(Counter[str](row["outcome"] for row in rows))
+
+
 def note_crashes(records: RunRecords, rows: Iterable[Row], crashes: Mapping[str, str]) -> None:
-    """Make an error of each test that its worker died in, also where the test itself had ended; with what was generated for it."""
+    """Make an error of each test in which its worker died, even if the test itself had ended; keep what was generated for it."""
     for row in rows:
         if row["nodeid"] not in crashes:
             continue
         row["outcome"], row["problem"] = "error", crashes[row["nodeid"]]
         if row["generation"] is None:
             key = (row["engine"], row["eval"], row["case_id"])
-            found = [case for where, case in records.cases.items() if where[1:] == key and case.generation(0) is not None]
-            if found:
-                set_generations(row, found[0])
+            generated = (case for where, case in records.cases.items() if where[1:] == key and case.generation(0) is not None)
+            case = next(generated, None)
+            if case is not None:
+                set_generations(row, case)

@@ -1,20 +1,22 @@
-"""What each worker of a run did with its time, and how long each eval's cases took, for run.json and for later schedules.
+"""Tokens and seconds by engine, worker and eval, summed over the journal's lines for run.json and for later schedules.
 
-Plain data from journal lines; no pytest. Times are of one machine's clock.
+Times are of one machine's clock.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Literal, TypeAlias
 
 from evalharness.runs.journal import session_of
+from evalharness.runs.schema import Durations, EngineLine, Generation, Throughput, UnitLine, WorkerEntry
 
-__all__ = ["WorkerTimes"]
+__all__ = ["EngineTotals", "WorkerTimes"]
 
-Row: TypeAlias = "dict[str, Any]"
+_Count: TypeAlias = Literal["num_generations", "num_prompt_tokens", "num_completion_tokens"]
+_COUNTS: tuple[_Count, ...] = ("num_generations", "num_prompt_tokens", "num_completion_tokens")
 
 
 @dataclass
@@ -37,10 +39,10 @@ class WorkerTimes:
 
     def __init__(self) -> None:
         self._workers: defaultdict[str, _Worker] = defaultdict(_Worker)
-        self._evals: dict[tuple[str, str], Row] = {}
+        self._evals: dict[tuple[str, str], Durations] = {}
         self._num_cases: Counter[str] = Counter()
 
-    def add_engine(self, worker: str, values: Mapping[str, Any]) -> None:
+    def add_engine(self, worker: str, values: EngineLine) -> None:
         """Note that a worker opened an engine; `how` says whether by a load, or by a swap of weights into a running one."""
         if "load_s" not in values or "ended_s" not in values:
             return  # closed, or of an older journal
@@ -58,8 +60,8 @@ class WorkerTimes:
         """Note that the worker's unit has the outcome of one sample."""
         self._num_cases[worker] += 1
 
-    def end_unit(self, worker: str, values: Mapping[str, Any]) -> None:
-        """Note that a unit has come to its end."""
+    def end_unit(self, worker: str, values: UnitLine) -> None:
+        """Note that a unit ended."""
         if "ended_s" not in values:
             return
         entry = self._workers[worker]
@@ -72,12 +74,11 @@ class WorkerTimes:
         total["num_outcomes"] += values.get("num_outcomes", counted)
         total["generation_s"] += values["generation_s"]
 
-    def entries(self) -> list[Row]:
+    def entries(self) -> list[WorkerEntry]:
         """Return one entry per worker that opened an engine.
 
-        `idle_share` is the part of the run's working time, from the first engine that any worker began to open to the last
-        result, in which this one neither opened an engine nor generated; a worker that died is idle from then on. The time
-        before a run was resumed is nobody's.
+        `idle_share` is the share of the session, from the first engine's opening to the last result, in which the worker neither
+        opened an engine nor generated. A worker that died is idle from then on. Sessions of a resumed run count one by one.
         """
         sessions: defaultdict[int, list[_Worker]] = defaultdict(list)
         for name, entry in self._workers.items():
@@ -97,7 +98,7 @@ class WorkerTimes:
             for name, entry in sorted(self._workers.items(), key=lambda item: (len(item[0]), item[0]))
         ]
 
-    def durations(self) -> list[Row]:
+    def durations(self) -> list[Durations]:
         """Return the seconds and outcomes of each engine's evals, units that broke left out."""
         return [{**total, "generation_s": round(total["generation_s"], 3)} for total in self._evals.values()]
 
@@ -109,3 +110,57 @@ def _span_s(workers: Sequence[_Worker]) -> float:
 
 def _idle_share(worker: _Worker, span_s: float) -> float | None:
     return round(max(0.0, 1 - (worker.load_s + worker.generation_s) / span_s), 4) if span_s > 0 else None
+
+
+class EngineTotals:
+    """Seconds and tokens by engine. Tokens of a unit that broke, whose seconds are unknown, are left out of rates.
+
+    `generation_s` is summed over workers, which generate in parallel: tokens divided by it are a rate per worker.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Throughput] = {}
+        self._workers: defaultdict[str, set[str]] = defaultdict(set)
+        self._open: defaultdict[str, dict[str, Counter[_Count]]] = defaultdict(dict)
+
+    def start_unit(self, worker: str) -> None:
+        """Note that a worker begins a unit; one that it had not ended has no seconds."""
+        for engine, counts in self._open.pop(worker, {}).items():
+            self._total(engine)["num_untimed_generations"] += counts["num_generations"]
+
+    def add_generation(self, worker: str, engine: str, made: Generation) -> None:
+        """Note a generation of the worker's unit."""
+        counts = self._open[worker].setdefault(engine, Counter())
+        counts["num_generations"] += 1
+        counts["num_prompt_tokens"] += made.get("num_prompt_tokens") or 0
+        if made.get("finish_reason") != "scored":  # a given response is nobody's throughput
+            counts["num_completion_tokens"] += made.get("num_completion_tokens") or 0
+
+    def end_unit(self, worker: str, engine: str, generation_s: float) -> None:
+        """Note the seconds of the worker's unit."""
+        total = self._total(engine)
+        total["generation_s"] += generation_s
+        self._workers[engine].add(worker)
+        for counts in self._open.pop(worker, {}).values():
+            for name in _COUNTS:
+                total[name] += counts[name]
+
+    def entries(self) -> list[Throughput]:
+        """Return one entry per engine, in order of first use; what is still open has no seconds."""
+        for worker in list(self._open):
+            self.start_unit(worker)
+        return [{**total, "num_workers": len(self._workers[engine])} for engine, total in self._totals.items()]
+
+    def _total(self, engine: str) -> Throughput:
+        total = self._totals.get(engine)
+        if total is None:
+            total = self._totals[engine] = {
+                "engine": engine,
+                "generation_s": 0.0,
+                "num_generations": 0,
+                "num_prompt_tokens": 0,
+                "num_completion_tokens": 0,
+                "num_untimed_generations": 0,
+                "num_workers": 0,
+            }
+        return total

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evalharness.api.errors import ConfigError, did_you_mean
-from evalharness.config.sources import ENGINES, DeviceList
+from evalharness.config.kinds import DeviceList
+from evalharness.config.options import ENGINES
 
 __all__ = ["TrainerDevices", "allocate_devices"]
 

@@ -22,7 +22,7 @@ from evalharness.api.requests import GenerationResult, TextGenerationRequest, To
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.tools import Tool, read_tools
 from evalharness.backends.base import WatchedBackend
-from evalharness.config.sources import ENGINES
+from evalharness.config.options import ENGINES
 from evalharness.engine.build import build_engine
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.engine import Engine

@@ -20,7 +20,7 @@ from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOp
 from evalharness.api.requests import GenerationResult, TokenGenerationRequest
 from evalharness.backends.base import WeightReport
 from evalharness.checkpoints.adapter import is_adapter
-from evalharness.config.sources import ENGINES
+from evalharness.config.options import ENGINES
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 

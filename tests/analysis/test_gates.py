@@ -7,6 +7,7 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate, evaluate_gate, mean_scores, parse_gate
 from evalharness.api.errors import ConfigError
+from evalharness.runs.schema import GateVerdict
 
 
 def row(outcome: str = "pass", generation: dict[str, Any] | None = None, **scores: float) -> dict[str, Any]:
@@ -15,7 +16,7 @@ def row(outcome: str = "pass", generation: dict[str, Any] | None = None, **score
 
 def judged(
     expression: str, *rows: dict[str, Any], aggregates: dict[str, float] | None = None, incomplete: str | None = None
-) -> dict[str, Any]:
+) -> GateVerdict:
     return evaluate_gate(parse_gate(expression), rows, aggregates or {}, incomplete=incomplete)
 
 
@@ -121,7 +122,7 @@ class TestJudging:
             row("skip"),
         )
         verdict = judged(f"{metric} >= 0", *rows)
-        assert (verdict["value"], verdict["n"]) == (pytest.approx(value), n)
+        assert (verdict["value"], verdict["n"]) == (pytest.approx(value), n)  # type: ignore[comparison-overlap]
 
     @pytest.mark.parametrize("metric", ["length_rate", "empty_rate"])
     def test_of_several_samples_one_is_enough_for_a_rate(self, metric: str) -> None:

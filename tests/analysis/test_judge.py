@@ -10,13 +10,14 @@ import pytest
 from evalharness.analysis.gates import RegressionGate
 from evalharness.analysis.judge import RegressionJudge, find_baseline
 from evalharness.api.errors import BaselineError
+from evalharness.runs.schema import GateVerdict
 from tests.analysis.comparison.runs import ENGINE, cases, run_dir
 
 GATE = RegressionGate("no_regression")
 SCORES = [0.0, 1.0] * 20
 
 
-def verdict(baseline: Path, **engine: Any) -> dict[str, Any]:
+def verdict(baseline: Path, **engine: Any) -> GateVerdict:
     """Return the verdict on a run that answers as the baseline does."""
     run = {"run_id": "now", "engines": [{**ENGINE, "fingerprint": "f2", **engine}], "versions": {"evalharness": "1"}}
     return RegressionJudge(baseline, run)(GATE, ENGINE["id"], cases(SCORES), None)

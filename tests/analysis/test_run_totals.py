@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.judge import engine_entries, judge_gates
-from evalharness.runs.records import Throughput
+from evalharness.runs.workers import EngineTotals
 
 TOKENS = {"num_prompt_tokens": 10, "num_completion_tokens": 5}
 
 
 class TestThroughput:
     def test_tokens_and_seconds_of_units_are_summed_by_engine(self) -> None:
-        speed = Throughput()
+        speed = EngineTotals()
         for engine, num in (("hf:a", 2), ("vllm:a", 1), ("hf:a", 1)):
             speed.start_unit("main")
             for _ in range(num):
@@ -27,7 +27,7 @@ class TestThroughput:
 
     @pytest.mark.parametrize("goes_on", [True, False], ids=["then-another-unit", "last-unit"])
     def test_tokens_of_a_unit_without_seconds_count_for_no_rate(self, goes_on: bool) -> None:
-        speed = Throughput()
+        speed = EngineTotals()
         speed.start_unit("main")
         speed.add_generation("main", "hf:a", TOKENS)  # and then the engine broke
         if goes_on:
@@ -39,7 +39,7 @@ class TestThroughput:
         assert entry["generation_s"] == float(goes_on)
 
     def test_workers_are_counted_as_their_seconds_overlap(self) -> None:
-        speed = Throughput()
+        speed = EngineTotals()
         for worker in ("gw0", "gw1"):
             speed.start_unit(worker)
             speed.add_generation(worker, "hf:a", TOKENS)
@@ -49,7 +49,7 @@ class TestThroughput:
         assert (entry["num_workers"], entry["generation_s"], entry["num_generations"]) == (2, 4.0, 2)
 
     def test_counts_that_are_not_known_are_none_of_the_sum(self) -> None:
-        speed = Throughput()
+        speed = EngineTotals()
         speed.add_generation("main", "hf:a", {"num_prompt_tokens": None, "num_completion_tokens": 3})
         speed.end_unit("main", "hf:a", 1.0)
         assert (speed.entries()[0]["num_prompt_tokens"], speed.entries()[0]["num_completion_tokens"]) == (0, 3)

@@ -7,13 +7,13 @@ import shutil
 import sys
 from collections.abc import Mapping
 from importlib import metadata
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from evalharness import backends
 from evalharness.api import installing
 from evalharness.api.errors import MissingDependency
 from evalharness.api.installing import install_command, missing_package
@@ -77,10 +77,11 @@ def test_a_broken_package_is_not_called_missing(monkeypatch: pytest.MonkeyPatch)
     assert message == "backend 'hf' needs a package that cannot be imported (libx.so: no such file); pip install 'evalharness[hf]'"
 
 
-def test_a_backend_without_its_engine_says_what_is_missing_and_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "engine_less_backend.py").write_text("import no_such_engine")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(backends.BACKENDS, "hf", "engine_less_backend:Backend")
+def test_a_backend_without_its_engine_says_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(self: EntryPoint) -> None:
+        raise ModuleNotFoundError("No module named 'no_such_engine'", name="no_such_engine")
+
+    monkeypatch.setattr(EntryPoint, "load", load)
     with pytest.raises(MissingDependency) as caught:
         load_backend_class("hf")
     assert str(caught.value) == f"backend 'hf' needs no_such_engine, which is not installed; {install_command('hf')}"

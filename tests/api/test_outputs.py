@@ -28,6 +28,11 @@ def test_different_engines_have_different_folders() -> None:
 
 def test_of_several_tests_of_a_case_the_first_that_judged_it_is_taken() -> None:
     form, verdict = {"test": "test_form"}, {"test": "test_verdict", "details": {"votes": {}}}
-    rows = [{"case_id": "a", **form}, {"case_id": "b", **form}, {"case_id": "a", **verdict}, {"case_id": "a", **verdict}]
+    rows: list[dict[str, object]] = [
+        {"case_id": "a", **form},
+        {"case_id": "b", **form},
+        {"case_id": "a", **verdict},
+        {"case_id": "a", **verdict},
+    ]
     assert one_test_per_case(rows, "votes") == [rows[1], rows[2], rows[3]]
     assert one_test_per_case([{"case_id": "a"}, {"case_id": "a"}], "votes") == [{"case_id": "a"}, {"case_id": "a"}]

@@ -12,8 +12,8 @@ from evalharness import GenerationOptions, StructuredOutput
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, RequestsFailed
 from evalharness.api.structured_output import fits, unheld_keywords
 from evalharness.backends.fake import FakeBackend
+from evalharness.engine.backend_contract import ask
 from evalharness.engine.engine import Engine
-from tests.contract.asking import ask
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

@@ -14,9 +14,9 @@ from evalharness import ChatTemplateOptions, GenerationOptions, GenerationResult
 from evalharness.api.errors import ConfigError, ContractValueError
 from evalharness.api.thinking import Thinking, ThinkingBudget, ThinkingRow, within_budget
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
+from evalharness.engine.backend_contract import ask
 from evalharness.engine.engine import Engine
 from evalharness.engine.prompts import PromptBuilder
-from tests.contract.asking import ask
 
 OPEN, CLOSE = 90, 91
 BUDGET = ThinkingBudget((OPEN,), (CLOSE,), 2)

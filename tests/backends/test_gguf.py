@@ -22,10 +22,10 @@ from evalharness.checkpoints.discovery import expand_models
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import inspect_checkpoint
 from evalharness.config import resolve
+from evalharness.engine.backend_contract import TEXTS, ask, generate
 from evalharness.pytest_plugin.execution.engine_specs import engine_specs
 from tests.backends.gguf_models import make_pair, write_gguf
 from tests.backends.hf_models import load
-from tests.contract.asking import TEXTS, ask, generate
 
 pytestmark = pytest.mark.engine
 

@@ -19,11 +19,11 @@ from evalharness.api.errors import MissingDependency
 from evalharness.backends.checkpoint_reading import checkpoint_errors
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
 from evalharness.checkpoints.info import inspect_checkpoint, quantization_at, quantization_of
+from evalharness.engine.backend_contract import TEXTS, ask, generate
 from evalharness.engine.engine import Engine
 from tests.backends.gguf_models import TEMPLATE
 from tests.backends.hf_models import load, make_text_checkpoint
 from tests.backends.word_model import quantise
-from tests.contract.asking import TEXTS, ask, generate
 
 pytestmark = pytest.mark.engine
 

@@ -46,7 +46,7 @@ def test_a_wrong_command_line_ends_with_2_and_says_what_is_right(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [pytest.param("nowhere", "nowhere is no run directory, and ", id="missing"), pytest.param(".", "run.json", id="no-run")],
+    [pytest.param("nowhere", "nowhere is not a run directory, and ", id="missing"), pytest.param(".", "run.json", id="no-run")],
 )
 def test_a_folder_that_is_no_run_ends_with_2_and_says_why(
     tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]

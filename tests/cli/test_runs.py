@@ -111,7 +111,7 @@ class TestWords:
         assert find_run("./latest") == Path("latest")
 
     def test_a_name_that_is_none_is_refused(self, root: Path) -> None:
-        with pytest.raises(RecordError, match="^nwe is no run directory, and .*reports has none of that name; did you mean 'new'.; give a"):
+        with pytest.raises(RecordError, match="^nwe is not a run directory, and .*reports has none of that name; did you mean 'new'"):
             find_run("nwe")
 
     def test_the_name_of_a_run_cannot_steer_the_terminal(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:

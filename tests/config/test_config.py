@@ -138,7 +138,7 @@ def test_a_wrong_value_on_the_command_line_is_refused(tmp_path: Path, arguments:
         pytest.param({"evalharness_toml": "model = 3"}, "comma-separated list of paths or glob patterns, got 3", id="model-number"),
         pytest.param({"evalharness_toml": "top-p = 1\ntop_p = 1"}, "'top_p' is set twice", id="key-twice"),
         pytest.param({"evalharness_toml": 'data = "a\\u0000b"'}, r"the path of a folder, got 'a\\x00b' \(embedded", id="zero-byte"),
-        pytest.param({"evalharness_toml": "seed ="}, "evalharness.toml is no valid TOML", id="broken"),
+        pytest.param({"evalharness_toml": "seed ="}, "evalharness.toml is not valid TOML", id="broken"),
         pytest.param({"pyproject_toml": "[tool]\nevalharness = 3"}, "must be a table of settings, got 3", id="no-table"),
         pytest.param({"pyproject_toml": "[tool.evalharness]\nseeds = 1"}, r"\[tool.evalharness\] of pyproject.toml is unknown", id="tool"),
     ],
@@ -152,9 +152,9 @@ def test_variables_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     assert not config_of(tmp_path, env={"SEED": "7", "XEVALHARNESS_SEED": "7"}).is_set("seed")
 
 
-def test_a_name_that_is_no_option_is_an_attribute_error_that_lists_the_options(tmp_path: Path) -> None:
-    with pytest.raises(AttributeError, match="'sed' is no option; options: backend, model"):
-        _ = config_of(tmp_path).sed
+def test_a_misspelt_option_fails_the_type_check(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match="sed"):
+        _ = config_of(tmp_path).sed  # type: ignore[attr-defined]  # mypy refuses an ignore that hides nothing
 
 
 def test_a_worker_gets_exactly_the_controllers_config(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_a_config_written_by_another_version_is_read(tmp_path: Path) -> None:
         ),
         pytest.param(["--devices", "cpu", "--device", "cuda"], {}, "^--devices cpu contradicts --device cuda; give one", id="devices"),
         pytest.param(["--devices", "gpu:0", "--device", "cpu"], {}, "^--devices gpu:0 contradicts --device cpu; give one", id="device"),
-        pytest.param(["--shard", "3/2"], {}, "--shard 3/2 is no part: of 2 parts the last is 2/2", id="shard"),
-        pytest.param(["--data", "nowhere"], {}, "--data .*nowhere is no folder; the nearest that exists is", id="data"),
+        pytest.param(["--shard", "3/2"], {}, "--shard 3/2 does not exist; the last of 2 parts is 2/2", id="shard"),
+        pytest.param(["--data", "nowhere"], {}, "--data .*nowhere is not a folder; the nearest that exists is", id="data"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -240,7 +240,7 @@ def test_every_help_text_starts_with_a_capital_and_states_its_default(option: An
 
 @pytest.mark.parametrize("option", ARGUMENTS, ids=lambda option: option.name)
 def test_every_default_is_a_legal_value(option: Any, tmp_path: Path) -> None:
-    if option.default is None:
+    if option.default is None or option.default == "":  # a run's name is made when the run starts
         return
     raw = str(option.default) if isinstance(option.default, Path) else option.default
     value = option.kind.read(raw if not isinstance(raw, tuple) else ",".join(raw) or "x=1", label="default", base=tmp_path, is_text=False)
@@ -267,8 +267,8 @@ def test_a_space_of_coordinates_may_be_said_for_all_checkpoints_and_for_some(tmp
     [
         ("inches", "--coordinates must be norm1000, unit, pixels or processed:PATCH_SIZE, for all checkpoints or as PATTERN=… .*'inches'"),
         ("=pixels", "--coordinates must be norm1000, .*, got '=pixels'"),
-        ("pixels,unit", "--coordinates says twice what counts for all checkpoints; say it once"),
-        ("a=pixels,a=unit", "--coordinates says twice what counts for a; say it once"),
+        ("pixels,unit", "--coordinates has two values for all checkpoints; keep one"),
+        ("a=pixels,a=unit", "--coordinates has two values for a; keep one"),
     ],
 )
 def test_a_wrong_space_of_coordinates_is_refused(tmp_path: Path, given: str, message: str) -> None:
@@ -294,7 +294,7 @@ def test_engine_options_are_json_or_text_and_a_table_in_a_file(tmp_path: Path) -
     [
         (["max_num_seqs"], "must be NAME=VALUE, one each time, or a table in a settings file, got 'max_num_seqs'"),
         (["=1"], "must be NAME=VALUE"),
-        (["a-b=1", "a_b=2"], "gives a_b twice; give it once"),
+        (["a-b=1", "a_b=2"], "has two values for a_b; keep one"),
     ],
     ids=["no-value", "no-name", "twice"],
 )

@@ -11,7 +11,7 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.options import ModelLoadConfig
 from evalharness.backends import SERVERS, known_backends
 from evalharness.config.checks import check_combinations
-from evalharness.config.sources import ENGINES
+from evalharness.config.options import ENGINES
 from evalharness.engine.build import build_engine
 from tests.config.test_config import config_of
 

@@ -15,11 +15,12 @@ from evalharness.api.errors import CapabilityError
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.backends.base import Backend
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
 from tests.backends.max_models import IS_INSTALLED
 from tests.backends.vllm_models import Reference
-from tests.contract.asking import FREE, TEXTS, arbitrary_fake, ask, generate
+from tests.contract.stand_ins import arbitrary_fake
 
 FAKE = pytest.param("fake", id="fake")
 MAX = [pytest.param("max", id="max", marks=pytest.mark.engine)] if IS_INSTALLED else []  # an environment of its own: docs/max.md

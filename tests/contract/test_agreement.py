@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from evalharness.api.options import GenerationOptions, StopOptions
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
 from evalharness.engine.engine import Engine
-from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
 
 pytestmark = pytest.mark.vllm
 

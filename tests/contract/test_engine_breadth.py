@@ -15,10 +15,10 @@ from evalharness import ChatTemplateOptions, GenerationOptions, GenerationResult
 from evalharness.api.errors import ConfigError, UnsupportedOption
 from evalharness.api.options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends.base import Backend
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
 from tests.backends.word_model import BEGINS_AGAIN, ONLY_THREE, SAYS_SENTENCE, THINKS, make_word_checkpoint, token_id
-from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
 from tests.contract.conftest import HF, BackendOf
 
 BACKENDS = [HF, pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]

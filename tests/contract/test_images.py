@@ -14,9 +14,10 @@ from PIL import Image
 from evalharness.api.errors import BackendError, ImageError, PromptTooLong
 from evalharness.api.requests import GenerationFailure, VlmGenerationRequest
 from evalharness.backends.base import Backend, BackendOutput, Prompt
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
 from evalharness.engine.engine import Engine
-from tests.contract.asking import CONTEXT, FREE, TEXTS, StandIn, ask, generate, look, noise
 from tests.contract.conftest import HF, MAX_PIXELS
+from tests.contract.stand_ins import CONTEXT, StandIn
 
 SHORT = replace(FREE, max_new_tokens=8)
 WIDE, TALL, SMALL = noise(300, 200, 1), noise(80, 410, 2), noise(64, 48, 3)
@@ -27,15 +28,6 @@ def prompt_tokens(engine: Engine, width: int, height: int) -> int:
     (result,) = generate(engine, [look(noise(width, height))], replace(FREE, max_new_tokens=1))
     assert result.num_prompt_tokens is not None
     return result.num_prompt_tokens
-
-
-def test_images_go_in_in_message_order(engine: Engine) -> None:
-    first, second = generate(engine, [look(WIDE, SMALL), look(SMALL, WIDE)], SHORT)
-    assert first.prompt_text == second.prompt_text
-    assert first.num_prompt_tokens == second.num_prompt_tokens
-    assert first.token_ids != second.token_ids
-    assert first.prompt_sha256 != second.prompt_sha256
-    assert [(fact["width"], fact["height"]) for fact in first.images] == [WIDE.size, SMALL.size]
 
 
 def test_images_of_several_messages_and_of_the_list_are_in_one_order(engine: Engine) -> None:

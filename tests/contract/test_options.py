@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +13,12 @@ from evalharness.api.options import GenerationOptions, ModelLoadConfig, StopOpti
 from evalharness.api.requests import GenerationResult
 from evalharness.backends.base import Backend
 from evalharness.backends.checkpoint_reading import detect_variant
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine, EngineWarning
 from tests.backends.vllm_models import Reference
-from tests.contract.asking import FREE, TEXTS, StandIn, ask, generate, look, noise
 from tests.contract.conftest import HF
+from tests.contract.stand_ins import StandIn
 
 SAMPLED = replace(FREE, temperature=1.2, seed=11)
 ASKED = [ask(text) for text in TEXTS]
@@ -27,33 +27,9 @@ ASKED = [ask(text) for text in TEXTS]
 # --- greedy and sampled ------------------------------------------------------------------------------------------------
 
 
-def test_do_sample_false_is_greedy_whatever_the_temperature(engine: Engine, free: list[GenerationResult]) -> None:
-    results = generate(engine, ASKED, replace(FREE, do_sample=False, temperature=0.7, top_p=0.3, seed=5))
-    assert [result.token_ids for result in results] == [said.token_ids for said in free]
-    assert {result.seed for result in results} == {None}
-
-
-def test_greedy_is_repeatable(engine: Engine, free: list[GenerationResult]) -> None:
-    assert generate(engine, ASKED, FREE) == free
-
-
-def test_a_seed_gives_the_same_again_alone_and_in_any_company(engine: Engine) -> None:
-    first = generate(engine, ASKED, SAMPLED)
-    assert generate(engine, ASKED, SAMPLED) == first
-    assert generate(engine, ASKED[3:4], SAMPLED) == first[3:4]
-    assert generate(engine, ASKED[::-1], SAMPLED) == first[::-1]
-    assert {result.seed for result in first} == {11}
-
-
 def test_another_seed_gives_another_text(real_engine: Engine) -> None:
     first, second = (generate(real_engine, ASKED, replace(SAMPLED, seed=seed)) for seed in (11, 12))
     assert [result.token_ids for result in first] != [result.token_ids for result in second]
-
-
-def test_a_seed_that_is_drawn_is_recorded_and_gives_the_same_again(engine: Engine) -> None:
-    (first,) = generate(engine, [ask("hi")], replace(SAMPLED, seed=None))
-    assert first.seed is not None
-    assert generate(engine, [ask("hi")], replace(SAMPLED, seed=first.seed)) == [first]
 
 
 @pytest.mark.parametrize("seed", [0, 2**31, 2**63 - 1], ids=["0", "2^31", "2^63-1"])
@@ -100,19 +76,6 @@ def test_greedy_tokens_are_the_best_of_the_raw_scores_whatever_the_generation_co
 
 
 # --- log-probabilities -------------------------------------------------------------------------------------------------
-
-
-def test_logprobs_are_one_per_id_finite_and_not_above_zero(engine: Engine) -> None:
-    for result in generate(engine, ASKED, replace(FREE, eos_token_id=None, logprobs=True)):
-        assert result.logprobs is not None
-        assert len(result.logprobs) == len(result.token_ids) == result.num_completion_tokens
-        assert all(math.isfinite(value) and value <= 0 for value in result.logprobs)
-        assert result.logprobs_kind == "raw"
-
-
-def test_without_asking_there_are_no_logprobs(engine: Engine) -> None:
-    (result,) = generate(engine, [ask("hi")], FREE)
-    assert (result.logprobs, result.logprobs_kind) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -295,11 +258,6 @@ def test_a_plugin_that_watches_tokens_ends_each_row_by_itself(engine: Engine, fr
     results = engine.generate_text_batch(ASKED, replace(FREE, logprobs=True), plugins=[EndsAfter(5)])
     assert [result.token_ids for result in results] == [said.token_ids[:5] for said in free]
     assert {(result.finish_reason, result.stop_reason, len(result.logprobs or ())) for result in results} == {("stop", "ends-after", 5)}
-
-
-def test_an_engine_is_free_for_the_next_call_after_a_plugin_has_ended_rows(engine: Engine, free: list[GenerationResult]) -> None:
-    engine.generate_text_batch(ASKED, FREE, plugins=[EndsAfter(2)])
-    assert generate(engine, ASKED, FREE) == free
 
 
 def test_a_watcher_that_never_wants_an_end_changes_nothing(engine: Engine) -> None:

@@ -11,54 +11,17 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import BackendError, PromptTooLong
-from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest
 from evalharness.backends.base import Backend
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise, outcomes_of
 from evalharness.engine.engine import Engine, EngineWarning
-from tests.contract.asking import CONTEXT, FREE, TEXTS, StandIn, ask, decode, generate, look, noise
+from tests.contract.stand_ins import CONTEXT, StandIn
 
 ASKED = [ask(text) for text in TEXTS]
 SHORT = replace(FREE, max_new_tokens=4)
 
 
 # --- batches -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_of_mixed_lengths_gives_what_single_requests_give(engine: Engine) -> None:
-    options = GenerationOptions(max_new_tokens=24)
-    together = generate(engine, ASKED, options)
-    assert together == [generate(engine, [one], options)[0] for one in ASKED]
-    assert len({result.num_prompt_tokens for result in together}) > 5
-
-
-def test_images_of_mixed_sizes_and_texts_give_what_single_requests_give(engine: Engine) -> None:
-    asked = [look(noise(64, 48)), ask("hi"), look(noise(300, 200), noise(70, 90)), ask(TEXTS[1]), look(noise(33, 500))]
-    together = generate(engine, asked, FREE)
-    assert together == [generate(engine, [one], FREE)[0] for one in asked]
-
-
-def test_many_requests_give_one_result_each_in_order(engine: Engine, free: list[GenerationResult]) -> None:
-    results = engine.generate_text_batch(ASKED * 6, SHORT)
-    assert [result.token_ids for result in results] == [said.token_ids[:4] for said in free] * 6
-
-
-def test_no_requests_give_no_results(engine: Engine) -> None:
-    assert engine.generate_text_batch([], FREE) == engine.generate_vlm_batch([], FREE) == []
-    assert list(engine.stream([], FREE)) == []
-
-
-def test_options_may_differ_by_request(engine: Engine, free: list[GenerationResult]) -> None:
-    each = [replace(FREE, max_new_tokens=1 + position % 5) for position in range(len(ASKED))]
-    results = generate(engine, ASKED, each)
-    assert [result.token_ids for result in results] == [said.token_ids[: 1 + position % 5] for position, said in enumerate(free)]
-
-
-def test_counts_are_those_of_prompt_and_completion(engine: Engine) -> None:
-    for result in generate(engine, ASKED, GenerationOptions(max_new_tokens=24)):
-        ids = engine.tokenizer.encode(result.prompt_text, add_special_tokens=False)
-        assert result.num_prompt_tokens == len(ids)
-        assert result.num_completion_tokens == len(result.token_ids)
-        assert result.num_total_tokens == len(ids) + len(result.token_ids)
 
 
 def test_the_prompt_is_rendered_once_and_recorded(engine: Engine) -> None:
@@ -68,17 +31,7 @@ def test_the_prompt_is_rendered_once_and_recorded(engine: Engine) -> None:
     assert result.backend == engine.name
 
 
-def test_texts_are_those_of_the_ids(engine: Engine, free: list[GenerationResult]) -> None:
-    assert [said.text for said in free] == [decode(engine, said.token_ids).strip() for said in free]
-    assert [said.raw_text for said in free] == [decode(engine, said.token_ids, skip_special_tokens=False).strip() for said in free]
-
-
 # --- too long ----------------------------------------------------------------------------------------------------------
-
-
-def outcomes_of(engine: Engine, asked: list[Any], options: Any) -> list[GenerationResult | GenerationFailure]:
-    outcomes = dict(engine.stream(asked, options))
-    return [outcomes[i] for i in range(len(asked))]
 
 
 def words(engine: Engine, num_tokens: int) -> TextGenerationRequest:
@@ -172,16 +125,6 @@ def test_odd_texts_are_asked_as_they_are(engine: Engine, text: str) -> None:
 # --- ending early ------------------------------------------------------------------------------------------------------
 
 
-def test_closing_a_stream_early_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:
-    caps = [replace(FREE, max_new_tokens=4 if position == 0 else 1500) for position in range(len(ASKED))]
-    stream = engine.stream(ASKED, caps)
-    next(stream)
-    started = time.monotonic()
-    stream.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - started < 60
-    assert generate(engine, ASKED, FREE) == free
-
-
 def test_should_stop_ends_what_runs_and_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:
     stop = threading.Event()
     timer = threading.Timer(0.5, stop.set)
@@ -195,11 +138,6 @@ def test_should_stop_ends_what_runs_and_leaves_the_engine_usable(engine: Engine,
         assert len(outcomes) < len(ASKED) * 20
     assert all(isinstance(outcome, GenerationResult) for _, outcome in outcomes)
     assert generate(engine, ASKED, FREE) == free
-
-
-def test_nothing_is_yielded_where_it_should_stop_from_the_start(engine: Engine) -> None:
-    assert list(engine.stream(ASKED, FREE, should_stop=lambda: True)) == []
-    assert len(generate(engine, ASKED[:1], SHORT)) == 1
 
 
 def test_an_error_of_the_caller_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:

@@ -14,10 +14,10 @@ from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.scoring import ScoringRequest
 from evalharness.backends.base import Completion
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
 from evalharness.engine.engine import Engine
 from tests.backends.hf_models import model_of
 from tests.backends.vllm_models import Reference
-from tests.contract.asking import FREE, TEXTS, ask, generate, look, noise
 
 RESPONSES = ["blue", "yes, it is. " * 6, "", "统计: 3", "a", "{}"]
 PROMPTS = [ask(text) for text in TEXTS[: len(RESPONSES)]]

@@ -13,8 +13,8 @@ import pytest
 
 from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.api.requests import GenerationResult
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, decode, generate
 from evalharness.engine.engine import Engine
-from tests.contract.asking import FREE, TEXTS, ask, decode, generate
 
 END = "<|im_end|>"
 
@@ -69,23 +69,6 @@ def test_a_stop_string_of_several_tokens_ends_generation_and_cuts_text_only(engi
         assert result.num_completion_tokens == stop.num_tokens
 
 
-def test_generation_ends_early(engine: Engine, free: list[GenerationResult]) -> None:
-    stops = [stop for stop in all_stops(engine, free, single=False) if stop.num_tokens < FREE.max_new_tokens][::3]
-    results = stopped_at(engine, stops, max_new_tokens=1000)
-    assert [result.num_completion_tokens for result in results] == [stop.num_tokens for stop in stops]
-
-
-def test_the_earliest_of_several_stop_strings_counts(engine: Engine, free: list[GenerationResult]) -> None:
-    for asked, said in zip(TEXTS, free, strict=True):
-        found = stops_in(engine, asked, said, single=False)
-        if len(found) > 3 and len(found[0].text) < len(found[3].text):
-            options = replace(FREE, stop=StopOptions((found[3].string, "never said", found[0].string)))
-            (result,) = generate(engine, [ask(asked)], options)
-            assert (result.text, result.stop_reason) == (found[0].text, found[0].string)
-            return
-    pytest.fail("no text has two stops")
-
-
 def test_a_stop_at_the_very_start_leaves_an_empty_text(engine: Engine, free: list[GenerationResult]) -> None:
     stops = [
         stop
@@ -137,16 +120,6 @@ def test_text_is_cut_at_a_special_token_although_it_is_skipped(engine: Engine, f
         assert (result.finish_reason, result.stop_reason) == ("stop", END)
 
 
-def test_an_ordinary_token_given_as_stop_id_is_not_in_text(engine: Engine, free: list[GenerationResult]) -> None:
-    for asked, said in zip(TEXTS, free, strict=True):
-        token_id = said.token_ids[5]
-        ids = said.token_ids[: said.token_ids.index(token_id) + 1]
-        (result,) = generate(engine, [ask(asked)], replace(FREE, stop=StopOptions((), (token_id,))))
-        assert result.token_ids == ids
-        assert result.text == decode(engine, ids[:-1]).strip()
-        assert (result.finish_reason, result.stop_reason) == ("stop", token_id)
-
-
 def test_without_stops_raw_text_keeps_the_end_token(engine: Engine) -> None:
     results = generate(engine, [ask(text) for text in TEXTS], GenerationOptions(max_new_tokens=64))
     ended = [result for result in results if result.finish_reason == "stop"]
@@ -178,14 +151,6 @@ def test_a_post_processors_blanks_stay(engine: Engine) -> None:
     assert (result.text, result.raw_text) == (f" {plain.text}\n ", plain.raw_text)
 
 
-@pytest.mark.parametrize("cap", [1, 2, 7])
-def test_the_length_cap_is_exact_and_told_apart(engine: Engine, free: list[GenerationResult], cap: int) -> None:
-    for said, result in zip(free, generate(engine, [ask(text) for text in TEXTS], replace(FREE, max_new_tokens=cap)), strict=True):
-        assert (result.finish_reason, result.stop_reason) == ("length", None)
-        assert result.num_completion_tokens == cap
-        assert result.token_ids == said.token_ids[:cap]
-
-
 def test_an_end_token_that_is_the_last_allowed_one_is_a_stop(engine: Engine) -> None:
     results = generate(engine, [ask(text) for text in TEXTS], GenerationOptions(max_new_tokens=64))
     asked, said = next((asked, said) for asked, said in zip(TEXTS, results, strict=True) if said.finish_reason == "stop")
@@ -203,15 +168,6 @@ def test_completions_of_a_batch_are_counted_one_by_one(engine: Engine, free: lis
     assert [result.num_completion_tokens for result in results] == expected
     assert [len(result.token_ids) for result in results] == expected
     assert len(set(expected)) > 1
-
-
-def test_only_the_given_end_of_sequence_ids_end_a_text(engine: Engine, free: list[GenerationResult]) -> None:
-    first, second = free[0].token_ids[4], free[0].token_ids[8]
-    ids = free[0].token_ids
-    end = min(ids.index(first), ids.index(second))
-    (result,) = generate(engine, [ask(TEXTS[0])], replace(FREE, eos_token_id=(second, first)))
-    assert result.token_ids == ids[: end + 1]
-    assert (result.finish_reason, result.stop_reason) == ("stop", None)
 
 
 def test_an_end_of_sequence_id_of_0_ends_a_text(real_engine: Engine) -> None:

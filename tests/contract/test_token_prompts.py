@@ -8,23 +8,13 @@ import pytest
 
 from evalharness.api.errors import ConfigError
 from evalharness.api.options import GenerationOptions
-from evalharness.api.requests import GenerationFailure, GenerationResult, TokenGenerationRequest
+from evalharness.api.requests import GenerationFailure, TokenGenerationRequest
+from evalharness.engine.backend_contract import FREE
 from evalharness.engine.engine import Engine
-from tests.contract.asking import CONTEXT, FREE, TEXTS, ask, generate
+from tests.contract.stand_ins import CONTEXT
 
 SHORT = replace(FREE, max_new_tokens=4)
 DRAWN = GenerationOptions(max_new_tokens=6, temperature=1.0, seed=7)
-
-
-def prompt_ids(engine: Engine, results: list[GenerationResult]) -> list[TokenGenerationRequest]:
-    return [TokenGenerationRequest(engine.tokenizer.encode(result.prompt_text, add_special_tokens=False)) for result in results]
-
-
-def test_the_ids_of_a_prompt_give_what_its_chat_gives(engine: Engine) -> None:
-    options = GenerationOptions(max_new_tokens=8, logprobs=True)
-    chats = generate(engine, [ask(text) for text in TEXTS], options)
-    results = engine.generate_token_batch(prompt_ids(engine, chats), options)
-    assert [replace(result, prompt_sha256="") for result in results] == [replace(chat, prompt_sha256="") for chat in chats]
 
 
 def test_ids_that_cannot_be_asked_are_invalid_and_take_no_other_along(engine: Engine) -> None:

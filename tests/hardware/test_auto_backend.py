@@ -15,7 +15,7 @@ from evalharness.api.errors import CheckpointError, ConfigError
 from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.probe import _check_quantization, _gguf_refusal
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
-from evalharness.config.checks import Wishes, check_combinations, possible_backends, wishes_of
+from evalharness.config.checks import BackendConstraints, check_combinations, constraints_of, possible_backends
 from evalharness.engine.build import build_engine
 from evalharness.hardware.auto_backend import Chosen, Probed, choose_backends
 from evalharness.hardware.devices import Card, auto_num_workers, cards_per_engine, uses_cards
@@ -38,8 +38,8 @@ def refusing(probed: Probed, info: CheckpointInfo, why: str) -> Probed:
     return Probed(probed.took_s, None, probed.facts, {str(info.path): why})
 
 
-def chosen(info: CheckpointInfo, *, cards: bool = False, wishes: Wishes | None = None, **probes: Probed) -> Chosen:
-    [found] = choose_backends(wishes or Wishes(), [info], has_cards=cards, probe=lambda name, _: probes[name])
+def chosen(info: CheckpointInfo, *, cards: bool = False, constraints: BackendConstraints | None = None, **probes: Probed) -> Chosen:
+    [found] = choose_backends(constraints or BackendConstraints(), [info], has_cards=cards, probe=lambda name, _: probes[name])
     return found
 
 
@@ -52,7 +52,7 @@ def test_on_a_gpu_vllm_is_taken(info: CheckpointInfo) -> None:
 
 
 def test_on_the_cpu_by_choice_hf_is_taken_though_there_is_a_gpu(info: CheckpointInfo) -> None:
-    found = chosen(info, cards=True, wishes=Wishes(cpu="--devices cpu"), hf=HF)
+    found = chosen(info, cards=True, constraints=BackendConstraints(cpu="--devices cpu"), hf=HF)
     assert found == Chosen("hf", "it is to run on the CPU (--devices cpu), and transformers 5.19.0 runs LlamaForCausalLM")
 
 
@@ -100,7 +100,7 @@ def test_each_backend_is_imported_once_for_all_checkpoints(tmp_path: Path) -> No
         asked.append((name, len(about)))
         return HF
 
-    assert {found.backend for found in choose_backends(Wishes(), infos, has_cards=False, probe=probe)} == {"hf"}
+    assert {found.backend for found in choose_backends(BackendConstraints(), infos, has_cards=False, probe=probe)} == {"hf"}
     assert asked == [("hf", 3)]
 
 
@@ -159,35 +159,38 @@ def test_an_adapter_is_judged_by_its_base(tmp_path: Path, info: CheckpointInfo) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wishes"),
+    ("arguments", "constraints"),
     [
-        pytest.param([], Wishes(), id="none"),
-        pytest.param(["--device", "cpu"], Wishes(("hf",), ("--device",), "--device cpu"), id="of-hf-alone"),
-        pytest.param(["--tensor-parallel-size", "2"], Wishes(("vllm",), ("--tensor-parallel-size",)), id="of-vllm-alone"),
-        pytest.param(["--devices", "cpu"], Wishes(cpu="--devices cpu"), id="of-both"),
+        pytest.param([], BackendConstraints(), id="none"),
+        pytest.param(["--device", "cpu"], BackendConstraints(("hf",), ("--device",), "--device cpu"), id="of-hf-alone"),
+        pytest.param(["--tensor-parallel-size", "2"], BackendConstraints(("vllm",), ("--tensor-parallel-size",)), id="of-vllm-alone"),
+        pytest.param(["--devices", "cpu"], BackendConstraints(cpu="--devices cpu"), id="of-both"),
     ],
 )
-def test_options_of_this_run_narrow_the_choice(tmp_path: Path, arguments: list[str], wishes: Wishes) -> None:
+def test_options_of_this_run_narrow_the_choice(tmp_path: Path, arguments: list[str], constraints: BackendConstraints) -> None:
     config = config_of(tmp_path, "--backend", "auto", "--model", "m", *arguments)
-    assert wishes_of(config) == wishes
-    assert possible_backends(config) == wishes.candidates
+    assert constraints_of(config) == constraints
+    assert possible_backends(config) == constraints.candidates
     check_combinations(config)
 
 
 def test_options_of_a_settings_file_wait_for_their_backend(tmp_path: Path) -> None:
     config = config_of(tmp_path, "--backend", "auto", "--model", "m", evalharness_toml="enforce_eager = true\n")
-    assert wishes_of(config) == Wishes()
+    assert constraints_of(config) == BackendConstraints()
 
 
 def test_where_options_leave_one_nothing_is_imported(info: CheckpointInfo) -> None:
-    found = chosen(info, cards=True, wishes=Wishes(("vllm",), ("--enforce-eager", "--engine-option")))
+    found = chosen(info, cards=True, constraints=BackendConstraints(("vllm",), ("--enforce-eager", "--engine-option")))
     assert found == Chosen("vllm", "--enforce-eager and --engine-option are honoured by it alone")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--backend", "auto,hf"], "^--backend auto,hf: auto chooses one backend for each checkpoint; give it alone, or name them all$"),
+        (
+            ["--backend", "auto,hf"],
+            "^--backend auto,hf: auto chooses one backend for each checkpoint; give it alone, or name the backends$",
+        ),
         (
             ["--backend", "auto", "--base-url", "http://a"],
             "^--backend auto chooses between vllm and hf, and neither honours --base-url; leave that out, or name the backend$",

@@ -141,7 +141,7 @@ class TestRefusals:
         [
             ("nightly", "baselines/nightly.json is not there; make it with: evalharness bless RUN_DIR nightly"),
             ("torn.json", "torn.json is not JSON"),
-            ("reports", "is no run directory"),
+            ("reports", "is not a run directory"),
         ],
         ids=["absent", "unreadable", "no run"],
     )

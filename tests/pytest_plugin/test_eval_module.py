@@ -305,7 +305,7 @@ class TestWrongOptions:
             (["--backend", "fake", "--enforce-eager"], "--enforce-eager is honoured by vllm only, but the run is on --backend fake"),
             (["--backend", "fake", "--num-samples", "2", "--temperature", "0"], "would give the same text every time"),
             (["--backend", "fake", "--run-id", "../evil"], "--run-id"),
-            (["--backend", "fake", "--data", "nowhere"], "is no folder; the nearest that exists is"),
+            (["--backend", "fake", "--data", "nowhere"], "is not a folder; the nearest that exists is"),
             (["--backend", "hf", "--model", "nowhere"], "nowhere"),
             (["--backend", "fake", "--cache-dir", "test_a.py"], "test_a.py/answers-2.sqlite cannot be used: "),
             (["--backend", "hf"], "no checkpoint to evaluate: give --model PATH"),
@@ -355,7 +355,7 @@ class TestWrongOptions:
 
     def test_markers_and_options_are_documented(self, project: Project) -> None:
         assert "@pytest.mark.gate(*expressions): conditions on" in project.run_inline("--markers").output
-        assert re.search(r"--limit=N\s+Run the first N cases of each eval only", project.run_inline("--help").output)
+        assert re.search(r"--limit=N\s+Run only the first N cases of each eval", project.run_inline("--help").output)
 
     @pytest.mark.parametrize("shown", ["--help", "--version", "--markers"])
     def test_help_comes_whatever_else_is_on_the_command_line(self, project: Project, shown: str) -> None:

@@ -328,7 +328,7 @@ class TestWhatIsRefused:
         run = project.run("--resume", "r")
         lock.close()
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "run 'r' still goes on, or another process resumes it" in run.output
+        assert "run 'r' is still running, or another process resumes it" in run.output
         assert resumed(project).exit_code == 0
 
     def test_a_run_with_a_worker_that_still_writes(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

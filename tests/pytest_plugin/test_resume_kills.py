@@ -124,7 +124,7 @@ def test_of_two_sessions_that_resume_one_run_at_once_one_is_refused(project: Pro
             (project.root / "held").unlink()
             runs = [project.wait(one, run_id="both") for one in (first, second)]
     assert sorted(run.exit_code for run in runs) == [0, 4], [run.output for run in runs]
-    assert any("still goes on, or another process resumes it" in run.output for run in runs)
+    assert any("is still running, or another process resumes it" in run.output for run in runs)
     assert content(runs[0]) == content(calm)
     assert set(generations(runs[0].run_dir).values()) == {1}
 

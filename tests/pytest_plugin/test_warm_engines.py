@@ -198,7 +198,7 @@ class TestPool:
         first.weights_were_changed = True
         pool.give_back(spec("a"), first)  # type: ignore[arg-type]
         _, opening = pool.open(spec(name))
-        assert (opening.how, opening.cold_because, first.closed) == ("load", "a test changed the weights of hf:a", 1)
+        assert (opening.how, opening.cold_start_reason, first.closed) == ("load", "a test changed the weights of hf:a", 1)
 
     @pytest.mark.parametrize(
         ("problem", "failure", "reason"),
@@ -214,14 +214,14 @@ class TestPool:
         pool.give_back(spec("a"), first)  # type: ignore[arg-type]
         engine, opening = pool.open(spec("b"))
         assert [engine] == opened  # type: ignore[comparison-overlap]
-        assert (opening.how, opening.cold_because, first.closed) == ("load", reason, 1)
+        assert (opening.how, opening.cold_start_reason, first.closed) == ("load", reason, 1)
 
     @pytest.mark.parametrize("other", [spec("a", "vllm"), spec("a", dtype="float16")], ids=["backend", "dtype"])
     def test_another_kind_of_engine_is_a_new_start(self, pool: EnginePool, opened: list[FakeEngine], other: EngineSpec) -> None:
         first = FakeEngine()
         pool.give_back(spec("b"), first)  # type: ignore[arg-type]
         _, opening = pool.open(other)
-        assert (opening.cold_because, first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
+        assert (opening.cold_start_reason, first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
 
     def test_what_was_given_back_is_closed_once(self, pool: EnginePool) -> None:
         first = FakeEngine()

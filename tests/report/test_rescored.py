@@ -39,14 +39,14 @@ def test_a_file_is_named() -> None:
     ("now", "then", "num"), [("a" * 40, "b" * 40, 2), ("a" * 40, "a" * 40, 1), (None, "a" * 40, 1)], ids=["other", "same", "unknown"]
 )
 def test_another_state_of_the_code_is_said(now: str | None, then: str, num: int) -> None:
-    remarks = list(rescored_remarks({**run(git={"commit": then}), "git": {"commit": now}}))
+    remarks = list(rescored_remarks({**run(git={"commit": then}), "git": {"commit": now}}))  # type: ignore[typeddict-item]
     assert len(remarks) == num
     if num == 2:
         assert remarks[1] == "the code is at commit aaaaaaaaaaaa now, and was at bbbbbbbbbbbb when they were generated"
 
 
 def test_another_version_is_said() -> None:
-    remarks = list(rescored_remarks({**run(versions={"evalharness": "0.1"}), "versions": {"evalharness": "0.2"}}))
+    remarks = list(rescored_remarks({**run(versions={"evalharness": "0.1"}), "versions": {"evalharness": "0.2"}}))  # type: ignore[typeddict-item]
     assert remarks[1:] == ["evalharness is 0.2 now, and was 0.1 when they were generated"]
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -17,6 +17,7 @@ from evalharness.runs.journal import Journal
 from evalharness.runs.records import read_records
 from evalharness.runs.run_file import read_samples
 from evalharness.runs.samples import merge_rows, write_samples
+from evalharness.runs.schema import Row
 from tests.report.hostile import HOSTILE_TEXTS, hostile_text
 from tests.report.runs import generation, invalid, row, write_run
 
@@ -104,7 +105,7 @@ def test_rows_in_memory_give_the_bytes_that_the_run_directory_gives(tmp_path: Pa
     journal.write("generation", {**place, "sample": 0, "generation": made})
     journal.write("row", {name: value for name, value in sample.items() if name != "generation"})
     journal.close()
-    rows = merge_rows(read_records(tmp_path), [sample["nodeid"]], lambda nodeid: sample)
+    rows = merge_rows(read_records(tmp_path), [sample["nodeid"]], lambda nodeid: cast("Row", sample))
     write_samples(tmp_path, rows)
     assert json.loads((tmp_path / "samples.jsonl").read_bytes())["generation"] == made
     report_rows(tmp_path, rows)

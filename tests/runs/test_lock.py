@@ -25,7 +25,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def test_a_second_one_is_refused_until_the_first_is_closed(run_dir: Path) -> None:
     first = RunLock(run_dir)
-    with pytest.raises(RecordError, match=r"run 'r' still goes on, or another process resumes it; wait for it, or stop it"):
+    with pytest.raises(RecordError, match=r"run 'r' is still running, or another process resumes it; wait for it, or stop it"):
         RunLock(run_dir)
     first.close()
     first.close()

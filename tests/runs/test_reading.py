@@ -75,7 +75,7 @@ def test_empty_lines_are_no_rows(tmp_path: Path) -> None:
 
 def test_run_json_comes_back_with_unknown_keys(tmp_path: Path) -> None:
     write_run(tmp_path, [], novelty={"a": 1})
-    assert read_run(tmp_path)["novelty"] == {"a": 1}
+    assert read_run(tmp_path)["novelty"] == {"a": 1}  # type: ignore[typeddict-item]
 
 
 def test_a_missing_run_json_beside_samples_is_noted(tmp_path: Path) -> None:
@@ -83,11 +83,11 @@ def test_a_missing_run_json_beside_samples_is_noted(tmp_path: Path) -> None:
     (tmp_path / "run.json").unlink()
     notes: list[str] = []
     assert read_run(tmp_path, notes) == {}
-    assert notes == ["run.json is missing: gates, settings and throughput of this run are not known"]
+    assert notes == ["run.json is missing: gates, settings and throughput of this run are unknown"]
 
 
 def test_a_folder_with_neither_file_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="is no run directory: it holds neither"):
+    with pytest.raises(RecordError, match="is not a run directory: it holds neither"):
         read_run(tmp_path)
 
 

@@ -30,7 +30,7 @@ def row(nodeid: str) -> tuple[str, dict[str, Any]]:
 
 
 def run_of(run_dir: Path, facts: dict[str, Any] | None = None, **journals: list[tuple[str, dict[str, Any]]]) -> RecordedRun:
-    write_run_file(run_dir, {"run_id": "r", "finished_at": "now", **(facts or {})})
+    write_run_file(run_dir, {"run_id": "r", "finished_at": "now", **(facts or {})})  # type: ignore[typeddict-item]
     for worker, lines in journals.items():
         journal = Journal(run_dir, worker)
         journal.write("collected", {"engines": [], "nodeids": []})
@@ -101,7 +101,7 @@ def test_what_was_never_asked_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        ({"finished_at": None}, "run r was killed before it, or still goes on"),
+        ({"finished_at": None}, "run r was killed before it, or is still running"),
         ({"interrupted": "stopping after 1 failures"}, "run r ended before it (stopping after 1 failures)"),
         ({}, "run r ended before it (its session was over)"),
     ],
@@ -112,9 +112,7 @@ def test_why_something_is_missing_is_known(tmp_path: Path, facts: dict[str, Any]
 
 
 def test_a_run_without_any_case_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        RecordError, match="holds no record of any case: its run ended before the first one.*remove that folder and run again"
-    ):
+    with pytest.raises(RecordError, match="holds no record of any case: its run ended before the first, .*remove the folder and run again"):
         run_of(tmp_path, main=[])
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.run_file import SCHEMA_VERSION, environment_facts, write_run_file
+from evalharness.runs.run_file import environment_facts, write_run_file
+from evalharness.runs.schema import SCHEMA_VERSION
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -63,7 +64,7 @@ class TestWriting:
     def test_it_is_written_whole_or_not_at_all(self, tmp_path: Path) -> None:
         write_run_file(tmp_path, {"run_id": "r"})
         with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
-            write_run_file(tmp_path, {"run_id": float("nan")})
+            write_run_file(tmp_path, {"run_id": float("nan")})  # type: ignore[typeddict-item]
         assert json.loads((tmp_path / "run.json").read_bytes())["run_id"] == "r"
         assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 

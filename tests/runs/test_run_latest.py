@@ -46,7 +46,7 @@ def test_a_run_that_a_link_leads_to_counts(reports: Path, tmp_path_factory: pyte
     assert find_latest("latest", reports) == reports / "archived"
 
 
-UNFINISHED = "4 that did not come to an end (cut: interrupted, killed: killed, live: running or killed, torn: cannot be read)"
+UNFINISHED = "4 unfinished (cut: interrupted, killed: killed, live: running or killed, torn: cannot be read)"
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,12 @@ def test_too_far_back_says_what_is_there(reports: Path, word: str, message: str)
 def test_no_complete_run_says_what_is_there(reports: Path) -> None:
     for name in "abc":
         (reports / name / "run.json").unlink()
-    with pytest.raises(
-        RecordError, match=re.escape(f"holds 0 complete runs and {UNFINISHED}; let a run come to its end, or give a run directory")
-    ):
+    with pytest.raises(RecordError, match=re.escape(f"holds 0 complete runs and {UNFINISHED}; let a run finish, or give a run directory")):
         find_latest("latest", reports)
 
 
 def test_a_folder_that_is_not_there_holds_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="holds 0 complete runs; let a run come to its end, or give a run directory$"):
+    with pytest.raises(RecordError, match="holds 0 complete runs; let a run finish, or give a run directory$"):
         find_latest("latest", tmp_path / "reports")
 
 
@@ -84,7 +82,7 @@ def test_one_run_is_the_furthest_back(tmp_path: Path) -> None:
 def test_of_many_broken_runs_the_first_are_named(tmp_path: Path) -> None:
     for number in range(7):
         write(tmp_path / f"r{number}", 1, finished_at=None)
-    with pytest.raises(RecordError, match=r"and 7 that did not come to an end \(r0: .*, r4: running or killed, and 2 more\);"):
+    with pytest.raises(RecordError, match=r"and 7 unfinished \(r0: .*, r4: running or killed, and 2 more\);"):
         find_latest("latest", tmp_path)
 
 
@@ -93,7 +91,7 @@ def test_of_many_broken_runs_the_first_are_named(tmp_path: Path) -> None:
 )
 def test_what_counts_nothing_back_is_refused(reports: Path, word: str) -> None:
     assert is_latest(word)
-    with pytest.raises(RecordError, match="counts no runs back; legal are latest, latest~1"):
+    with pytest.raises(RecordError, match="does not count runs back; legal are latest, latest~1"):
         find_latest(word, reports)
 
 

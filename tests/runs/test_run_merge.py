@@ -11,6 +11,7 @@ from evalharness.api.errors import RecordError
 from evalharness.runs.journal import Journal
 from evalharness.runs.records import read_records
 from evalharness.runs.samples import merge_rows, missing_row, note_crashes, write_samples
+from evalharness.runs.schema import Row
 
 
 def row(nodeid: str, case_id: str = "c", **more: Any) -> dict[str, Any]:
@@ -57,9 +58,10 @@ class TestMerging:
         (found,) = merge_rows(read_records(tmp_path), ["n0"], absent)
         kept = found["generation"]
         assert (dict(kept)["text"], "raw_text" in dict(kept)) == ("t", False)
-        assert (kept["raw_text"], kept.get("completion_token_ids"), kept.get("fallback", 3)) == ("t<end>", [1, 2], 3)
-        with pytest.raises(KeyError, match="fallback"):
-            kept["fallback"]
+        assert (kept["raw_text"], kept.get("completion_token_ids"), kept.get("logprobs", 3)) == ("t<end>", [1, 2], 3)
+        with pytest.raises(KeyError, match="logprobs"):
+            kept["logprobs"]
+        assert (kept["fallback"], kept["cached"], kept["thinking"]) == (None, False, None)
 
     def test_a_test_that_never_finished_is_a_missing_row(self, tmp_path: Path) -> None:
         write(tmp_path, "gw0", ("row", row("n1")))
@@ -130,7 +132,7 @@ class TestWhatIsKept:
 
     def test_a_generation_that_is_not_the_last_key_is_refused(self, tmp_path: Path) -> None:
         write(tmp_path, "gw0", ("generation", {**generation("t"), "later": 1}))
-        with pytest.raises(RecordError, match=r"gw0\.jsonl has a generation with other keys behind it"):
+        with pytest.raises(RecordError, match=r"gw0\.jsonl has a generation that is not its line's last key"):
             read_records(tmp_path)
 
     @pytest.mark.slow
@@ -150,7 +152,7 @@ class TestWhatIsKept:
             tracemalloc.stop()
             return found
 
-        def merged_only(run_dir: Path) -> list[dict[str, Any]]:
+        def merged_only(run_dir: Path) -> list[Row]:
             records = read_records(run_dir)
             rows = merge_rows(records, [], absent)
             write_samples(run_dir, rows)

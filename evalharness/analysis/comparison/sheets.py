@@ -6,13 +6,13 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
+from evalharness.runs.schema import Generation, Row, mapping, text_of
 
 __all__ = ["RATES", "CaseLine", "Sheet", "Side", "domains_apart", "sheets_by_engine", "sheets_of", "was_judged"]
 
-Row: TypeAlias = "Mapping[str, Any]"
 
 RATES = ("pass_rate", "length_rate", "empty_rate")
 """Rates that every test has and that a single case has a value of, 0 or 1."""
@@ -114,23 +114,23 @@ def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], She
     """Return the sheets of each engine, in the order of their first rows."""
     engines: dict[str, dict[tuple[str, str], Sheet]] = {}
     for row in rows:
-        _add(engines.setdefault(_text(row.get("engine")), {}), row)
+        _add(engines.setdefault(text_of(row.get("engine")), {}), row)
     return engines
 
 
 def _add(sheets: dict[tuple[str, str], Sheet], row: Row) -> None:
-    key = _text(row.get("eval")), _text(row.get("test"))
+    key = text_of(row.get("eval")), text_of(row.get("test"))
     sheet = sheets.setdefault(key, Sheet(*key))
     if sheet.options is None and row.get("options"):
         sheet.options = _without_seed(row["options"])
-    sheet.cases[_text(row.get("case_id"))] = _line(row)
+    sheet.cases[text_of(row.get("case_id"))] = _line(row)
 
 
 def _line(row: Row) -> CaseLine:
     generations = [sample for sample in row.get("generations") or [row.get("generation")] if isinstance(sample, Mapping)]
-    texts = [_text(sample.get("text")) for sample in generations]
-    outcome = _text(row.get("outcome"))
-    scores = {name: number for name, value in _mapping(row.get("scores")).items() if (number := _number(value)) is not None}
+    texts = [text_of(sample.get("text")) for sample in generations]
+    outcome = text_of(row.get("outcome"))
+    scores = {name: number for name, value in mapping(row.get("scores")).items() if (number := _number(value)) is not None}
     if outcome in _JUDGED:
         rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in RATES if BUILT_IN_METRICS[name].counts(row)}
         scores = {**rates, **{name: value for name, value in scores.items() if name not in RATES}}
@@ -138,25 +138,25 @@ def _line(row: Row) -> CaseLine:
     return CaseLine(
         outcome=outcome,
         scores=scores,
-        marks=_marks(_mapping(row.get("details")).get("categories")),
+        marks=_marks(mapping(row.get("details")).get("categories")),
         prompt=prompt[:_SHORT_HASH] if prompt is not None else None,
         answer=_hash([_answer(sample) for sample in generations]) if texts else None,
         group=row.get("group") if isinstance(row.get("group"), str) else None,
-        tags={_text(name): _text(value) for name, value in _mapping(row.get("tags")).items()},
+        tags={text_of(name): text_of(value) for name, value in mapping(row.get("tags")).items()},
         text="\n".join(texts)[:TEXT_CHARS] if texts else None,
-        problem=_text(row.get("problem"))[:TEXT_CHARS] or None,
-        nodeid=_text(row.get("nodeid")) or None,
+        problem=text_of(row.get("problem"))[:TEXT_CHARS] or None,
+        nodeid=text_of(row.get("nodeid")) or None,
         num_tokens=_num_tokens(generations),
     )
 
 
-def _answer(sample: Mapping[str, Any]) -> str:
+def _answer(sample: Generation) -> str:
     """Return what a checkpoint itself had to say: its text, or what it makes of a given response."""
-    text = _text(sample.get("text"))
+    text = text_of(sample.get("text"))
     return f"{text} {sample.get('logprobs')}" if sample.get("finish_reason") == "scored" else text
 
 
-def _num_tokens(generations: Sequence[Mapping[str, Any]]) -> int | None:
+def _num_tokens(generations: Sequence[Generation]) -> int | None:
     counts = [count for sample in generations if isinstance(count := sample.get("num_completion_tokens"), int)]
     return sum(counts) if counts and len(counts) == len(generations) else None
 
@@ -166,23 +166,23 @@ def _prompt(row: Row) -> str | None:
     steps = row.get("steps")
     first = steps[0] if isinstance(steps, list) and steps else None
     if isinstance(first, list) and first:
-        hashes = [one for result in first if isinstance(one := _mapping(result).get("prompt_sha256"), str)]
+        hashes = [one for result in first if isinstance(one := mapping(result).get("prompt_sha256"), str)]
         return _hash(hashes) if len(hashes) == len(first) else None
     prompt = row.get("prompt_sha256")
     return prompt if isinstance(prompt, str) else None
 
 
-def _marks(categories: object) -> dict[str, float]:
+def _marks(categories: Mapping[str, Any] | None) -> dict[str, float]:
     """Return a score by category: a number as it is, counts [hit, said, true] as F1."""
     found: dict[str, float] = {}
-    for name, value in _mapping(categories).items():
+    for name, value in mapping(categories).items():
         if isinstance(value, list) and len(value) == _NUM_COUNTS:
             hit, said, true = map(_number, value)
             mark = 2 * hit / (said + true) if hit is not None and said is not None and true is not None and said + true else None
         else:
             mark = _number(value)
         if mark is not None:
-            found[_text(name)] = round(mark, _DIGITS)
+            found[text_of(name)] = round(mark, _DIGITS)
     return found
 
 
@@ -204,11 +204,3 @@ def _without_seed(options: object) -> Any:
 
 def _hash(texts: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:_SHORT_HASH]
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)

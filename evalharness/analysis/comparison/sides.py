@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from evalharness.analysis.comparison.baselines import read_baseline
 from evalharness.analysis.comparison.sheets import Sheet, Side, sheets_by_engine, sheets_of
 from evalharness.analysis.gates import DIRECTIONS
 from evalharness.api.errors import ComparisonError
 from evalharness.runs.run_file import read_run, read_samples
+from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping
 
-__all__ = ["engine_entry", "entries_of", "read_side", "read_sides", "side_of_rows"]
-
-Json: TypeAlias = "Mapping[str, Any]"
+__all__ = ["engine_entry", "read_side", "read_sides", "side_of_rows"]
 
 
 def read_side(text: str, prefer: str = "") -> Side:
@@ -41,7 +40,7 @@ def read_side(text: str, prefer: str = "") -> Side:
     return side
 
 
-def read_sides(path: Path) -> tuple[Json, list[Side]]:
+def read_sides(path: Path) -> tuple[RunFile, list[Side]]:
     """Return run.json and one side per engine of a run directory, read once. Raises `RecordError` where it cannot be read."""
     notes: list[str] = []
     run = read_run(path, notes)
@@ -65,9 +64,9 @@ def _split(text: str) -> tuple[Path, str]:
     )
 
 
-def _engines(run: Json, path: Path) -> list[str]:
+def _engines(run: RunFile, path: Path) -> list[str]:
     """Return the run's engines: those that run.json names, or, without it, those of the rows."""
-    named = [str(entry.get("id")) for entry in entries_of(run, "engines")]
+    named = [str(entry.get("id")) for entry in entries_of(run.get("engines"))]
     found = named or list(dict.fromkeys(str(row.get("engine")) for row in read_samples(path)))
     if not found:
         raise ComparisonError(f"{path} holds no rows to compare; a killed run gets them with: evalharness report {path}")
@@ -84,24 +83,24 @@ def _choose(wanted: str, engines: list[str], path: Path) -> str:
     raise ComparisonError(f"{path} {problem}; write {path}:ENGINE with one of: {', '.join(engines)}")
 
 
-def _unfinished(run: Json) -> Iterable[str]:
+def _unfinished(run: RunFile) -> Iterable[str]:
     if run.get("interrupted"):
         yield f"the run was interrupted ({run['interrupted']})"
     elif run.get("rebuilt") is True or (run and not run.get("finished_at")):
         yield "the run did not come to its end"
 
 
-def side_of_rows(run: Json, engine: str, rows: Iterable[Json]) -> Side:
+def side_of_rows(run: RunFile, engine: str, rows: Iterable[Row]) -> Side:
     """Return the side of one engine's rows; `run` is run.json, or as much of it as there is."""
     return _side(run, engine, sheets_of(rows))
 
 
-def engine_entry(run: Json, engine: str) -> Json:
+def engine_entry(run: RunFile, engine: str) -> EngineEntry:
     """Return what run.json says of an engine; empty where it says nothing."""
-    return next((entry for entry in entries_of(run, "engines") if entry.get("id") == engine), {})
+    return next((entry for entry in entries_of(run.get("engines")) if entry.get("id") == engine), EngineEntry())
 
 
-def _side(run: Json, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Side:
+def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Side:
     entry = engine_entry(run, engine)
     checkpoint = str(entry.get("checkpoint") or engine.partition(":")[2] or engine)
     run_id = str(run.get("run_id") or "?")
@@ -116,53 +115,44 @@ def _side(run: Json, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Side:
         sheets=sheets,
         aggregates={
             (str(value.get("eval")), str(value.get("test", "")), str(value.get("metric"))): float(value["value"])
-            for value in entries_of(run, "aggregates")
+            for value in entries_of(run.get("aggregates"))
             if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
         },
         directions=_directions(run, sheets),
     )
 
 
-def _directions(run: Json, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
+def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
     """Return which metrics are not better when higher: what the evals say, else those that a gate holds down."""
     found = {
         (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))): "lower"
-        for gate in entries_of(run, "gates")
+        for gate in entries_of(run.get("gates"))
         if str(gate.get("expression")).replace(str(gate.get("metric")), "", 1).strip()[:1] == "<"
     }
-    said = {str(entry.get("name")): _mapping(entry.get("directions")) for entry in entries_of(run, "evals")}
+    said = {str(entry.get("name")): mapping(entry.get("directions")) for entry in entries_of(run.get("evals"))}
     for name, test in tests:
         found |= {(name, test, metric): str(way) for metric, way in said.get(name, {}).items() if way in DIRECTIONS}
     return found
 
 
-def _asked(run: Json, engine: Json) -> dict[str, Any]:
+def _asked(run: RunFile, engine: EngineEntry) -> dict[str, Any]:
     """Return what every case of the engine was asked with, beside its prompt and options."""
-    pixels = _mapping(_mapping(engine.get("settings")).get("pixel_budget"))
+    pixels = mapping(mapping(engine.get("settings")).get("pixel_budget"))
     return {name: pixels[name] if name in pixels else _option(run, name) for name in ("min_pixels", "max_pixels")}
 
 
-def _circumstances(run: Json, engine: Json) -> dict[str, Any]:
-    git = _mapping(run.get("git"))
+def _circumstances(run: RunFile, engine: EngineEntry) -> dict[str, Any]:
+    git = mapping(run.get("git"))
     commit = str(git.get("commit"))[:12]
     return {
-        "harness version": _mapping(run.get("versions")).get("evalharness"),
+        "harness version": mapping(run.get("versions")).get("evalharness"),
         "backend": engine.get("backend"),
         "chat template": engine.get("template_sha256"),
-        "dtype": _mapping(engine.get("settings")).get("dtype"),
+        "dtype": mapping(engine.get("settings")).get("dtype"),
         "code": f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}" if git else None,
         "seed": _option(run, "seed"),
     }
 
 
-def _option(run: Json, name: str) -> Any:
-    return _mapping(_mapping(run.get("config")).get(name)).get("value")
-
-
-def entries_of(run: Json, name: str) -> list[Json]:
-    entries = run.get(name)
-    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
-
-
-def _mapping(value: object) -> Json:
-    return value if isinstance(value, Mapping) else {}
+def _option(run: RunFile, name: str) -> Any:
+    return mapping(mapping(run.get("config")).get(name)).get("value")

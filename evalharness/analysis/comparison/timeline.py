@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from evalharness.analysis.comparison.compare import CATEGORY, CATEGORY_METRIC, LOWER_IS_BETTER, MOST_VALUES, differences
 from evalharness.analysis.comparison.sheets import CaseLine, Side, domains_apart, was_judged
-from evalharness.analysis.comparison.sides import engine_entry, entries_of, read_sides
+from evalharness.analysis.comparison.sides import engine_entry, read_sides
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, holm
 from evalharness.analysis.statistics.series import Mean, means_by_place, paired_p
 from evalharness.api.errors import ComparisonError, RecordError
 from evalharness.checkpoints.info import natural_key
+from evalharness.runs.schema import RunFile, entries_of, mapping
 
 __all__ = ["TOKENS", "Best", "Curve", "Flip", "Point", "Timeline", "Track", "read_tracks", "run_folders", "timeline_of"]
 
@@ -64,7 +65,7 @@ class Track:
 def run_folders(patterns: Sequence[str]) -> list[Path]:
     """Return the run directories that paths and patterns name, each once; what a pattern matches and is none is passed over.
 
-    Raises `ComparisonError` for a path that is no run directory, and where nothing is left.
+    Raises `ComparisonError` for a path that is not a run directory, and where nothing is left.
     """
     found: dict[Path, Path] = {}
     for pattern in patterns:
@@ -73,7 +74,7 @@ def run_folders(patterns: Sequence[str]) -> list[Path]:
             if (path / "run.json").is_file() or (path / "samples.jsonl").is_file():
                 found.setdefault(path.resolve(), path)
             elif named:
-                raise ComparisonError(f"{path} is no run directory; give reports/RUN_ID, or a pattern in quotes: 'reports/*'")
+                raise ComparisonError(f"{path} is not a run directory; give reports/RUN_ID, or a pattern in quotes: 'reports/*'")
     if not found:
         raise ComparisonError(f"{', '.join(patterns)} names no run directory; give reports/RUN_ID, or a pattern in quotes: 'reports/*'")
     return list(found.values())
@@ -104,14 +105,13 @@ def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
     return sorted(_labelled(tracks), key=lambda track: -len(track.points))
 
 
-def _measured(run: Mapping[str, Any], side: Side) -> tuple[str, _Shape, Point, str]:
+def _measured(run: RunFile, side: Side) -> tuple[str, _Shape, Point, str]:
     entry = engine_entry(run, side.engine)
     path = str(entry.get("checkpoint_path") or side.checkpoint)
-    training = entry.get("training") if isinstance(entry.get("training"), Mapping) else {}
-    assert training is not None
+    training = mapping(entry.get("training"))
     named = _NUMBERED.fullmatch(side.checkpoint)
     step = _number(training.get("step"))
-    throughput = next((one for one in entries_of(run, "throughput") if one.get("engine") == side.engine), {})
+    throughput = next((total for total in entries_of(run.get("throughput")) if total.get("engine") == side.engine), None)
     point = Point(
         name=side.checkpoint,
         step=float(named[1]) if step is None and named else step,
@@ -119,8 +119,8 @@ def _measured(run: Mapping[str, Any], side: Side) -> tuple[str, _Shape, Point, s
         side=side,
         run_ids=[side.run_id],
         started_at=str(run.get("started_at") or run.get("finished_at") or ""),
-        throughput=throughput,
-        gates=frozenset((str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))) for gate in entries_of(run, "gates")),
+        throughput=throughput or {},
+        gates=frozenset((str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))) for gate in entries_of(run.get("gates"))),
     )
     shape = str(Path(path).parent), str(entry.get("backend") or side.engine.partition(":")[0]), str(entry.get("dtype") or "")
     return path, shape, point, side.fingerprint or ""

@@ -137,9 +137,9 @@ class OpenAIBackend(ServerLiveWeights):
 
     name = "openai"
 
-    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: ServerOptions) -> None:
-        url = base_url(options.server, options.base_url)
-        self._flavour_name, self._flavour = options.server, FLAVOURS[options.server]
+    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, server_options: ServerOptions) -> None:
+        url = base_url(server_options.server, server_options.base_url)
+        self._flavour_name, self._flavour = server_options.server, FLAVOURS[server_options.server]
         if config.torch_dtype is not None:
             raise ConfigError(f"backend 'openai' cannot choose a dtype ({config.torch_dtype}): it is the server's; leave --dtype out")
         if (preprocess.max_pixels, preprocess.min_pixels) != (None, None):
@@ -152,18 +152,18 @@ class OpenAIBackend(ServerLiveWeights):
         self._folder = LoadedFolder.read(Path(config.model_name_or_path))
         self._adapters: ServerAdapters | None = None
         self._broken: str | None = None
-        self._concurrency = options.concurrency
+        self._concurrency = server_options.concurrency
         self._ids_refused = False
         self._vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
         self._client = HttpClient(
             url,
             api_key=next((os.environ[name] for name in _KEYS if os.environ.get(name)), None),
-            concurrency=options.concurrency,
-            timeout_s=options.request_timeout_s,
-            max_attempts=options.max_attempts,
+            concurrency=server_options.concurrency,
+            timeout_s=server_options.request_timeout_s,
+            max_attempts=server_options.max_attempts,
         )
         try:
-            self._start(config, options)
+            self._start(config, server_options)
         except BaseException:
             self.close()
             raise
@@ -180,22 +180,22 @@ class OpenAIBackend(ServerLiveWeights):
             vocab_size=self._vocab_size,
         )
 
-    def _start(self, config: ModelLoadConfig, options: ServerOptions) -> None:
+    def _start(self, config: ModelLoadConfig, server_options: ServerOptions) -> None:
         """Find the model, and bring the adapter if there is one to bring."""
-        served = find_model(self._client, options.served_model)
+        served = find_model(self._client, server_options.served_model)
         check_weights(served, config, self._client.url)
         self.max_model_len: int | None = served.max_model_len
         way = self._flavour.adapters if not served.is_adapter else None
         self._model = served.name
-        folder = Path(options.adapter_dir) if options.adapter_dir is not None else None
+        folder = Path(server_options.adapter_dir) if server_options.adapter_dir is not None else None
         if way is not None:
             self._adapters = ServerAdapters(self._client, way, served.name, folder, self._listed)
             if config.adapter_path is not None:
                 self._adapters.load(Path(config.adapter_path), self._folder.weight_shapes())
-        elif config.adapter_path is not None and options.served_model is None:
+        elif config.adapter_path is not None and server_options.served_model is None:
             raise ConfigError(
-                f"server {options.server!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and name it "
-                "with --served-model"
+                f"server {self._flavour_name!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and "
+                "name it with --served-model"
             )
 
     def _listed(self) -> frozenset[str]:

@@ -79,7 +79,7 @@ class VllmBackend(VllmLiveWeights):
 
     name = "vllm"
 
-    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, options: VllmEngineOptions) -> None:
+    def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, vllm_options: VllmEngineOptions) -> None:
         refuse_gguf(config.model_name_or_path, self.name)
         started = time.perf_counter()
         self._config, self._preprocess = config, preprocess
@@ -94,7 +94,7 @@ class VllmBackend(VllmLiveWeights):
             self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
             self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
             image_arguments = self._image_arguments(preprocess)
-            self._arguments = engine_arguments(config, options, image_arguments=image_arguments, device_type=self._device_type)
+            self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
             self._engine = VllmEngine(self._arguments)
             try:

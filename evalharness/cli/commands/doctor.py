@@ -27,7 +27,7 @@ from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evalharness.checkpoints.weights import find_weights, read_head, tensors_of
 from evalharness.cli.framework import command, project_root
 from evalharness.config import RunConfig, resolve
-from evalharness.config.checks import Wishes, wishes_of
+from evalharness.config.checks import BackendConstraints, constraints_of
 from evalharness.hardware.auto_backend import Probed, architecture_of, choose_backends, probe_backend, weights_folder
 from evalharness.hardware.devices import MASK, installed_cards, visible_cards
 from evalharness.report.terminal import OUTCOME_STYLES, print_heading
@@ -224,14 +224,14 @@ def _weights(folder: Path) -> Iterator[str]:
 
 def _auto(infos: Sequence[CheckpointInfo], run: RunConfig | None, probed: dict[str, Probed]) -> Iterator[Check]:
     """Yield what `--backend auto` would take, for each checkpoint or at all."""
-    wishes = Wishes() if run is None else wishes_of(run)
+    constraints = BackendConstraints() if run is None else constraints_of(run)
     anything: Sequence[CheckpointInfo | None] = infos or [None]
     for info in anything:
         name = "auto" if info is None else f"auto on {info.path}"
         try:
             has_cards = bool(visible_cards(os.environ, installed_cards()))
             [chosen] = choose_backends(
-                wishes, [info], has_cards=has_cards, probe=lambda backend, _: probed.get(backend) or probe_backend(backend, infos)
+                constraints, [info], has_cards=has_cards, probe=lambda backend, _: probed.get(backend) or probe_backend(backend, infos)
             )
         except EvalHarnessError as error:
             yield Check("backends", name, "problem", str(error), "mend one of them, or name another backend")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
 from evalharness.api.errors import DONE, ConfigError, RecordError, did_you_mean
 from evalharness.cli.framework import command, find_run
+from evalharness.runs.schema import Row
 
 __all__ = ["show"]
 
@@ -57,8 +57,8 @@ def show(run: str, case: str, engine: str | None, test: str | None, as_json: boo
     return DONE
 
 
-def _chosen(rows: list[dict[str, Any]], engine: str | None, test: str | None) -> list[dict[str, Any]]:
-    def named(row: dict[str, Any]) -> tuple[set[str], set[str]]:
+def _chosen(rows: list[Row], engine: str | None, test: str | None) -> list[Row]:
+    def named(row: Row) -> tuple[set[str], set[str]]:
         return {str(row.get("engine")), str(row.get("checkpoint"))}, {str(row.get("test")), f"{row.get('eval')}::{row.get('test')}"}
 
     for flag, wanted, place in (("--engine", engine, 0), ("--test", test, 1)):
@@ -71,7 +71,7 @@ def _chosen(rows: list[dict[str, Any]], engine: str | None, test: str | None) ->
     return rows
 
 
-def _draw(rows: list[dict[str, Any]], run_dir: Path, overlay: Path, data: Path | None) -> None:
+def _draw(rows: list[Row], run_dir: Path, overlay: Path, data: Path | None) -> None:
     from evalharness.runs.run_file import read_run
     from evalharness.tasks.dense.spot_check import draw_row
 

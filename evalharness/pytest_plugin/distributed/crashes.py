@@ -13,7 +13,7 @@ that is taken over runs alone, with none after it begun before its last test.
 
 So a test that kills is an error after two deaths, and so is a request where an engine has 16 in flight at most; of more it is
 found with the third. (Halves would take as many deaths as the logarithm says, and each costs the start of an engine.) Nobody
-is blamed for what happened while anything else was at work, or at the first time. What was asked is known from `in_flight.py`.
+is blamed for what happened while anything else was at work, or at the first time. What was asked is known from `takeover.InFlight`.
 
 Every death is a problem of the run, so the run's exit code is not 0. Only the controller knows this module.
 """
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from evalharness.pytest_plugin.execution.takeover import CrashNote, Suspicion, note_crash, take_in_flight
+from evalharness.pytest_plugin.execution.takeover import CrashIsolation, CrashNote, note_crash, take_in_flight
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.reporting import REPORTING
@@ -63,7 +63,7 @@ def last_signs(journal: Path) -> LastSigns:
                     opening = json.loads(line)["id"]
                 elif line.startswith(b'{"kind":"engine"'):
                     opening = None
-                elif line.startswith(b'{"kind":"last_words"'):
+                elif line.startswith((b'{"kind":"worker_exit"', b'{"kind":"last_words"')):  # the latter in older journals
                     words = json.loads(line)["problem"]
     except FileNotFoundError:
         pass  # it died before its first test
@@ -79,7 +79,7 @@ class Crashes:
         self._begun: set[str] = set()
         self._running: dict[str, str] = {}
         self._test_deaths: Counter[str] = Counter()
-        self._suspicions: dict[UnitKey, Suspicion] = {}
+        self._suspicions: dict[UnitKey, CrashIsolation] = {}
         self._opening_deaths: Counter[str] = Counter()
         self._how: dict[str, str] = {}
         self.killed: dict[str, str] = {}
@@ -143,9 +143,9 @@ class Crashes:
         """
         is_over = False
         for unit, case_ids in asked.items():
-            known = self._suspicions.get(unit, Suspicion())
+            known = self._suspicions.get(unit, CrashIsolation())
             self._suspicions[unit] = known.after(case_ids, problem)
-            is_over |= known.convicts(case_ids)
+            is_over |= known.confirms(case_ids)
         return is_over
 
     def _last_signs(self, worker: str) -> LastSigns:

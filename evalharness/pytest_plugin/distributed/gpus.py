@@ -124,7 +124,7 @@ def _with_what_it_began(run: RunConfig) -> RunConfig:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EvalHarnessError):
         return run
     asked_now = {name: one for name, one in run.settings.items() if one.origin.startswith(("command line", "environment"))}
-    return RunConfig({**then.settings, **asked_now})
+    return RunConfig.from_settings({**then.settings, **asked_now})
 
 
 def _installed(run: RunConfig) -> list[Card]:

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan
     from evalharness.pytest_plugin.session import EvalSession
 
-__all__ = ["LOOKALIKES", "STOP", "leave_if_engine_died", "start_heartbeat", "stop_when_told", "tell_lookalikes", "units_ahead"]
+__all__ = [
+    "LOOKALIKES",
+    "STOP",
+    "exit_worker_if_engine_failed",
+    "install_stop_command",
+    "report_ambiguous_node_ids",
+    "start_heartbeat",
+    "units_ahead",
+]
 
 LOOKALIKES = "evalharness_lookalikes"
 STOP = "evalharness_stop"
@@ -52,7 +60,7 @@ def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequenc
     return look
 
 
-def stop_when_told(session: pytest.Session) -> None:
+def install_stop_command(session: pytest.Session) -> None:
     """Have this worker end after the test that it is in, as soon as its controller tells it why (`STOP`).
 
     Where -x or --maxfail ends a run, xdist says no more to the workers than that nothing follows what they have: here a unit or more.
@@ -69,7 +77,7 @@ def stop_when_told(session: pytest.Session) -> None:
     interactor.handle_command = handle
 
 
-def tell_lookalikes(config: pytest.Config, nodeids: Sequence[str]) -> None:
+def report_ambiguous_node_ids(config: pytest.Config, nodeids: Sequence[str]) -> None:
     """Tell the controller, before it hears what was collected, which tests it must not take for those of evals: it knows ids only.
 
     The one message of xdist that carries what one likes is a report, and one of collection without a text is passed over.
@@ -102,7 +110,7 @@ def start_heartbeat(state: EvalSession, path: Path) -> Heartbeat:
     return Heartbeat(path, beat_every_s(state.run.hang_timeout), lambda: state.progress.num_signs, is_busy)
 
 
-def leave_if_engine_died(state: EvalSession) -> None:
+def exit_worker_if_engine_failed(state: EvalSession) -> None:
     """End this worker if its engine can generate nothing more: a new one then goes on with the unit, from the journal.
 
     Otherwise it would take unit after unit and make errors of them. An engine that breaks again and again stays, and does.
@@ -113,5 +121,5 @@ def leave_if_engine_died(state: EvalSession) -> None:
     engine_id, problem = failure
     gave_up = {note.worker for note in read_crashes(state.run_dir, state.session_number) if note.gave_up and note.engine == engine_id}
     if len(gave_up) < _MAX_ENGINE_DEATHS:
-        state.journal.write("last_words", {"problem": problem})
+        state.journal.write("worker_exit", {"problem": problem})
         os._exit(EXIT_ENGINE_DIED)

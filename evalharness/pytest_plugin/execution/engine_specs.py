@@ -1,4 +1,4 @@
-"""Which engines a run uses: checkpoint × backend × dtype. Loads no torch; how one is opened is in engine_loading.py."""
+"""Which engines a run uses: checkpoint × backend × dtype. Loads no torch; `engines.py` opens them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import CheckpointError
 from evalharness.backends import AUTO
@@ -18,10 +18,11 @@ from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.config import RunConfig
-from evalharness.config.checks import wishes_of
+from evalharness.config.checks import constraints_of
 from evalharness.config.kinds import Option
 from evalharness.config.options import OPTIONS
 from evalharness.hardware.devices import installed_cards, uses_cards, visible_cards
+from evalharness.runs.schema import EngineEntry
 
 if TYPE_CHECKING:
     from evalharness.hardware.auto_backend import Chosen
@@ -58,9 +59,9 @@ class EngineSpec:
     training: Mapping[str, Any] | None = None
     """Step, epoch and time of saving, where trainer_state.json tells."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> EngineEntry:
         """Return plain JSON data."""
-        return {**asdict(self), "options_not_taken": list(self.options_not_taken)}
+        return cast("EngineEntry", {**asdict(self), "options_not_taken": list(self.options_not_taken)})
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EngineSpec:
@@ -143,7 +144,7 @@ def _backends(run: RunConfig, infos: Sequence[CheckpointInfo], chosen: Mapping[s
     left = [info for info in infos if str(info.path) not in chosen]
     has_cards = uses_cards(run) and bool(visible_cards(os.environ, installed_cards()))
     found = dict(chosen)
-    found.update(zip(map(str, (info.path for info in left)), choose_backends(wishes_of(run), left, has_cards=has_cards), strict=True))
+    found.update(zip(map(str, (info.path for info in left)), choose_backends(constraints_of(run), left, has_cards=has_cards), strict=True))
     return {info.path: [(found[str(info.path)].backend, found[str(info.path)].why)] for info in infos}
 
 

@@ -85,22 +85,22 @@ def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str
 class Opening:
     """How an engine came to its checkpoint: a new start, a swap into a running one, or it had it still.
 
-    `swapped_from`: the engine id before; `cold_because`: why there was no swap, where an engine was running.
+    `swapped_from`: the engine id before; `cold_start_reason`: why there was no swap, where an engine was running.
     """
 
     how: Literal["load", "swap", "kept"]
     seconds: float
     swapped_from: str | None = None
-    cold_because: str | None = None
+    cold_start_reason: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for the journal; something held all along took no seconds."""
         facts: dict[str, Any] = {"how": self.how}
         if self.how != "kept":
             facts["load_s"] = self.seconds
-        for name in ("swapped_from", "cold_because"):
-            if getattr(self, name) is not None:
-                facts[name] = getattr(self, name)
+        for name, value in (("swapped_from", self.swapped_from), ("cold_because", self.cold_start_reason)):
+            if value is not None:
+                facts[name] = value
         return facts
 
 
@@ -129,15 +129,15 @@ class EnginePool:
 
         started = time.monotonic()
         before, self._waiting = self._waiting, None
-        cold_because = None
+        cold_start_reason = None
         if before is not None:
             last, engine = before
             try:
                 is_changed = engine.weights_were_changed
                 if last.id == spec.id and not is_changed:
                     return engine, Opening("kept", 0.0)
-                cold_because = f"a test changed the weights of {last.id}" if is_changed else self._swap(engine, last, spec)
-                if cold_because is None:
+                cold_start_reason = f"a test changed the weights of {last.id}" if is_changed else self._swap(engine, last, spec)
+                if cold_start_reason is None:
                     return engine, Opening("swap", time.monotonic() - started, swapped_from=last.id)
             except BaseException:
                 engine.close()
@@ -145,7 +145,7 @@ class EnginePool:
             engine.close()
             started = time.monotonic()
         engine = open_engine(spec, self._run, self._on_notice)
-        return engine, Opening("load", time.monotonic() - started, cold_because=cold_because)
+        return engine, Opening("load", time.monotonic() - started, cold_start_reason=cold_start_reason)
 
     def _swap(self, engine: Engine, last: EngineSpec, spec: EngineSpec) -> str | None:
         """Put the spec's checkpoint into the engine; return why that was not possible, None if it was."""
@@ -337,7 +337,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
         ),
         chat_template=ChatTemplateOptions(
             enable_thinking=run.thinking,
-            thinking_marks=tuple(run.thinking_marks.split(",")) if run.thinking_marks else DEFAULT_MARKS,
+            thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS,
         ),
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,

@@ -1,4 +1,4 @@
-"""Keeps one engine busy: units are asked one after the other in a thread, the next as soon as the engine has room for it.
+"""Keeps one engine busy: a thread generates work units in order, the next as soon as the engine has room for it.
 
 A call of the engine takes up what comes meanwhile (`Engine.stream`'s `more`), so that between two units it neither runs empty nor
 waits for tests. Units with plugins, and those that are to be alone, have calls of their own.
@@ -18,7 +18,7 @@ from evalharness.api.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.pytest_plugin.execution.case_request import last_frame
 from evalharness.pytest_plugin.execution.engines import asks_anything, opened_engine
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, takeover_of
-from evalharness.pytest_plugin.execution.unit_runner import Asked, UnitProgress, UnitResults, UnitRunner
+from evalharness.pytest_plugin.execution.unit_runner import PendingRequest, UnitProgress, UnitResults, UnitRunner
 from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan, num_cases_ahead
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from evalharness.engine.jobs import Job
     from evalharness.pytest_plugin.session import EvalSession
 
-__all__ = ["EngineFeed", "RunningUnits"]
+__all__ = ["EngineQueue", "RunningUnits"]
 
 STOP_TIMEOUT_S = 60.0
 """How long a call of the engine may take to end once it is told to; a backend looks at least once per generated token."""
@@ -35,7 +35,7 @@ _STOPPED = "the engine was stopped before this generation"
 _NOTHING = "the engine gave no generation for this case"
 
 
-class EngineFeed:
+class EngineQueue:
     """Asks units on one engine, in order, once it is started and until there is none left; then it has ended, and takes no more."""
 
     def __init__(self, engine: Engine, progress: UnitProgress, *runners: UnitRunner) -> None:
@@ -43,7 +43,7 @@ class EngineFeed:
         self._progress = progress
         self._queue: deque[UnitRunner] = deque(runners)
         self._active: list[UnitRunner] = []
-        self._asked: dict[int, tuple[UnitRunner, Asked]] = {}
+        self._asked: dict[int, tuple[UnitRunner, PendingRequest]] = {}
         self._num_asked = 0
         self._ready: set[int] = set()
         self._is_closed = False
@@ -53,7 +53,7 @@ class EngineFeed:
         self._lock = threading.Lock()
         self._has_ended = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine-feed", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="engine-queue", daemon=True)
 
     def start(self) -> None:
         """Begin; whoever is to stop it must know it by then, as Ctrl-C may come any time."""
@@ -105,7 +105,7 @@ class EngineFeed:
         try:
             first.begin()
             while not self._stop.is_set() and (runner := next((one for one in self._active if one.wants), None)) is not None:
-                asked, acting = runner.take_round(self._stop.is_set)
+                asked, acting = runner.next_batch(self._stop.is_set)
                 if asked:
                     self._ask(runner, asked, acting)
                 self._end_if_done(runner)
@@ -144,7 +144,7 @@ class EngineFeed:
         runner.end(now - self._busy_since)
         self._busy_since = now
 
-    def _ask(self, runner: UnitRunner, asked: Sequence[Asked], acting: Sequence[Any]) -> None:
+    def _ask(self, runner: UnitRunner, asked: Sequence[PendingRequest], acting: Sequence[Any]) -> None:
         """Make one call of the engine."""
         self._asked.clear()
         self._ready.clear()
@@ -163,7 +163,7 @@ class EngineFeed:
         if self._broken is not None:
             raise self._broken
 
-    def _note(self, runner: UnitRunner, asked: Sequence[Asked]) -> None:
+    def _note(self, runner: UnitRunner, asked: Sequence[PendingRequest]) -> None:
         self._asked.update(enumerate(((runner, one) for one in asked), self._num_asked))
         self._num_asked += len(asked)
 
@@ -183,7 +183,7 @@ class EngineFeed:
         """
         while not self._stop.is_set() and (runner := self._next_to_join()) is not None:
             try:
-                asked, acting = runner.take_round(self._stop.is_set)
+                asked, acting = runner.next_batch(self._stop.is_set)
                 job = None if acting else self._join(asked)
                 if job is None and asked:
                     runner.put_back(asked)
@@ -199,7 +199,7 @@ class EngineFeed:
                 self._give_up(runner, error)
         return None
 
-    def _join(self, asked: Sequence[Asked]) -> Job | None:
+    def _join(self, asked: Sequence[PendingRequest]) -> Job | None:
         if not asked:
             return None
         return self._engine.join([one.request for one in asked], [one.options for one in asked], self._num_asked)
@@ -233,7 +233,7 @@ class EngineFeed:
         self._active.remove(runner)
 
 
-# The units of one process that are generated: the one whose tests run, and those after it, while its tests still run
+# Pipelines work units: generates upcoming units while the tests of the current one run
 
 _LOOK_EVERY_S = 0.05
 
@@ -254,7 +254,7 @@ class RunningUnits:
     def __init__(self, session: EvalSession, plan: UnitPlan) -> None:
         self._session = session
         self._plan = plan
-        self._feed: EngineFeed | None = None
+        self._feed: EngineQueue | None = None
         self._current: tuple[UnitKey, UnitRunner] | None = None
         self._ahead: deque[tuple[UnitKey, UnitRunner]] = deque()
         self._hanging: dict[str, str] = {}
@@ -370,7 +370,7 @@ class RunningUnits:
 
     def _start_feed(self, engine: Engine, runners: Sequence[UnitRunner]) -> None:
         """Have units asked that `stop` knows of already: were one interrupted here, an engine would be closed while it generates."""
-        self._feed = EngineFeed(engine, self._session.progress, *runners)
+        self._feed = EngineQueue(engine, self._session.progress, *runners)
         self._feed.start()
 
     def stop(self) -> None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from evalharness.runs.records import CaseRecords
 
 __all__ = [
+    "CrashIsolation",
     "CrashNote",
     "InFlight",
-    "Suspicion",
     "Takeover",
     "in_flight_path",
     "note_crash",
@@ -45,7 +45,7 @@ _FEW = 16
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class CrashIsolation:
     """What is known of the cases of a unit whose worker died while some of them were asked.
 
     `suspects`: those that were. `alone`: those that were again, or with few others; each is asked alone from now on.
@@ -57,17 +57,17 @@ class Suspicion:
     guilty: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Suspicion:
+    def from_json(cls, values: Mapping[str, Any]) -> CrashIsolation:
         """Return the suspicion that `asdict` made plain."""
         return cls(tuple(values["suspects"]), tuple(values["alone"]), values["guilty"])
 
-    def convicts(self, asked: Sequence[str]) -> bool:
+    def confirms(self, asked: Sequence[str]) -> bool:
         """Return whether a death while these cases were asked says for certain whose fault it was."""
         return len(asked) == 1 and asked[0] in (*self.suspects, *self.alone)
 
-    def after(self, asked: Sequence[str], problem: str) -> Suspicion:
+    def after(self, asked: Sequence[str], problem: str) -> CrashIsolation:
         """Return what is known after a death while these cases were asked."""
-        if self.convicts(asked):
+        if self.confirms(asked):
             return replace(self, guilty={**self.guilty, asked[0]: problem})
         if len(asked) <= _FEW or not set(asked).isdisjoint(self.suspects):
             return replace(self, alone=tuple(dict.fromkeys((*self.alone, *asked))))
@@ -100,7 +100,7 @@ class CrashNote:
     path: str
     shard: int
     nodeids: tuple[str, ...]
-    suspicion: Suspicion | None
+    suspicion: CrashIsolation | None
     """What is known of the unit's cases where one of them may be to blame, else None."""
     gave_up: bool
     """Whether the worker ended itself because its engine was beyond repair."""
@@ -108,7 +108,7 @@ class CrashNote:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CrashNote:
         """Return the note that was written as these values."""
-        suspicion = None if values["suspicion"] is None else Suspicion.from_json(values["suspicion"])
+        suspicion = None if values["suspicion"] is None else CrashIsolation.from_json(values["suspicion"])
         return cls(**{**values, "nodeids": tuple(values["nodeids"]), "suspicion": suspicion})
 
 
@@ -118,7 +118,7 @@ class Takeover:
 
     nodeids: frozenset[str] | None
     recorded: Callable[[str], CaseRecords | None]
-    suspicion: Suspicion | None = None
+    suspicion: CrashIsolation | None = None
 
     @property
     def is_alone(self) -> bool:

@@ -1,7 +1,7 @@
 """What one work unit asks: its cases, their steps and questions, and what came back of them into the journal.
 
 Requests in steps go in rounds: whatever all cases ask next goes to the engine together, as soon as it has room. Everything here
-but `is_done` and `close` is for the thread of `engine_feed.py`, which asks several units on one engine.
+but `is_done` and `close` is for the thread of `EngineQueue`, which asks several units on one engine.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from evalharness.runs.records import Failed, Recorded
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
 
-__all__ = ["Asked", "OwnRecord", "UnitProgress", "UnitResults", "UnitRunner", "read_own_record"]
+__all__ = ["JournaledCase", "PendingRequest", "UnitProgress", "UnitResults", "UnitRunner", "read_case_from_journal"]
 
 
 # What this process has recorded of a case whose tests have all run, and one of which runs once more
 
 
-class OwnRecord(NamedTuple):
+class JournaledCase(NamedTuple):
     """The outcome of each sample, and the results of the steps before them."""
 
     samples: dict[int, GenerationResult | GenerationFailure]
     steps: list[list[GenerationResult]]
 
 
-def read_own_record(journal: Path, engine_id: str, eval_name: str, case_id: str) -> OwnRecord:
+def read_case_from_journal(journal: Path, engine_id: str, eval_name: str, case_id: str) -> JournaledCase:
     """Return the latest that a journal says of a case; nothing is kept in memory for it, for it is rarely asked."""
     key = {"engine": engine_id, "eval": eval_name, "case_id": case_id}
     samples: dict[int, GenerationResult | GenerationFailure] = {}
@@ -59,7 +59,7 @@ def read_own_record(journal: Path, engine_id: str, eval_name: str, case_id: str)
         samples[line["sample"]] = _failure(line) if made is None else GenerationResult.from_json(made)
         shape = line.get("steps", [])
     every = [[in_steps.get((step, request)) for request in range(size)] for step, size in enumerate(shape)]
-    return OwnRecord(samples, [[result for result in step if result is not None] for step in every])
+    return JournaledCase(samples, [[result for result in step if result is not None] for step in every])
 
 
 def _failure(line: dict[str, Any]) -> GenerationFailure:
@@ -131,8 +131,8 @@ class UnitResults:
                 return [list(step) for step in self._steps.get(case_id, ())]
         return self._recorded(case_id).steps
 
-    def _recorded(self, case_id: str) -> OwnRecord:
-        return read_own_record(self._journal, self._engine_id, self._eval_name, case_id)
+    def _recorded(self, case_id: str) -> JournaledCase:
+        return read_case_from_journal(self._journal, self._engine_id, self._eval_name, case_id)
 
     def release(self, case_id: str) -> None:
         """Let a case's generations go once no test needs them any more."""
@@ -209,7 +209,7 @@ class _Open:
     arrived: dict[int, Outcome] = field(default_factory=dict)
 
 
-class Asked(NamedTuple):
+class PendingRequest(NamedTuple):
     """One request for the engine: `position` is the sample, or, in a step, the place of the request."""
 
     open: _Open
@@ -253,11 +253,12 @@ class UnitRunner:
         self._groups: list[tuple[str, ...]] | None = None
         self._group: tuple[str, ...] = ()
         self._open: list[_Open] = []
-        self._waiting: list[Asked] = []
+        self._waiting: list[PendingRequest] = []
         self._num_at_engine = 0
         self._num_outcomes = 0
         self._has_begun = False
         self._has_ended = False
+        self._is_done = threading.Event()
         self.num_cases = len(cases)
         self.is_alone = takeover.is_alone
         """Whether nothing else is to be generated while this unit's cases and tests run."""
@@ -271,8 +272,13 @@ class UnitRunner:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that the unit asks has been answered, or the rest given up."""
-        return self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine)
+        """Whether everything that the unit asks has been answered, or the rest given up. For any thread."""
+        return self._is_done.is_set()
+
+    def _publish_if_done(self) -> None:
+        """Let other threads see that the unit is done. Called only where no case's own code is about to ask for more."""
+        if self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine):
+            self._is_done.set()
 
     def close(self) -> None:
         """Forget which cases are at the engine; once its thread has ended, or is given up."""
@@ -289,6 +295,7 @@ class UnitRunner:
         for case in self._open:
             self._go_on(case, self._begin(case))
         self._has_begun = True
+        self._publish_if_done()
 
     def end(self, generation_s: float | None) -> None:
         """Note that nothing more is asked; `generation_s`: the seconds that it took of the engine's time, None where that broke."""
@@ -298,6 +305,7 @@ class UnitRunner:
         self._waiting = []
         for case in self._open:
             case.request.close()
+        self._publish_if_done()
         self.results.show()
         if generation_s is not None:
             values = {"engine": self._engine_id, "eval": self._module.name, "generation_s": generation_s, "ended_s": time.time()}
@@ -321,12 +329,12 @@ class UnitRunner:
 
     # Rounds
 
-    def take_round(self, is_over: Callable[[], bool]) -> tuple[list[Asked], Sequence[Any]]:
+    def next_batch(self, is_over: Callable[[], bool]) -> tuple[list[PendingRequest], Sequence[Any]]:
         """Return what is to be asked together next, and the plugins that act on it; what is recorded is taken from there.
 
         Nothing where all that waits was recorded. Under suspicion this waits for a test, or for `is_over`.
         """
-        asked = self._next_round(is_over)
+        asked = self._next_pending(is_over)
         for one in asked:
             if one.known is not None:
                 self._take(one, outcome_of(one.known))
@@ -338,29 +346,31 @@ class UnitRunner:
         else:
             acting = self.plugins
         self._num_at_engine += len(unknown)
+        self._publish_if_done()
         return unknown, acting
 
-    def put_back(self, asked: Sequence[Asked]) -> None:
+    def put_back(self, asked: Sequence[PendingRequest]) -> None:
         """Take back a round that was not asked after all."""
         self._num_at_engine -= len(asked)
         self._waiting = [*asked, *self._waiting]
 
-    def asks(self, asked: Asked) -> None:
+    def asks(self, asked: PendingRequest) -> None:
         """Note that a request is made ready for the engine."""
         self._in_flight.begin(asked.open.case.id)
 
-    def asks_no_more(self, asked: Asked) -> None:
+    def asks_no_more(self, asked: PendingRequest) -> None:
         """Note that the engine was stopped before it answered a request that was made ready."""
         self._in_flight.end(asked.open.case.id)
 
-    def answer(self, asked: Asked, outcome: Outcome) -> None:
+    def answer(self, asked: PendingRequest, outcome: Outcome) -> None:
         """Take what the engine gave for a request."""
         self._in_flight.end(asked.open.case.id)
-        self._num_at_engine -= 1
         self._take(asked, outcome)
+        self._num_at_engine -= 1
+        self._publish_if_done()
 
-    def _next_round(self, is_over: Callable[[], bool]) -> list[Asked]:
-        """Return what is asked together next: all that waits, or, under suspicion, what is recorded, then what one group asks."""
+    def _next_pending(self, is_over: Callable[[], bool]) -> list[PendingRequest]:
+        """Return the next batch: normally all pending requests; in crash isolation, recorded ones first, then one suspect group."""
         asked, self._waiting = self._waiting, []
         if self._suspicion is None:
             return asked
@@ -394,17 +404,17 @@ class UnitRunner:
         if isinstance(asks, Step):
             number = len(case.request.steps) - 1
             each = zip(asks.requests, asks.options, strict=True)
-            self._waiting += [Asked(case, asks, place, *one, self._known(case, number, place)) for place, one in enumerate(each)]
+            self._waiting += [PendingRequest(case, asks, place, *one, self._known(case, number, place)) for place, one in enumerate(each)]
             return
         for sample, options in enumerate(self._module.options_for(case.case)):
             if isinstance(asks, GenerationFailure):
                 self._finish(case, sample, asks)
             else:
-                self._waiting.append(Asked(case, None, sample, asks, options, self._known(case, None, sample)))
+                self._waiting.append(PendingRequest(case, None, sample, asks, options, self._known(case, None, sample)))
 
     # Answers
 
-    def _take(self, asked: Asked, outcome: Outcome) -> None:
+    def _take(self, asked: PendingRequest, outcome: Outcome) -> None:
         self._progress.num_signs += 1
         case, step = asked.open, asked.step
         copied = {"copied": True} if asked.known is not None else {}

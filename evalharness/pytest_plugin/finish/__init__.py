@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,8 @@ from evalharness.runs.command_line import shown_command
 from evalharness.runs.lock import RunLock
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, write_run_file
-from evalharness.runs.samples import eval_entries, known_nodeids, merge_rows, missing_row, note_crashes, write_samples
+from evalharness.runs.samples import count_outcomes, eval_entries, known_nodeids, merge_rows, missing_row, note_crashes, write_samples
+from evalharness.runs.schema import BaselineFacts, GateVerdict, Row, RunFile
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
 
@@ -66,9 +65,7 @@ def _make_folder(state: EvalSession) -> None:
     state.lock = RunLock(state.run_dir)
 
 
-def finish_run(
-    config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]) -> tuple[RunFile, list[Row]]:
     """Write samples.jsonl and run.json of a run that ended, however it ended; returns run.json's content and the rows.
 
     `exit_code` is pytest's; see `_exit_code`. `crashes` names tests whose worker died. What could not be done is in
@@ -92,21 +89,21 @@ def finish_run(
     judge = _regression_judge({**state.asked, "engines": entries})
     gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted or state.why_not_run, no_regression=judge)
     across.remark(gates)
-    counts = Counter(row["outcome"] for row in rows)
-    run = {
+    counts = count_outcomes(rows)
+    run: RunFile = {
         **state.asked,
         **state.origin,  # what was found out meanwhile
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - state.started, 3),
         "interrupted": interrupted,
-        "exit_code": _exit_code(exit_code, gates, is_broken=bool(problems or counts["error"])),
+        "exit_code": _exit_code(exit_code, gates, is_broken=bool(problems or counts.get("error"))),
         "engines": entries,
         "evals": eval_entries(records),
         "gates": gates,
         "aggregates": aggregates,
         "tables": tables,
         "outputs": outputs,
-        "counts": dict(counts),
+        "counts": counts,
         **(state.generation_facts or generation_facts(records)),
         "problems": problems,
     }
@@ -116,7 +113,7 @@ def finish_run(
     return run, rows
 
 
-def _exit_code(code: int, gates: Sequence[Mapping[str, Any]], *, is_broken: bool) -> int:
+def _exit_code(code: int, gates: Sequence[GateVerdict], *, is_broken: bool) -> int:
     """Return the run's exit code: pytest's own, but 1 where a gate failed, and `EXIT_BROKEN` where something broke as well.
 
     So 1 is a verdict on the checkpoint, and a machine that failed is told from it. What interrupts a session keeps its code.
@@ -129,7 +126,7 @@ def _exit_code(code: int, gates: Sequence[Mapping[str, Any]], *, is_broken: bool
     return int(pytest.ExitCode.TESTS_FAILED) if any(gate["passed"] is False for gate in gates) else code
 
 
-def _baseline(state: EvalSession) -> dict[str, Any] | None:
+def _baseline(state: EvalSession) -> BaselineFacts | None:
     """Return where the baseline of the run lies; looked up at the start, when this run is not yet the latest."""
     asked = state.run.baseline
     if asked is None:
@@ -142,7 +139,7 @@ def _baseline(state: EvalSession) -> dict[str, Any] | None:
         return {"asked": asked, "path": None, "problem": str(error)}
 
 
-def _regression_judge(run: Mapping[str, Any]) -> RegressionJudge | None:
+def _regression_judge(run: RunFile) -> RegressionJudge | None:
     baseline = run.get("baseline")
     if baseline is None:
         return None

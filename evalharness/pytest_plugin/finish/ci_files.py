@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.runs.schema import RunFile
 
 if TYPE_CHECKING:
     from evalharness.report.tables import RunTables
@@ -24,7 +25,7 @@ CLASSNAME = "evalharness.analysis.gates"
 _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def add_to_junit_file(config: pytest.Config, run: Mapping[str, Any]) -> None:
+def add_to_junit_file(config: pytest.Config, run: RunFile) -> None:
     """Add a test case per gate and per problem of the run to the file of --junitxml, if one was written, and hide secrets in all of it.
 
     Pytest has written it by now: gates are judged when every test is over. Raises `RecordError` where it cannot be changed.
@@ -62,7 +63,7 @@ def _hide_secrets(suite: ET.Element) -> None:
             element.text = hide.text(element.text)
 
 
-def _gate_cases(run: Mapping[str, Any]) -> Iterator[ET.Element]:
+def _gate_cases(run: RunFile) -> Iterator[ET.Element]:
     for gate in run["gates"]:
         name = f"{gate['expression']} ({gate['eval']}::{gate['test']} on {gate['engine']})"
         if gate["passed"] is True:

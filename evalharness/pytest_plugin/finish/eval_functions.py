@@ -22,12 +22,12 @@ from evalharness.pytest_plugin.eval_module import data_folder
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engines_by_checkpoint
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.session import STATE
+from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, OutputFile, Row, TableEntry
 
 __all__ = [
     "ANY_FAILURE",
     "AcrossEngines",
     "EvalFunctions",
-    "Row",
     "Table",
     "across_engines",
     "aggregate_rows",
@@ -40,7 +40,6 @@ __all__ = [
     "write_outputs",
 ]
 
-Row: TypeAlias = "dict[str, Any]"
 Table: TypeAlias = "Sequence[Mapping[str, str | int | float | None]]"
 
 # User code, imported or run when everything is over: whatever it does must not cost the report. Pytest's own outcomes
@@ -56,12 +55,12 @@ class EvalFunctions:
     path: str
     data_dir: Path | None
     aggregate: Callable[[Sequence[Row]], Mapping[str, float]] | None
-    across: Callable[[Mapping[str, Sequence[Row]], Mapping[str, Mapping[str, Any]]], Mapping[str, Mapping[str, float]]] | None
+    across: Callable[[Mapping[str, Sequence[Row]], Mapping[str, EngineEntry]], Mapping[str, Mapping[str, float]]] | None
     tables: Callable[[Sequence[Row]], Mapping[str, Table]] | None
     outputs: Callable[[Sequence[Row], OutputTarget], object] | None
 
 
-def load_functions(config: pytest.Config, evals: Mapping[str, Mapping[str, Any]], problems: list[str]) -> list[EvalFunctions]:
+def load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:
     """Return the functions of every eval by path; a module that cannot be imported is one of the `problems`.
 
     Under xdist only the workers have imported the modules, so they are imported here, as they did.
@@ -118,12 +117,12 @@ def judged_by_test(rows: Sequence[Row], name: str) -> Iterator[tuple[str, str, l
             yield test, engine, [row for row in own if row["test"] == test]
 
 
-def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[dict[str, Any]]:
+def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[Aggregate]:
     """Return `{eval, test, engine, metric, value}` for every value that an `aggregate` gave; what went wrong is added to `problems`.
 
     An `aggregate` is asked once per test and engine, with the rows that were judged.
     """
-    values: list[dict[str, Any]] = []
+    values: list[Aggregate] = []
     for functions in evals:
         for test, engine, mine in judged_by_test(rows, functions.name) if functions.aggregate else ():
             assert functions.aggregate is not None
@@ -156,12 +155,12 @@ class _NoTable(Exception):
     """Says why something given as a table is none."""
 
 
-def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[dict[str, Any]]:
+def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[TableEntry]:
     """Return `{eval, test, engine, title, rows}` for every table; what went wrong is added to `problems`.
 
     `tables` is asked once per test and engine, with the rows that were judged. A table that is none is left out.
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[TableEntry] = []
     for functions in evals:
         for test, engine, mine in judged_by_test(rows, functions.name) if functions.tables else ():
             assert functions.tables is not None
@@ -219,11 +218,11 @@ _SPEC_FIELDS = frozenset(field.name for field in fields(EngineSpec))
 class AcrossEngines:
     """What all comparisons of a run gave: entries like those of `aggregate` and `tables`, and remarks for gates."""
 
-    aggregates: list[dict[str, Any]] = field(default_factory=list)
-    tables: list[dict[str, Any]] = field(default_factory=list)
+    aggregates: list[Aggregate] = field(default_factory=list)
+    tables: list[TableEntry] = field(default_factory=list)
     remarks: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
-    def remark(self, gates: Iterable[dict[str, Any]]) -> None:
+    def remark(self, gates: Iterable[GateVerdict]) -> None:
         """Add to the reason of each failed gate on a metric that was compared what was remarked about its engine."""
         compared = {(entry["eval"], entry["test"], entry["engine"], entry["metric"]) for entry in self.aggregates}
         for gate in gates:
@@ -233,7 +232,7 @@ class AcrossEngines:
 
 
 def across_engines(
-    evals: Iterable[EvalFunctions], rows: Sequence[Row], engines: Sequence[Mapping[str, Any]], problems: list[str]
+    evals: Iterable[EvalFunctions], rows: Sequence[Row], engines: Sequence[EngineEntry], problems: list[str]
 ) -> AcrossEngines:
     """Return what the `across` functions gave; what went wrong is added to `problems`.
 
@@ -263,33 +262,34 @@ def across_engines(
                     problems.append(f"{where} failed: {type(error).__name__}: {error}")
                     continue
                 found.remarks.update(remarks)
-                _add(found, {"eval": functions.name, "test": test}, group, metrics, comparison, (where, problems))
+                _add(found, (functions.name, test), group, metrics, comparison, (where, problems))
     return found
 
 
-def _engines_together(engines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def _engines_together(engines: Sequence[EngineEntry]) -> list[list[str]]:
     specs = [EngineSpec.from_json({key: value for key, value in entry.items() if key in _SPEC_FIELDS}) for entry in engines]
     return [[spec.id for spec in group] for group in engines_by_checkpoint(specs).values() if len(group) > 1]
 
 
 def _add(
     found: AcrossEngines,
-    place: Mapping[str, str],
+    place: tuple[str, str],
     group: Sequence[str],
     metrics: Mapping[str, Mapping[str, float]],
     comparison: EngineComparison,
     telling: tuple[str, list[str]],
 ) -> None:
     where, problems = telling
+    eval_name, test = place
     for engine, each in metrics.items():
         if engine not in group:
             problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
             continue
         for metric, value in finite_metrics(each, where, problems):
-            found.aggregates.append({**place, "engine": engine, "metric": metric, "value": value})
+            found.aggregates.append({"eval": eval_name, "test": test, "engine": engine, "metric": metric, "value": value})
     for engine in group:
         for title, lines in checked_tables(lambda mine=engine: comparison.tables.get(mine, {}), where, problems):  # type: ignore[misc]
-            found.tables.append({**place, "engine": engine, "title": title, "rows": lines})
+            found.tables.append({"eval": eval_name, "test": test, "engine": engine, "title": title, "rows": lines})
 
 
 # Files for other tools: the `outputs` functions of evals, each asked once per engine with all rows of its eval
@@ -297,9 +297,9 @@ def _add(
 
 def write_outputs(
     evals: Iterable[EvalFunctions], rows: Sequence[Row], run_dir: Path, run: RunConfig, problems: list[str]
-) -> list[dict[str, Any]]:
+) -> list[OutputFile]:
     """Return `{eval, engine, path, num_bytes}` for every file written, paths relative to `run_dir`; failures are `problems`."""
-    entries: list[dict[str, Any]] = []
+    entries: list[OutputFile] = []
     for functions in evals:
         for engine, own in rows_by_engine(rows, functions.name).items() if functions.outputs else ():
             folder = run_dir / "outputs" / folder_name(engine)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -24,6 +24,7 @@ from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.journal import Journal, journal_name, session_of
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.run_file import write_run_file
+from evalharness.runs.schema import RunFile, WorkerEntry
 
 __all__ = ["merge_runs", "rescore_run"]
 
@@ -83,7 +84,7 @@ def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
     baseline = recorded.run.get("baseline")
     if isinstance(baseline, dict) and baseline.get("path") and "baseline" in settings:  # "latest" may be another one now
         settings["baseline"] = replace(settings["baseline"], value=baseline["path"])
-    return RunConfig(settings)
+    return RunConfig.from_settings(settings)
 
 
 def _check_data(run: RunConfig) -> None:
@@ -215,8 +216,8 @@ def _differences(first: RecordedRun, part: RecordedRun) -> Iterator[tuple[str, A
             yield from ((f"{name} of {known}", here[known].get(name), there[known].get(name)) for name in names)
 
 
-def _by_name(part: RecordedRun, key: str) -> dict[str, dict[str, Any]]:
-    return {spec["id"]: spec for spec in part.records.collected["engines"]} if key == "engines" else part.records.evals
+def _by_name(part: RecordedRun, key: str) -> Mapping[str, Mapping[str, Any]]:
+    return {spec["id"]: spec for spec in part.records.collected["engines"]} if key == "engines" else {**part.records.evals}
 
 
 def _shown(value: object) -> str:
@@ -243,14 +244,14 @@ def _write_source(source: Path, parts: Sequence[RecordedRun]) -> None:
         cases = {case_id: facts for entry in entries for case_id, facts in entry["cases"].items()}
         journal.write("eval", {**entries[0], "num_cases": len(cases), "cases": cases})
     journal.close()
-    first = {name: value for name, value in parts[0].run.items() if name not in _OF_PARTS_ALONE}
+    first = cast("RunFile", {name: value for name, value in parts[0].run.items() if name not in _OF_PARTS_ALONE})
     config = {name: value for name, value in parts[0].config.to_json().items() if name != "shard"}
     names = ", ".join(part.run_id for part in parts)
     finished = [str(part.run.get("finished_at") or "") for part in parts]
-    workers = [
+    workers: list[WorkerEntry] = [
         {**entry, "worker": f"part{number}-{entry['worker']}"}
         for number, part in enumerate(parts, 1)
         for entry in part.run.get("workers") or ()
     ]
-    more = {"run_id": names, "config": config, "workers": workers, "finished_at": max(finished) if all(finished) else None}
+    more: RunFile = {"run_id": names, "config": config, "workers": workers, "finished_at": max(finished) if all(finished) else None}
     write_run_file(source, {**first, **more})

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
 from evalharness.config import RunConfig
@@ -26,6 +26,7 @@ from evalharness.pytest_plugin.replay.prompt_changes import case_changes, prompt
 from evalharness.runs.journal import encode, session_of
 from evalharness.runs.lock import RunLock, wait_for_writers
 from evalharness.runs.recorded import RecordedRun
+from evalharness.runs.schema import RunFile
 
 if TYPE_CHECKING:
     from evalharness.runs.records import CaseRecords
@@ -77,9 +78,10 @@ def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, R
 
     `only_look`: nothing will run, so nothing is locked. Raises `RecordError` or `ConfigError`.
     """
-    run_dir = Path(now.report_dir) / now.resume
+    assert now.resume is not None, "called without --resume"
+    run_dir = now.report_dir / now.resume
     if not (run_dir / "journal").is_dir():
-        hint = did_you_mean(now.resume, [journal.parent.name for journal in Path(now.report_dir).glob("*/journal")])
+        hint = did_you_mean(now.resume, [journal.parent.name for journal in now.report_dir.glob("*/journal")])
         raise RecordError(f"there is no run {now.resume!r} in {now.report_dir} that could be resumed{hint or '; see --report-dir'}")
     lock = None if only_look else RunLock(run_dir)
     try:
@@ -140,13 +142,13 @@ class Resumption:
                 changed.append(f"{option.flag} is {_shown(shown[1])} ({asked.origin}), but was {_shown(shown[0])} ({before.origin})")
         if changed:
             raise self._refusal("; ".join(changed), "leave it out, for a resumed run has its own options")
-        return RunConfig(settings)
+        return RunConfig.from_settings(settings)
 
     def engine_specs(self, run: RunConfig, root: Path, on_notice: Callable[[str], None]) -> list[EngineSpec]:
         """Return the run's engines, though patterns may match more checkpoints by now; refuse a checkpoint that has changed."""
         real = list(dict.fromkeys(spec.checkpoint_path for spec in self.engines if spec.backend != "fake"))
         if real:
-            run = RunConfig({**run.settings, "model": replace(run.settings["model"], value=tuple(real))})
+            run = replace(run, model=tuple(real))
         from evalharness.hardware.auto_backend import Chosen
 
         chosen = {spec.checkpoint_path: Chosen(spec.backend, spec.chosen) for spec in self.engines if spec.chosen is not None}
@@ -218,18 +220,19 @@ class Resumption:
         """Return a function from a case's id to what was generated for it."""
         return lambda case_id: self.recorded.find_made(engine, eval_name, case_id)
 
-    def asked(self, fresh: Mapping[str, Any]) -> dict[str, Any]:
+    def asked(self, fresh: RunFile) -> RunFile:
         """Return what run.json says of a resumed run while it goes on; `fresh` is what it would say of a new one."""
         then = self.recorded.run
         own = ("started_at", "command", "num_workers", "versions", "git", "hardware", "platform")
         entry = {
-            **{name: fresh[name] for name in own},
+            **{name: value for name, value in fresh.items() if name in own},
             "num_generations_taken": self.recorded.num_generations,
             "finished_before": then.get("finished_at"),
         }
-        asked = {name: then.get(name, value) for name, value in fresh.items()}
-        if (fresh["baseline"] or {}).get("asked") != (asked["baseline"] or {}).get("asked"):
-            asked["baseline"] = fresh["baseline"]
+        asked = cast("RunFile", {name: then.get(name, value) for name, value in fresh.items()})
+        baseline, before = fresh["baseline"], asked["baseline"]
+        if (baseline and baseline["asked"]) != (before and before["asked"]):
+            asked["baseline"] = baseline
         notices = list(dict.fromkeys([*(then.get("notices") or ()), *fresh["notices"]]))
         return {**asked, "config": fresh["config"], "notices": notices, "resumptions": [*(then.get("resumptions") or ()), entry]}
 

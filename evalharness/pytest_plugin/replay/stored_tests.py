@@ -26,6 +26,7 @@ from evalharness.pytest_plugin.replay.session import RescoringSession
 from evalharness.pytest_plugin.session import utc_now
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords, RunRecords
+from evalharness.runs.schema import CaseFacts, Row
 
 __all__ = ["OriginalCases", "StoredCase", "StoredTestsSession", "likely_roots", "stored_cases"]
 
@@ -136,9 +137,9 @@ def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str
     references = {(row["eval"], row["case_id"]): row["reference"] for row in records.rows.values() if "reference" in row}
     found = {}
     for engine, name, case_id in dict.fromkeys([*(key for key in keys if key in asked), *asked]):
-        facts = known.get(name, {}).get(case_id, {})
-        facts = {"group": facts.get("group"), "tags": facts.get("tags", {}), "reference": references.get((name, case_id))}
-        found[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, **facts)
+        facts = known.get(name, {}).get(case_id, CaseFacts())
+        group, tags, reference = facts.get("group"), facts.get("tags", {}), references.get((name, case_id))
+        found[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, group=group, tags=tags, reference=reference)
     return found
 
 
@@ -149,8 +150,9 @@ class _StoredRecord(ItemRecord):
     stored_options: Any = None
     num_samples: int = 1
 
-    def to_json(self) -> dict[str, Any]:
-        own = {"group": self.case.group, "tags": dict(self.case.tags), "num_samples": self.num_samples, "options": self.stored_options}
+    def to_json(self) -> Row:
+        tags = dict(self.case.tags)
+        own: Row = {"group": self.case.group, "tags": tags, "num_samples": self.num_samples, "options": self.stored_options}
         return {**ItemRecord.to_json(self), **own}
 
 

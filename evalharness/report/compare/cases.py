@@ -13,8 +13,9 @@ from evalharness.analysis.comparison.compare import CaseChange, Comparison
 from evalharness.analysis.comparison.sheets import Side
 from evalharness.report.html.cases import case_anchor
 from evalharness.report.html.pictures import PictureFile, picture_files
-from evalharness.report.tables import generations_of, mapping, text_of
+from evalharness.report.tables import generations_of
 from evalharness.runs.run_file import read_samples
+from evalharness.runs.schema import Generation, Row, mapping, text_of
 
 __all__ = ["NUM_CASES", "ShownCase", "report_link", "shown_cases"]
 
@@ -39,8 +40,8 @@ class ShownCase:
 
 
 class _Rows(NamedTuple):
-    base: Mapping[str, Any]
-    candidate: Mapping[str, Any]
+    base: Row
+    candidate: Row
 
 
 def shown_cases(comparisons: Sequence[Comparison], folder: Path | None = None) -> list[ShownCase]:
@@ -68,9 +69,9 @@ def _key(change: CaseChange) -> _Key:
     return change.eval, change.test, change.case_id
 
 
-def _read(wanted: Mapping[tuple[str, str], set[_Key]]) -> dict[tuple[str, str], dict[_Key, Mapping[str, Any]]]:
+def _read(wanted: Mapping[tuple[str, str], set[_Key]]) -> dict[tuple[str, str], dict[_Key, Row]]:
     """Return the rows of the wanted cases by run and engine, each run read once; baselines have none."""
-    found: dict[tuple[str, str], dict[_Key, Mapping[str, Any]]] = {key: {} for key in wanted}
+    found: dict[tuple[str, str], dict[_Key, Row]] = {key: {} for key in wanted}
     for source in dict.fromkeys(source for source, _ in wanted):
         if not source or not Path(source).is_dir():
             continue
@@ -86,10 +87,10 @@ def _shown(
     number: int,
     comparison: Comparison,
     change: CaseChange,
-    rows: Mapping[tuple[str, str], Mapping[_Key, Mapping[str, Any]]],
+    rows: Mapping[tuple[str, str], Mapping[_Key, Row]],
     reports: Mapping[str, str | None],
 ) -> ShownCase:
-    def row_of(side: Side) -> Mapping[str, Any]:
+    def row_of(side: Side) -> Row:
         return rows.get((side.source, side.engine), {}).get(_key(change), {})
 
     both = _Rows(row_of(comparison.base), row_of(comparison.candidate))
@@ -127,7 +128,7 @@ def _changed_categories(change: CaseChange) -> list[str]:
     return [name for name in {**before, **after} if before.get(name, 1.0) != after.get(name, 1.0)]
 
 
-def _side(line: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+def _side(line: Any, row: Row) -> dict[str, Any]:
     generations = generations_of(row)
     texts = [text_of(made.get("text")) for made in generations]
     whole = "\n".join(texts) if texts else line.text
@@ -144,7 +145,7 @@ def _side(line: Any, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sizes(generations: Sequence[Mapping[str, Any]]) -> Iterator[list[int]]:
+def _sizes(generations: Sequence[Generation]) -> Iterator[list[int]]:
     for made in generations:
         images = made.get("images")
         for image in images if isinstance(images, list) else ():
@@ -153,7 +154,7 @@ def _sizes(generations: Sequence[Mapping[str, Any]]) -> Iterator[list[int]]:
                 yield [width, height]
 
 
-def _shapes(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def _shapes(row: Row, name: str) -> list[dict[str, Any]]:
     """Return objects of a dense dump as shapes with points from 0 to 1; without a `space` they are on the grid of 0 to 1000."""
     details = mapping(row.get("details"))
     objects, space = details.get(name), details.get("space", _GRID)

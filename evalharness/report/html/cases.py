@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 from evalharness.report.html.page import packed_block, text_block
 from evalharness.report.html.pictures import PictureFile, picture_files, small_copies
-from evalharness.report.tables import OUTCOMES, Collected, generations_of, mapping
+from evalharness.report.tables import OUTCOMES, Collected, generations_of
 from evalharness.report.text import printable
 from evalharness.runs.run_file import sample_lines
+from evalharness.runs.schema import Generation, Row, mapping
 
 __all__ = ["PageRows", "case_anchor", "case_columns", "page_ranges"]
 
@@ -97,14 +98,14 @@ class PageRows:
         return block
 
     def _note_pictures(self, number: int, line: bytes) -> None:
-        row: dict[str, Any] = json.loads(line)
+        row: Row = json.loads(line)
         files = list(dict.fromkeys(file for made in _shown_generations(row) for file in picture_files(made)))
         if files:
             shown = files[:MAX_PICTURES_PER_ROW]
             self.pictures[number] = [self._files.setdefault(file, len(self._files)) for file in shown]
 
 
-def _shown_generations(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _shown_generations(row: Row) -> Iterator[Generation]:
     """Yield the row's generations, those of its steps first, as they were made."""
     steps: Sequence[Any] = row.get("steps") or ()
     yield from (mapping(made) for step in steps if isinstance(step, list) for made in step)

@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 from evalharness.api.errors import RecordError
 from evalharness.report.html.page import write_page
-from evalharness.report.tables import mapping, text_of
 from evalharness.report.text import number_text, plural
 from evalharness.report.writing import replacing
 from evalharness.runs.lock import is_written_now
 from evalharness.runs.run_file import read_run, run_state
+from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
 __all__ = ["INDEX", "Entry", "run_entries", "write_index"]
 
@@ -96,8 +96,8 @@ def _entry(folder: Path) -> Entry:
         run = read_run(folder)
     except RecordError as error:
         return {**entry, "state": "broken", "problem": str(error)[:500]}
-    engines = [one for one in _list(run, "engines") if one]
-    gates = _list(run, "gates")
+    engines = [one for one in entries_of(run.get("engines")) if one]
+    gates = entries_of(run.get("gates"))
     words = Counter("not asked" if gate.get("passed") is None else "passed" if gate.get("passed") is True else "failed" for gate in gates)
     return {
         **entry,
@@ -105,7 +105,7 @@ def _entry(folder: Path) -> Entry:
         "started_at": text_of(run.get("started_at"))[:40],
         "duration_s": run["duration_s"] if isinstance(run.get("duration_s"), (int, float)) else None,
         "checkpoints": [_name(one.get("id")) for one in engines[:MAX_NAMES]],
-        "evals": [[_name(one.get("name")), _count(one.get("num_cases"))] for one in _list(run, "evals")[:MAX_NAMES]],
+        "evals": [[_name(one.get("name")), _count(one.get("num_cases"))] for one in entries_of(run.get("evals"))[:MAX_NAMES]],
         "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
         "gates": dict(words),
         "failed": [_failed(gate) for gate in gates if gate.get("passed") is False][:MAX_FAILED],
@@ -118,16 +118,16 @@ def _count(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _failed(gate: Mapping[str, Any]) -> str:
+def _failed(gate: GateVerdict) -> str:
     return f"{_name(gate.get('expression'))} on {_name(gate.get('engine'))}"
 
 
-def _scores(gates: list[Mapping[str, Any]]) -> list[list[Any]]:
+def _scores(gates: list[GateVerdict]) -> list[list[Any]]:
     """Return eval, test, engine, metric, value and whether it passed, of every gate on a number."""
     return [
         [
-            *(_name(gate.get(name)) for name in ("eval", "test", "engine", "metric")),
-            round(float(gate["value"]), 6),
+            *map(_name, (gate.get("eval"), gate.get("test"), gate.get("engine"), gate.get("metric"))),
+            round(float(gate["value"] or 0), 6),
             gate.get("passed") is True,
         ]
         for gate in gates
@@ -135,13 +135,8 @@ def _scores(gates: list[Mapping[str, Any]]) -> list[list[Any]]:
     ][:MAX_SCORES]
 
 
-def _name(value: object) -> str:
+def _name(value: str | None) -> str:
     return text_of(value)[:_NAME_CHARS]
-
-
-def _list(run: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = run.get(name)
-    return [mapping(one) for one in found] if isinstance(found, list) else []
 
 
 INDEX = "index.html"

@@ -12,8 +12,9 @@ import pandas as pd
 from evalharness.report.findings import findings, verdict
 from evalharness.report.html.page import when_finite
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title
-from evalharness.report.tables import OUTCOMES, RunTables, records, text_of
+from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import number_text, one_line, plural, printable
+from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 __all__ = [
     "breakdowns",
@@ -67,7 +68,7 @@ def cases_link(**filters: str) -> str:
     return "#cases?" + "&".join(f"{quote(printable(name))}={quote(printable(value))}" for name, value in filters.items() if value)
 
 
-def gate_state(gate: Mapping[str, Any]) -> str:
+def gate_state(gate: GateVerdict) -> str:
     """Return passed, failed or "not asked"."""
     return "not asked" if gate.get("asked") is False else "passed" if gate.get("passed") is True else "failed"
 
@@ -83,7 +84,7 @@ def _tests(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _card(tables: RunTables, eval_name: str, test: str) -> Data:
     counts = {key[2]: row for key, row in _records(tables.counts) if key[:2] == (eval_name, test)}
-    gates = [gate for gate in records(tables.run, "gates") if gate.get("eval") == eval_name and gate.get("test") == test]
+    gates = [gate for gate in entries_of(tables.run.get("gates")) if gate.get("eval") == eval_name and gate.get("test") == test]
     means = {(key[2], key[3]): row for key, row in _records(tables.scores) if key[:2] == (eval_name, test)}
     # A gate that was not asked has no value, so it comes last.
     gated = list(dict.fromkeys(text_of(gate.get("metric")) for gate in sorted(gates, key=lambda gate: gate.get("asked") is False)))
@@ -108,7 +109,7 @@ def _records(table: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
     return zip(table.index, table.to_dict("records"), strict=True)
 
 
-def _score(name: str, engines: Sequence[str], means: Mapping[Any, Any], gates: Sequence[Mapping[str, Any]]) -> Data:
+def _score(name: str, engines: Sequence[str], means: Mapping[Any, Any], gates: Sequence[GateVerdict]) -> Data:
     lines: list[Data] = []
     for engine in engines:
         found = means.get((engine, name))
@@ -241,7 +242,7 @@ def failed_gates(tables: RunTables) -> list[Data]:
             "reason": one_line(text_of(gate.get("reason")), 600),
             "link": cases_link(eval=text_of(gate.get("eval")), engine=text_of(gate.get("engine")), sort="outcome"),
         }
-        for gate in records(tables.run, "gates")
+        for gate in entries_of(tables.run.get("gates"))
         if gate_state(gate) == "failed"
     ]
 
@@ -282,7 +283,7 @@ def weak_slices(tables: RunTables) -> list[Data]:
 def _ways(tables: RunTables) -> dict[tuple[str, str, str], int]:
     """Return, by eval, test and metric, whether more is better (1) or less (-1), for the metrics that count."""
     ways: dict[tuple[str, str, str], int] = {}
-    for gate in records(tables.run, "gates"):
+    for gate in entries_of(tables.run.get("gates")):
         expression = text_of(gate.get("expression"))
         key = (text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("metric")))
         if ">" in expression or "<" in expression:

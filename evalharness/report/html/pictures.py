@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
 from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.images import load_image
 from evalharness.report.text import markdown_cell, one_line
+from evalharness.runs.schema import Generation
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
@@ -50,7 +51,7 @@ class PictureFile(NamedTuple):
     sha256: str
 
 
-def picture_files(generation: Mapping[str, Any]) -> Iterator[PictureFile]:
+def picture_files(generation: Generation) -> Iterator[PictureFile]:
     """Yield the files of a generation's pictures, in the order in which it was shown them; unknown ones are left out."""
     images = generation.get("images")
     for image in images if isinstance(images, list) else ():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -25,10 +25,11 @@ from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
 from evalharness.report.markdown import rerun_command
 from evalharness.report.settings import run_facts, value_text
-from evalharness.report.tables import RunTables, mapping, records, text_of
+from evalharness.report.tables import RunTables
 from evalharness.report.text import plural
 from evalharness.report.writing import replacing
 from evalharness.runs.command_line import HIDDEN
+from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, mapping, text_of
 
 __all__ = ["option_lines", "page_name", "rerun_commands", "run_facts", "write_report_pages"]
 
@@ -54,7 +55,7 @@ _NOR_THESE = ("devices", "share_devices", "hang_timeout")
 _SECRET = re.compile(r"(?:^|_)(?:keys?|token|secrets?|password|passwd|credentials?|auth\w*)$", re.IGNORECASE)
 
 
-def option_lines(run: Mapping[str, Any]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
+def option_lines(run: RunFile) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
     """Return name, value and origin of the options that were set, and of those that have their default.
 
     No option holds a secret; one whose name says that it does is shown without its value all the same.
@@ -69,11 +70,11 @@ def option_lines(run: Mapping[str, Any]) -> tuple[list[tuple[str, str, str]], li
     return chosen, default
 
 
-def rerun_commands(run: Mapping[str, Any]) -> dict[str, str]:
+def rerun_commands(run: RunFile) -> dict[str, str]:
     """Return, by engine, what stands behind `pytest NODEID` to ask one case again, quoted for a shell: the engine, and what was set."""
     settings = list(_set_for_cases(run))
     commands: dict[str, str] = {}
-    for engine in records(dict(run), "engines"):
+    for engine in entries_of(run.get("engines")):
         parts = ["--model", text_of(engine.get("checkpoint_path")), "--backend", text_of(engine.get("backend"))]
         if engine.get("dtype"):
             parts += ["--dtype", text_of(engine["dtype"])]
@@ -81,7 +82,7 @@ def rerun_commands(run: Mapping[str, Any]) -> dict[str, str]:
     return commands
 
 
-def _set_for_cases(run: Mapping[str, Any]) -> Iterator[str]:
+def _set_for_cases(run: RunFile) -> Iterator[str]:
     for name, option in mapping(run.get("config")).items():
         entry = mapping(option)
         value, origin = entry.get("value"), text_of(entry.get("origin"))
@@ -177,11 +178,11 @@ def _context(tables: RunTables) -> dict[str, Any]:
         "breakdowns": breakdowns(tables),
         "given_tables": given_tables(tables),
         "run_facts": list(run_facts(run)),
-        "engines": [_engine(entry) for entry in records(run, "engines")],
+        "engines": [_engine(entry) for entry in entries_of(run.get("engines"))],
         "options_chosen": chosen,
         "options_default": default,
-        "outputs": [text_of(entry.get("path")) for entry in records(run, "outputs")],
-        "throughput": [_throughput(entry) for entry in records(run, "throughput")],
+        "outputs": [text_of(entry.get("path")) for entry in entries_of(run.get("outputs"))],
+        "throughput": [_throughput(entry) for entry in entries_of(run.get("throughput"))],
         "command": rerun_command(run),
         "num_rows": len(tables.rows),
     }
@@ -204,7 +205,7 @@ def _headline_facts(tables: RunTables) -> list[str]:
     return facts
 
 
-def _engine(entry: dict[str, Any]) -> dict[str, Any]:
+def _engine(entry: EngineEntry) -> dict[str, Any]:
     settings = [
         (name, text_of(value) if not isinstance(value, (dict, list)) else str(value))
         for name, value in mapping(entry.get("settings")).items()
@@ -220,7 +221,7 @@ def _engine(entry: dict[str, Any]) -> dict[str, Any]:
     return {"id": text_of(entry.get("id")), "name": PurePath(path).name, "facts": [fact for fact in facts if fact[1]], "settings": settings}
 
 
-def _throughput(entry: dict[str, Any]) -> dict[str, Any]:
+def _throughput(entry: Throughput) -> dict[str, Any]:
     seconds, tokens = entry.get("generation_s"), entry.get("num_completion_tokens")
     rate = tokens / seconds if isinstance(tokens, (int, float)) and isinstance(seconds, (int, float)) and seconds else None
     return {

@@ -22,6 +22,7 @@ from evalharness.api.cases import Case, OutputTarget, one_test_per_case
 from evalharness.api.errors import ConfigError
 from evalharness.api.images import why_unusable
 from evalharness.api.requests import GenerationResult, VlmGenerationRequest
+from evalharness.runs.schema import Row
 from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, offline_report, read_dump, write_dump, write_json
 from evalharness.tasks.dense.metrics import Judgement, judge_dump, judge_objects
 from evalharness.tasks.dense.objects import DenseObject, Space, patch_size, space_of
@@ -173,7 +174,7 @@ def _with_image(judged: Judgement, path: str, size: tuple[int, int], pixels: Seq
     return {**judged.details, "truth": truth, "image": {"path": path, "width": size[0], "height": size[1]}}
 
 
-def outputs(rows: Sequence[Mapping[str, Any]], target: OutputTarget) -> None:
+def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     """Write `gt_vs_pred.jsonl`, `dense_report.json` and, with `target.spot`, that many pictures below `spot/`.
 
     Rows without details, those of cases that have no answer, are in none of them; of several tests of a photo the first that
@@ -190,7 +191,7 @@ def outputs(rows: Sequence[Mapping[str, Any]], target: OutputTarget) -> None:
         draw_rows(pick_rows(found, target.spot, target.seed), target.folder / "spot", target.data_dir)
 
 
-def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[dict[str, Any]]:
+def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[Row]:
     """Return the pictures of a dump as rows for `aggregate`, `tables`, `offline_report` and `outputs`: scored anew, without a model.
 
     Where a row has the model's text, the objects are read from it, in the space that the row names, else in `coordinates`;
@@ -202,7 +203,7 @@ def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[dict[
     return [_scored_row(row, coordinates) for row in read_dump(path, predictions_in)]
 
 
-def _scored_row(row: DumpRow, coordinates: str) -> dict[str, Any]:
+def _scored_row(row: DumpRow, coordinates: str) -> Row:
     case_id, group, tags = _place(row.image_path)
     problem = ""
     if row.texts:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import ConfigError, RecordError
+from evalharness.runs.schema import Row
 from evalharness.tasks.dense.geometry import LINE_TOLERANCE, MODES, PRIMARY_THRESHOLD, THRESHOLDS
 from evalharness.tasks.dense.metrics import (
     ALL,
@@ -190,8 +191,6 @@ def _listed(row: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:
 
 MATCHING = "greedy one to one: IoU descending, then gt, then pred; geometry exact, not rastered"
 MAX_CATEGORIES = 25
-
-Row = Mapping[str, Any]
 
 
 def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:

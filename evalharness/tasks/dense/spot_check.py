@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.images import load_image
 from evalharness.api.requests import GenerationResult
+from evalharness.runs.schema import Row
 from evalharness.tasks.dense.objects import category_of, space_of, to_pixels
 from evalharness.tasks.dense.parse import parse_dump
 
@@ -23,8 +24,6 @@ __all__ = ["draw_answer", "draw_row", "draw_rows", "pick_rows"]
 INDEX_NAME = "index.md"
 GREY_EDGE = 640
 """Pixels of the longer edge of what stands for a photo that cannot be shown."""
-
-Row = Mapping[str, Any]
 
 
 def pick_rows(rows: Sequence[Row], number: int, seed: int) -> list[Row]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from evalharness.runs.schema import Row
 from evalharness.tasks.dense.geometry import MODES, PRIMARY_THRESHOLD, THRESHOLDS
 from evalharness.tasks.dense.metrics import (
     ALL,
@@ -42,7 +43,6 @@ SUMS = {
     "num_out_of_range": "objects with points outside the picture",
 }
 
-Row = Mapping[str, Any]
 Cell = str | int | float | None
 Table = list[dict[str, Cell]]
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeGuard
 from evalharness.analysis.gates import was_judged
 from evalharness.api.cases import OutputTarget
 from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
+from evalharness.runs.schema import Row
 from evalharness.tasks import DataWarning
 from evalharness.tasks.shared import json_lines, read_lines, write_whole
 from evalharness.tasks.stage_a.data import LABELS, Group, natural_key, reference_path
@@ -149,8 +150,6 @@ def _row(group: Group, summaries: Mapping[int, str]) -> dict[str, Any]:
 
 
 LEFT_OUT_FILE = "stage_a_left_out.jsonl"
-
-Row: TypeAlias = "Mapping[str, Any]"
 
 
 @dataclass

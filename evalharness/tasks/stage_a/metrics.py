@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from evalharness.runs.schema import Row
 from evalharness.tasks.shared import macro_and_min
 from evalharness.tasks.stage_a.data import StageACase
 from evalharness.tasks.stage_a.parse import IRRELEVANT, Summary
@@ -260,7 +261,6 @@ _MEANS = {
 }
 """Scores whose means, or shares of photos, are in the tables by tag, with their headings."""
 
-Row: TypeAlias = "Mapping[str, Any]"
 Line: TypeAlias = "dict[str, str | int | float | None]"
 
 
@@ -296,7 +296,7 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, singular in (("categories", "category"), ("facts", "fact")):
         found |= _ratios(f"{singular}_micro", _added_up(name, (score for score, _ in scored)))
-    known = [(score.get("irrelevant", 0.0), tags["photo"] == "irrelevant") for score, tags in scored if "photo" in tags]
+    known = [(bool(score.get("irrelevant", 0.0)), tags["photo"] == "irrelevant") for score, tags in scored if "photo" in tags]
     irrelevant = Overlap(sum(said and true for said, true in known), sum(said for said, _ in known), sum(true for _, true in known))
     found |= {name: value for name, value in _ratios("irrelevant", irrelevant).items() if not name.endswith("f1")}
     each = _by_category(rows)

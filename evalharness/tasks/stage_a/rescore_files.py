@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import RecordError, did_you_mean
+from evalharness.runs.schema import Row
 from evalharness.tasks.stage_a import StageACase, case_of, details, parse_summary, scores
 from evalharness.tasks.stage_a.data import Group, reference_path
 from evalharness.tasks.stage_a.files import PhotoKey, read_rows, read_summaries
@@ -22,7 +23,7 @@ __all__ = ["score_summaries", "unscored_photos"]
 _ABOUT_FORM = ("valid", "header_match", "runaway")
 
 
-def score_summaries(path: Path | str, data_dir: Path | str) -> list[dict[str, Any]]:
+def score_summaries(path: Path | str, data_dir: Path | str) -> list[Row]:
     """Return one row per photo of a file, as `aggregate`, `tables` and `outputs` take them: scored against the references in `data_dir`.
 
     `data_dir` is the folder of `<mission>_stage_a.jsonl` references. A photo without a reference has the scores that need none.
@@ -33,7 +34,7 @@ def score_summaries(path: Path | str, data_dir: Path | str) -> list[dict[str, An
         raise RecordError(f"{path} holds no summaries")
     references: dict[str, dict[PhotoKey, str]] = {}
     copies: dict[tuple[str, str, str], int] = {}
-    scored = []
+    scored: list[Row] = []
     for row in rows:
         mission = row["mission"]
         if mission not in references:
@@ -46,7 +47,7 @@ def score_summaries(path: Path | str, data_dir: Path | str) -> list[dict[str, An
     return scored
 
 
-def unscored_photos(rows: list[dict[str, Any]], data_dir: Path | str) -> dict[str, int]:
+def unscored_photos(rows: list[Row], data_dir: Path | str) -> dict[str, int]:
     """Return, by mission of the rows, how many photos have a reference but no summary in the file; only those that lack some."""
     found: dict[str, int] = {}
     for mission in dict.fromkeys(row["tags"]["mission"] for row in rows):
@@ -67,7 +68,7 @@ def _references(mission: str, data_dir: Path, path: Path | str) -> dict[PhotoKey
     return read_summaries(references)
 
 
-def _scored(case: StageACase, row: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _scored(case: StageACase, row: Mapping[str, Any], number: int) -> Row:
     text = row["per_image"][f"image_{number}"]
     summary = parse_summary(text, case.domain)
     # Headers were cleaned away, and what was wrong with the form, too: nothing is known of either. What is left is that nothing can

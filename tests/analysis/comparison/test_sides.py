@@ -42,13 +42,13 @@ def test_without_run_json_the_engines_are_those_of_the_rows(two: Path) -> None:
     (two / "run.json").unlink()
     side = read_side(f"{two}:other")
     assert side.engine == "hf:other"
-    assert side.notes == ("run.json is missing: gates, settings and throughput of this run are not known",)
+    assert side.notes == ("run.json is missing: gates, settings and throughput of this run are unknown",)
 
 
 def test_what_is_neither_run_nor_baseline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ComparisonError, match="is neither a run directory nor a baseline; give reports/RUN_ID"):
         read_side(str(tmp_path / "nowhere"))
-    with pytest.raises(RecordError, match="is no run directory"):
+    with pytest.raises(RecordError, match="is not a run directory"):
         read_side(str(tmp_path))
 
 

@@ -125,7 +125,7 @@ def test_broken_foreign_and_running_folders_are_told_and_passed_over(tmp_path: P
 @pytest.mark.parametrize("pattern", ["*", "nothing-*", "absent"])
 def test_nothing_to_read_is_refused(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "foreign").mkdir()
-    with pytest.raises(ComparisonError, match="no run directory; give reports/RUN_ID"):
+    with pytest.raises(ComparisonError, match="run directory; give reports/RUN_ID"):
         run_folders([f"{tmp_path}/{pattern}"])
 
 

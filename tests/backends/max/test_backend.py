@@ -19,10 +19,10 @@ from evalharness.api.errors import BackendError, CheckpointError, ConfigError, M
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.backends.max.backend import max_seed
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
 from tests.backends.max_models import IS_INSTALLED, WHY_NOT
-from tests.contract.asking import FREE, TEXTS, ask, generate
 
 if TYPE_CHECKING:
     from evalharness.backends.max.backend import MaxBackend

@@ -17,11 +17,11 @@ import pytest
 from evalharness.api.errors import UnsupportedOption
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, StopOptions
 from evalharness.api.requests import GenerationFailure
+from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 from tests.backends.max_models import IS_INSTALLED, WHY_NOT, TextReference
 from tests.backends.server_process import free_ports, server_process
-from tests.contract.asking import FREE, TEXTS, ask, generate
 
 if TYPE_CHECKING:
     from evalharness.backends.max.backend import MaxBackend

@@ -152,4 +152,4 @@ class TestSummary:
 
     def test_a_folder_that_is_no_run_ends_with_2(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["summary", str(tmp_path)]) == 2
-        assert "is no run directory" in capsys.readouterr().err
+        assert "is not a run directory" in capsys.readouterr().err

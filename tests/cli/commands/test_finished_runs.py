@@ -65,7 +65,7 @@ class TestParts:
             resolve({"shard": text}, {}, tmp_path)
 
     def test_a_part_behind_the_last_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"--shard 4/3 is no part: of 3 parts the last is 3/3"):
+        with pytest.raises(ConfigError, match=r"--shard 4/3 does not exist; the last of 3 parts is 3/3"):
             check_combinations(resolve({"shard": "4/3", "backend": "fake"}, {}, tmp_path))
 
     def test_a_part_runs_its_cases_only(self, project: Project) -> None:

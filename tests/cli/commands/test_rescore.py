@@ -292,7 +292,10 @@ def test_an_installed_package_is_no_reason_for_a_warning(project: Project) -> No
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evalharness\nVersion: 0.1.0\n")
     (metadata / "RECORD").write_text("evalharness/__init__.py,,\n")
-    (metadata / "entry_points.txt").write_text("[pytest11]\nevalharness.pytest_plugin = evalharness.pytest_plugin\n")
+    (metadata / "entry_points.txt").write_text(
+        "[pytest11]\nevalharness.pytest_plugin = evalharness.pytest_plugin\n"
+        "[evalharness.backends]\nfake = evalharness.backends.fake:FakeBackend\n"
+    )
     path = os.pathsep.join([str(metadata.parent), *sys.path])
     variables = {**environment(PYTHONPATH=path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
     command = [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir)]
@@ -464,8 +467,8 @@ def test_a_torn_last_line_costs_its_generation_only(project: Project) -> None:
     (live.run_dir / "run.json").write_text(json.dumps(facts))
     rescored = again(project, live)
     assert rescored.counts == {"pass": 2, "skip": 2}
-    assert rescored.row("c2")["problem"].endswith("run live was killed before it, or still goes on")
-    assert rescored.gate("x >= 1")["reason"] == "not judged: 2 of 4 cases were not run (run live was killed before it, or still goes on)"
+    assert rescored.row("c2")["problem"].endswith("run live was killed before it, or is still running")
+    assert rescored.gate("x >= 1")["reason"] == "not judged: 2 of 4 cases were not run (run live was killed before it, or is still running)"
 
 
 REFERENCES = MARK.replace("cases=cases", "cases=with_references").replace(
@@ -600,8 +603,8 @@ class TestRefused:
         return output
 
     def test_a_folder_that_is_missing_or_no_run(self, project: Project) -> None:
-        assert "nowhere is no run directory, and " in self.refused(project, "nowhere")
-        assert ". is no run directory" in self.refused(project, ".")
+        assert "nowhere is not a run directory, and " in self.refused(project, "nowhere")
+        assert ". is not a run directory" in self.refused(project, ".")
 
     def test_a_run_without_journal(self, project: Project, live: Run) -> None:
         shutil.rmtree(live.run_dir / "journal")

@@ -335,7 +335,7 @@ def noted(self, prompt, plugins):
     return complete(self, prompt, plugins)
 
 def close(self):
-    print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("engine-feed")])
+    print("closed with", [t.name for t in threading.enumerate() if t.name.startswith("engine-queue")])
 
 FakeBackend._complete, FakeBackend.close = noted, close
 """

@@ -23,7 +23,7 @@ LISTING = "".join(f"GPU {number}: NVIDIA H100 (UUID: GPU-{number}{number}{number
 CONFTEST = """
 import os
 MASK_AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
-import evalharness.backends
+import evalharness.engine.build
 from evalharness.backends.fake import FakeBackend, read_script
 
 class Stub(FakeBackend):
@@ -31,7 +31,7 @@ class Stub(FakeBackend):
     def __init__(self, config, preprocess):
         self._start(read_script("echo"), None)
 
-evalharness.backends.BACKENDS["hf"] = "conftest:Stub"
+evalharness.engine.build.load_backend_class = lambda name: Stub
 """
 EVAL = (
     HEADER

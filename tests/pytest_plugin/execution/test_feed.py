@@ -25,8 +25,8 @@ from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution import feed as engine_feed
 from evalharness.pytest_plugin.execution import unit_runner
 from evalharness.pytest_plugin.execution.case_request import Outcome
-from evalharness.pytest_plugin.execution.feed import EngineFeed
-from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover
+from evalharness.pytest_plugin.execution.feed import EngineQueue
+from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, take_in_flight
 from evalharness.pytest_plugin.execution.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal
@@ -97,8 +97,8 @@ class Bench:
         takeover = takeover or Takeover(None, lambda case_id: None)
         return UnitRunner("fake:x", self.engine, module, cases, self.journal, self.progress, takeover, in_flight)
 
-    def feed(self, *runners: UnitRunner) -> EngineFeed:
-        feed = EngineFeed(self.engine, self.progress, *runners)
+    def feed(self, *runners: UnitRunner) -> EngineQueue:
+        feed = EngineQueue(self.engine, self.progress, *runners)
         feed.start()
         return feed
 
@@ -132,7 +132,7 @@ def told(runner: UnitRunner, name: str) -> list[str]:
     return [one.text if isinstance(one, GenerationResult) else one.problem for one in each]
 
 
-def ended(feed: EngineFeed) -> None:
+def ended(feed: EngineQueue) -> None:
     feed._thread.join(PATIENCE_S)
     assert not feed.is_generating
 
@@ -167,7 +167,7 @@ def test_a_unit_that_comes_while_others_run_is_taken_up(bench: Bench) -> None:
 def test_a_unit_that_comes_as_a_call_ends_is_asked_in_the_next_one(bench: Bench) -> None:
     """The call has looked for more and found nothing; the thread has not ended yet."""
     first, second = bench.unit("a"), bench.unit("b")
-    feeds: list[EngineFeed] = []
+    feeds: list[EngineQueue] = []
     taken: list[bool] = []
 
     def add_once() -> None:
@@ -175,7 +175,7 @@ def test_a_unit_that_comes_as_a_call_ends_is_asked_in_the_next_one(bench: Bench)
             taken.append(feeds[0].add(second))
 
     bench.backend.at_end = add_once
-    feeds.append(EngineFeed(bench.engine, bench.progress, first))
+    feeds.append(EngineQueue(bench.engine, bench.progress, first))
     feeds[0].start()
     ended(feeds[0])
     assert taken == [True]
@@ -183,9 +183,35 @@ def test_a_unit_that_comes_as_a_call_ends_is_asked_in_the_next_one(bench: Bench)
     assert bench.backend.events.count("call") == 2
 
 
+def test_a_unit_is_not_done_while_its_last_case_works_out_what_to_ask_next(bench: Bench, tmp_path: Path) -> None:
+    """Whoever took it for done would close the in-flight file, and a crash in the case's own code would have no suspects."""
+    in_step, may_go_on = threading.Event(), threading.Event()
+
+    def request(case: Case) -> Any:
+        (first,) = yield [ask(case)], GenerationOptions()
+        in_step.set()
+        may_go_on.wait(PATIENCE_S)
+        return TextGenerationRequest([{"role": "user", "content": f"ask {first.text}!"}])
+
+    in_flight = InFlight(in_flight_path(bench.journal.path, 1), UnitKey("fake:x", "test_a.py", 0), ["a0"])
+    module = EvalModule("a", "test_a.py", [Case(id="a0")], request, (GenerationOptions(),), 1)
+    takeover = Takeover(None, lambda case_id: None)
+    runner = UnitRunner("fake:x", bench.engine, module, module.cases, bench.journal, bench.progress, takeover, in_flight)
+    feed = bench.feed(runner)
+    assert in_step.wait(PATIENCE_S)
+    is_done = runner.is_done
+    suspects = take_in_flight(bench.journal.path)
+    may_go_on.set()
+    ended(feed)
+    assert not is_done
+    assert list(suspects.values()) == [("a0",)]
+    assert runner.is_done
+    assert runner.results.outcomes("a0", lambda: None)[0].text == "a0!"  # type: ignore[union-attr]
+
+
 def test_one_that_is_stopped_before_its_thread_has_begun_asks_nothing_and_keeps_nobody_waiting(bench: Bench) -> None:
     first = bench.unit("a")
-    feed = EngineFeed(bench.engine, bench.progress, first)
+    feed = EngineQueue(bench.engine, bench.progress, first)
     assert feed.stop()
     feed.start()
     ended(feed)

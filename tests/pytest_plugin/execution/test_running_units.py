@@ -217,7 +217,7 @@ def test_ctrl_c_just_as_generating_begins_closes_no_engine_that_is_at_work(proje
 
     def interrupted(self: threading.Thread) -> None:
         begin(self)
-        if self.name == "engine-feed":
+        if self.name == "engine-queue":
             raise KeyboardInterrupt
 
     def slow(self: FakeBackend, *given: Any) -> Any:
@@ -225,7 +225,7 @@ def test_ctrl_c_just_as_generating_begins_closes_no_engine_that_is_at_work(proje
         return complete(self, *given)
 
     def looked(self: FakeBackend) -> None:
-        at_work.append(any(thread.name == "engine-feed" for thread in threading.enumerate()))
+        at_work.append(any(thread.name == "engine-queue" for thread in threading.enumerate()))
         close(self)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)

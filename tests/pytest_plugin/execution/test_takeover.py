@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from evalharness.pytest_plugin.distributed.crashes import LastSigns, last_signs
 from evalharness.pytest_plugin.execution.takeover import (
+    CrashIsolation,
     CrashNote,
     InFlight,
-    Suspicion,
     in_flight_path,
     note_crash,
     read_crashes,
@@ -218,7 +218,7 @@ def test_s(case, generation, steps):
 
 class TestNotes:
     UNIT = UnitKey("fake:echo", "test_a.py", 1)
-    NOTE = CrashNote("gw0", "fake:echo", "test_a.py", 1, ("a", "b"), Suspicion(("x", "y"), ("y",), {"z": "why"}), True)
+    NOTE = CrashNote("gw0", "fake:echo", "test_a.py", 1, ("a", "b"), CrashIsolation(("x", "y"), ("y",), {"z": "why"}), True)
 
     def test_notes_are_read_as_they_were_written(self, tmp_path: Path) -> None:
         assert read_crashes(tmp_path) == []
@@ -278,24 +278,24 @@ class TestSuspicion:
     """Which cases are asked together after deaths, and who is found guilty."""
 
     def test_one_that_was_asked_alone_twice_is_guilty(self) -> None:
-        first = Suspicion().after(["c007"], "one")
+        first = CrashIsolation().after(["c007"], "one")
         assert first.groups(CASES)[0] == ("c007",)
-        assert not Suspicion().convicts(["c007"])
-        assert first.convicts(["c007"])
+        assert not CrashIsolation().confirms(["c007"])
+        assert first.confirms(["c007"])
         assert first.after(["c007"], "two").guilty == {"c007": "two"}
 
     def test_another_one_at_the_second_death_is_not(self) -> None:
-        assert not Suspicion().after(["c007"], "one").convicts(["c008"])
+        assert not CrashIsolation().after(["c007"], "one").confirms(["c008"])
 
     def test_a_few_are_asked_alone_and_the_rest_together(self) -> None:
-        groups = Suspicion().after(CASES[:3], "").groups(CASES)
+        groups = CrashIsolation().after(CASES[:3], "").groups(CASES)
         assert groups == [("c000",), ("c001",), ("c002",), CASES[3:]]
 
     @settings(max_examples=60)
     @given(num_in_flight=st.integers(1, 400), culprit=st.integers(0, 399))
     def test_a_culprit_is_found_with_the_third_death_and_no_one_else(self, num_in_flight: int, culprit: int) -> None:
         """An engine that has so many cases at work at once dies whenever the culprit is one of them."""
-        suspicion, deaths, left = Suspicion(), 0, list(CASES)
+        suspicion, deaths, left = CrashIsolation(), 0, list(CASES)
         groups: list[tuple[str, ...]] = [CASES]
         while CASES[culprit] not in suspicion.guilty:
             for group in groups:
@@ -311,5 +311,5 @@ class TestSuspicion:
 
     @given(st.lists(st.sampled_from(CASES), unique=True, max_size=100), st.lists(st.sampled_from(CASES), unique=True, max_size=100))
     def test_each_case_is_in_one_group(self, first: list[str], second: list[str]) -> None:
-        groups = Suspicion().after(first, "").after(second, "").groups(CASES)
+        groups = CrashIsolation().after(first, "").after(second, "").groups(CASES)
         assert sorted(case_id for group in groups for case_id in group) == list(CASES)

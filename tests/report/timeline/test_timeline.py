@@ -224,4 +224,4 @@ class TestCommand:
 
     def test_what_is_no_run_ends_with_2(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["timeline", str(tmp_path / "absent")]) == 2
-        assert "no run directory; give reports/RUN_ID" in capsys.readouterr().err
+        assert "not a run directory; give reports/RUN_ID" in capsys.readouterr().err

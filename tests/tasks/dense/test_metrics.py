@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalharness.runs.schema import Row
 from evalharness.tasks.dense.files import offline_report
 from evalharness.tasks.dense.metrics import Judgement, attribute_hits, judge_dump, judge_objects
 from evalharness.tasks.dense.objects import DenseObject, attributes_of
@@ -21,8 +22,8 @@ pictures = st.tuples(
 )
 
 
-def row(judged: Judgement, name: str = "a", **tags: str) -> dict[str, Any]:
-    return {"case_id": name, "tags": tags, "scores": dict(judged.scores), "details": judged.details, "outcome": "pass"}
+def row(judged: Judgement, name: str = "a", **tags: str) -> Row:
+    return {"case_id": name, "tags": tags, "scores": dict(judged.scores), "details": dict(judged.details), "outcome": "pass"}
 
 
 def everything_but_order(judged: Judgement) -> dict[str, Any]:

@@ -1,0 +1,390 @@
+"""The records of a run as types: rows of samples.jsonl, lines of the journal, run.json and verdicts of gates.
+
+Everything is plain JSON data. Keys that a `total=False` class names may be missing: readers of runs made by other versions, or
+of runs that were killed, ask with `get`. Times ending in `_at` are ISO 8601 in UTC; `_s` are seconds; `ended_s` is seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, cast
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Aggregate",
+    "BaselineFacts",
+    "CaseFacts",
+    "Collected",
+    "Durations",
+    "EngineEntry",
+    "EngineLine",
+    "EvalEntry",
+    "EvalLine",
+    "GateVerdict",
+    "Generation",
+    "OutcomeLine",
+    "OutputFile",
+    "Row",
+    "RowOutcome",
+    "RunFile",
+    "TableEntry",
+    "Throughput",
+    "UnitLine",
+    "WorkerEntry",
+    "entries_of",
+    "mapping",
+    "text_of",
+]
+
+SCHEMA_VERSION = 1
+"""Of run.json and everything beside it; raised when a reader of the version before would misread a run."""
+
+RowOutcome: TypeAlias = Literal["pass", "miss", "fail", "invalid", "error", "skip"]
+
+
+class Generation(TypedDict, total=False):
+    """What `GenerationResult.to_json` writes of one answer. In memory the longer parts are read from the journal when asked for."""
+
+    text: str
+    raw_text: str
+    """With special tokens."""
+    finish_reason: str | None
+    """"stop", "length", or "scored" where the response was given and only its log-probabilities were computed; None in rows made
+    of other tools' dumps."""
+    stop_reason: str | int | None
+    num_prompt_tokens: int | None
+    """Tokens of the prompt, images included; at least 0."""
+    num_completion_tokens: int | None
+    token_ids: list[int]
+    logprobs: list[float | str | None] | None
+    """Natural log, one per completion token; "-inf" for a token that was cut away."""
+    logprobs_kind: str | None
+    entropies: list[float | str | None] | None
+    seed: int | None
+    backend: str
+    fallback: str | None
+    """Why the fallback backend answered; None where the engine's own did."""
+    ignored_options: list[str]
+    prompt_sha256: str
+    prompt_text: str
+    weight_version: str | None
+    images: list[dict[str, Any]]
+    cached: bool
+    exact_ids: bool
+    thinking: ThinkingFacts | None
+
+
+class ThinkingFacts(TypedDict, total=False):
+    """What a model thought before it answered; see `api.thinking.Thinking`."""
+
+    text: str
+    answer: str
+    is_closed: bool
+    num_tokens: int
+
+
+class CaseFacts(TypedDict, total=False):
+    """What the journal keeps of a case once, and samples.jsonl repeats in each of its rows."""
+
+    group: str | None
+    """Joins cases that belong together: they count as one unit in intervals and paired tests."""
+    tags: dict[str, str]
+
+
+class Row(CaseFacts, total=False):
+    """One test on one case and engine: a line of samples.jsonl."""
+
+    nodeid: str
+    eval: str
+    test: str
+    case_id: str
+    engine: str
+    checkpoint: str
+    backend: str
+    outcome: RowOutcome
+    problem: str | None
+    """What the assertion or the failure said; None for a pass."""
+    cause: str
+    """Name of the request error of an invalid sample."""
+    scores: dict[str, float]
+    """Finite numbers by name; a rate is 0 to 1."""
+    details: dict[str, Any]
+    """Plain data that the test recorded with `details`."""
+    reference: Any
+    """The case's reference where it is plain JSON data."""
+    generation: Generation | None
+    """The first sample; None where it failed or the test never ran."""
+    generations: list[Generation | None]
+    """All samples, where there are several."""
+    steps: list[list[Generation | None]]
+    """Answers of the steps before the last request, by step."""
+    prompt_sha256: str | None
+    options: Any
+    """The decoding options, one mapping; a list of them where samples differ."""
+    num_samples: int
+    """In the journal only."""
+    run_id: str
+    worker: str | None
+    started_at: str | None
+    """None for a test that never ran."""
+    duration_s: float | None
+
+
+class OutcomeLine(TypedDict, total=False):
+    """A journal line of kind generation, step, failure or step_failure; `generation` is the line's last key."""
+
+    engine: str
+    eval: str
+    case_id: str
+    sample: int
+    step: int
+    request: int
+    steps: list[int]
+    """Number of requests of each step."""
+    copied: bool
+    """Taken over from the journal of a worker that died."""
+    failure: Literal["invalid", "error"]
+    problem: str
+    cause: str | None
+    generation: dict[str, Any]
+
+
+class Collected(TypedDict, total=False):
+    """The journal line of kind collected: what the run set out to do."""
+
+    engines: list[EngineEntry]
+    nodeids: list[str]
+
+
+class EngineLine(TypedDict, total=False):
+    """A journal line of kind engine; without `load_s` when the engine was closed."""
+
+    id: str
+    settings: dict[str, Any]
+    worker: str
+    how: Literal["load", "swap"]
+    load_s: float
+    cold_because: str
+    ended_s: float
+    devices: list[str] | None
+
+
+class UnitLine(TypedDict, total=False):
+    """A journal line of kind unit or unit_start."""
+
+    engine: str
+    eval: str
+    ahead: bool
+    generation_s: float
+    ended_s: float
+    num_outcomes: int
+
+
+class EvalEntry(TypedDict, total=False):
+    """One eval module in run.json."""
+
+    name: str
+    path: str
+    """Relative to pytest's rootdir."""
+    tests: dict[str, list[str]]
+    """The gates of each test."""
+    num_cases: int
+    notices: list[str]
+    plugins: list[str]
+    directions: dict[str, str]
+    """"lower" or "none" by score; a score that is missing is better the higher it is."""
+
+
+class EvalLine(EvalEntry, total=False):
+    """The journal line of kind eval."""
+
+    cases: dict[str, CaseFacts]
+    options: list[dict[str, Any]]
+    """Decoding options of each sample."""
+
+
+class EngineEntry(TypedDict, total=False):
+    """One engine in run.json: its spec, and from `settings` on how it was loaded."""
+
+    id: str
+    backend: str
+    checkpoint: str
+    checkpoint_path: str
+    fingerprint: str | None
+    variant: str | None
+    options_not_taken: list[str]
+    dtype: str | None
+    base_path: str | None
+    base_fingerprint: str | None
+    adapter_fingerprint: str | None
+    chosen: str | None
+    quantization: dict[str, Any] | None
+    training: dict[str, Any] | None
+    settings: dict[str, Any]
+    template_sha256: str | None
+    num_loads: int
+    load_s: float | None
+    """Mean of all loads."""
+    num_swaps: int
+    swap_s: float | None
+    cold_because: list[str]
+
+
+class GateVerdict(TypedDict, total=False):
+    """The verdict of one gate on one test and engine."""
+
+    eval: str
+    test: str
+    engine: str
+    expression: str
+    metric: str
+    value: float | None
+    threshold: float | None
+    n: int
+    """Rows that were counted, or pairs of them."""
+    passed: bool | None
+    """None where a `no_regression` gate was skipped for want of a baseline."""
+    asked: bool
+    reason: str
+    """Why it did not pass; empty where it did."""
+    baseline: str
+    notes: list[str]
+    could_have_shown: float | None
+    """The smallest difference that the comparison could have detected."""
+
+
+class Aggregate(TypedDict):
+    """A value that an eval's `aggregate` or `across` gave."""
+
+    eval: str
+    test: str
+    engine: str
+    metric: str
+    value: float
+
+
+class TableEntry(TypedDict):
+    """A table that an eval's `tables` or `across` gave."""
+
+    eval: str
+    test: str
+    engine: str
+    title: str
+    rows: list[dict[str, Any]]
+
+
+class OutputFile(TypedDict):
+    """A file that an eval's `outputs` wrote; `path` is relative to the run directory."""
+
+    eval: str
+    engine: str
+    path: str
+    num_bytes: int
+
+
+class Throughput(TypedDict):
+    """Tokens and seconds of one engine, summed over its workers."""
+
+    engine: str
+    generation_s: float
+    num_generations: int
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    num_untimed_generations: int
+    """Of units that broke, so that their seconds are unknown."""
+    num_workers: int
+
+
+class WorkerEntry(TypedDict):
+    """What one worker did with its time."""
+
+    worker: str
+    devices: list[str] | None
+    num_loads: int
+    num_swaps: int
+    num_units: int
+    load_s: float
+    generation_s: float
+    idle_share: float | None
+    """0 to 1."""
+
+
+class Durations(TypedDict):
+    """How long an engine took for an eval; units that broke are left out."""
+
+    engine: str
+    eval: str
+    num_outcomes: int
+    generation_s: float
+
+
+class BaselineFacts(TypedDict):
+    """What --baseline named, and the file or run directory that it stands for."""
+
+    asked: str
+    path: str | None
+    problem: str | None
+
+
+class RunFile(TypedDict, total=False):
+    """run.json. Written when the run starts and again when it ends; from `finished_at` on, the end's."""
+
+    schema_version: int
+    run_id: str
+    command: list[str]
+    started_at: str
+    config: dict[str, Any]
+    """Each option's value and origin."""
+    num_workers: int
+    baseline: BaselineFacts | None
+    notices: list[str]
+    rescored: Any
+    resumptions: list[dict[str, Any]]
+    python: str
+    platform: str
+    versions: dict[str, str]
+    hardware: dict[str, Any]
+    git: dict[str, Any] | None
+    interpreter: str
+    finished_at: str | None
+    duration_s: float
+    interrupted: str | None
+    rebuilt: bool
+    """The run was killed, and its records were made from the journal."""
+    exit_code: int
+    engines: list[EngineEntry]
+    evals: list[EvalEntry]
+    gates: list[GateVerdict]
+    aggregates: list[Aggregate]
+    tables: list[TableEntry]
+    outputs: list[OutputFile]
+    counts: dict[str, int]
+    """Rows by outcome."""
+    throughput: list[Throughput]
+    workers: list[WorkerEntry]
+    durations: list[Durations]
+    problems: list[str]
+    earlier_problems: list[str]
+
+
+# Reading what another version, or somebody's editor, may have written
+
+
+_Mapping = TypeVar("_Mapping", bound=Mapping[str, Any])
+
+
+def entries_of(entries: Sequence[_Mapping] | None) -> list[_Mapping]:
+    """Return the entries of a list that are non-empty objects; none where it is not a list."""
+    if not isinstance(entries, list):
+        return []
+    return [cast("_Mapping", entry) for entry in entries if isinstance(entry, Mapping) and entry]
+
+
+def mapping(value: _Mapping | None) -> _Mapping:
+    """Return the value if it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else cast("_Mapping", {})
+
+
+def text_of(value: str | float | None) -> str:
+    """Return a name as text: "" for None; anything else that is not a string as Python shows it."""
+    return value if isinstance(value, str) else "" if value is None else str(value)
