@@ -17,6 +17,8 @@ from packaging.utils import canonicalize_name
 
 from tests.backends.http_server import Asked, Reply, serving
 
+pytestmark = pytest.mark.slow
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:

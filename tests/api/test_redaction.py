@@ -176,6 +176,7 @@ def test_nothing_is_made_anew_for_each_test(monkeypatch: pytest.MonkeyPatch) -> 
     assert redactor() is made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES[::2])
 def test_no_secret_is_written_anywhere(project: Project, mode: str) -> None:
     command = project.command("--x-token", "cli-secret-2", "--run-id", "a", f"--junitxml={project.root}/reports/junit.xml", mode=mode)
@@ -237,6 +238,7 @@ class TestRedactor:
     def test_what_is_no_secret_stays(self, name: str, value: str) -> None:
         assert Redactor({name: value}).known(f"x {value} y") == f"x {value} y"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "piece", ["a", "://a", ":/:", "?a_", "&key", "authorization : ", "Bearer ", "bearer  a", "sk-", "hf_", "\x1b[31m", "="]
     )

@@ -59,6 +59,7 @@ def test_what_takes_long_begins_first(tree: Path) -> None:
     assert [cost_class(tree, unit) for unit in units] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_one_worker_has_all_that_start_vllm_and_every_test_runs_once(tree: Path) -> None:
     code, output = ran(tree, "-n2", "--dist=loadfile")
     assert code == 0, output
@@ -68,6 +69,7 @@ def test_one_worker_has_all_that_start_vllm_and_every_test_runs_once(tree: Path)
     assert len({tuple(place) for place in places}) == len(FILES), "a file stays whole"
 
 
+@pytest.mark.slow
 def test_a_file_that_hides_its_start_of_vllm_is_refused(tree: Path) -> None:
     (tree / "test_hidden.py").write_text("import pytest\npytestmark = [getattr(pytest.mark, 'vllm')]\n\ndef test_one(): pass\n")
     code, output = ran(tree, "-n2", "--dist=loadfile")

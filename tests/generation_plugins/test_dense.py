@@ -242,6 +242,7 @@ def test_a_ban_is_refused_where_tokens_cannot_be_banned() -> None:
 # --- cost ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plugin", [BalancedJsonStop(), ObjectCap(100_000)], ids=lambda plugin: plugin.name)
 def test_watching_is_linear(plugin: Any) -> None:
     tokenizer = FakeTokenizer()

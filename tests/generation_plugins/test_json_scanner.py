@@ -66,6 +66,7 @@ def test_blanks_count_inside_of_strings_only() -> None:
     assert "".join(map(strings.push, '{ "a b" : "c\\" d" ,\n 1 }')) == '{"a b":"c\\" d",1}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("char", ["{", "["])
 def test_a_megabyte_of_brackets_takes_time_by_its_length(char: str) -> None:
     assert_linear(lambda text: scanned(text, "{["), char * 1_000_000)

@@ -60,6 +60,7 @@ def test_the_eval_gives_scores_tables_files_and_pictures_in_three_modes(dense_pr
     assert dense.aggregate(dense.score_dump(path))["category_micro_f1"] == 1.0
 
 
+@pytest.mark.slow
 def test_each_checkpoint_is_read_in_the_space_that_is_declared_for_it(dense_project: Project) -> None:
     in_pixels = [dense.DenseObject(one.type, points, one.desc) for one, points in zip(CASES[0].reference, CASES[0].pixels, strict=True)]
     (dense_project.root / "base.jsonl").write_text(json.dumps({"text": answer(in_pixels)}), encoding="utf-8")

@@ -21,6 +21,8 @@ from evalharness.runs.lock import RunLock
 from evalharness.runs.run_file import write_run_file
 from tests.pytest_plugin.project import HEADER, Project, Run
 
+pytestmark = pytest.mark.slow
+
 NUM_CASES = 12
 CHECKPOINT = Path(__file__).parents[2] / "fixtures" / "checkpoints" / "final"
 CASES = f"\ndef cases(data_dir): return [Case(id=f'c{{i:02}}') for i in range({NUM_CASES})]\n"
@@ -120,7 +122,6 @@ class TestWhatIsMade:
         assert (run.exit_code, content(run)) == (before.exit_code, content(before))
         assert made(project) == Counter()
 
-    @pytest.mark.slow
     def test_a_run_is_resumed_again_and_again(self, project: Project) -> None:
         project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r", "--maxfail=1")
         for mode in ("n2", "no-xdist", "n2"):
@@ -213,7 +214,6 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
         assert content(resumed(project)) == content(before)
 
-    @pytest.mark.slow
     def test_what_broke_before_does_not_break_the_exit_code(self, project: Project) -> None:
         tests = TESTS + "    if case.id == 'c03' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
         project.write(conftest=CONFTEST, test_a=tests)
@@ -229,7 +229,6 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         broken_run(project, TESTS.replace("x >= 1", "x >= 100"))
         assert resumed(project).exit_code == pytest.ExitCode.TESTS_FAILED
 
-    @pytest.mark.slow
     def test_a_worker_that_dies_while_a_run_is_resumed_is_replaced(self, project: Project) -> None:
         broken_run(project)
         dies = "    if case == 'c09' and not (here / 'died').exists():\n        (here / 'died').touch()\n        import os; os._exit(9)\n"
@@ -241,7 +240,6 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         assert counts == Counter(f"c{i:02}" for i in range(6, NUM_CASES))
 
 
-@pytest.mark.slow
 class TestTakeoverWithoutModel:
     def test_a_worker_that_only_judges_again_loads_nothing(self, project: Project) -> None:
         tests = TESTS + "    if case.id == 'c11' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
@@ -268,7 +266,6 @@ class TestWhatIsRefused:
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
         assert difference in run.output
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("old", "new", "difference"),
         [
@@ -294,7 +291,6 @@ class TestWhatIsRefused:
         assert made(project) == Counter()
         assert sorted((before.run_dir / "journal").iterdir()) == journals, "the run is left as it was"
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
     def test_a_selection_that_leaves_tests_out(self, project: Project, mode: str) -> None:
         broken_run(project)
@@ -302,7 +298,6 @@ class TestWhatIsRefused:
         assert "11 of its 12 tests are not collected now: test_a.py::test_s[fake:echo-c00]" in run.output
         assert made(project) == Counter()
 
-    @pytest.mark.slow
     def test_a_machine_where_the_engine_would_be_another(self, project: Project) -> None:
         broken_run(project)
         other = "\nFakeBackend.describe = lambda self: {'backend': 'fake', 'dtype': 'bfloat16'}\n"
@@ -359,7 +354,6 @@ class TestWhatIsRefused:
 
 
 class TestWhatIsSaid:
-    @pytest.mark.slow
     def test_run_json_notes_each_resumption(self, project: Project) -> None:
         finished_at = broken_run(project).facts["finished_at"]
         run = resumed(project, mode="n2")

@@ -96,6 +96,7 @@ def seconds_a_worker(lengths: list[int], num_workers: int, apart_s: float) -> fl
             scheduler.mark_test_complete(ended, tested)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "num_cases"), [(2, 200), (4, 256), (4, 384), (4, 1000), (8, 384)])
 @pytest.mark.parametrize("spread", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("apart_s", [0.0, 0.1])

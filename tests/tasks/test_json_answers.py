@@ -198,6 +198,7 @@ def test_every_json_value_is_read_as_it_was_written(value: Any) -> None:
     assert parse_answer(json.dumps(value)) == Answer(value, True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["{" * 1_000_000, "[" * 1_000_000, '{"a": 1},' * 110_000], ids=["braces", "brackets", "objects"])
 def test_a_megabyte_takes_time_by_its_length(text: str) -> None:
     assert_linear(parse_answer, text)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.tasks.shared import balanced_end, balanced_spans, loads, tokens
@@ -35,7 +35,6 @@ def reference_tokens(text: str) -> Iterator[tuple[int, int]]:
                 yield start, place
 
 
-@settings(max_examples=300)
 @given(PIECES)
 def test_strings_and_brackets_are_told_apart(text: str) -> None:
     assert list(tokens(text)) == list(reference_tokens(text))
@@ -65,6 +64,7 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
         loads(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["{", "}", "[", '"', "\\", "{}", '{"a": "', "'"])
 def test_a_megabyte_takes_time_by_its_length(unit: str) -> None:
     assert_linear(lambda text: list(balanced_spans(text)), unit * (1_000_000 // len(unit)))

@@ -131,6 +131,7 @@ def test_what_was_asked_otherwise_has_values_but_is_never_best(tmp_path: Path) -
     assert found.flips["stage_a", "test_summary"] == ()
 
 
+@pytest.mark.slow
 def test_equal_checkpoints_are_told_apart_about_as_rarely_as_the_level_says(tmp_path: Path) -> None:
     # Three checkpoints with the same chance at every case. At 5 %, more than 11 % of 150 timelines would name a clear
     # difference with a chance of 0.2 %; picking the best first takes some of that.

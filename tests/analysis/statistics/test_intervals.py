@@ -89,6 +89,7 @@ class TestIntervalsOfScores:
         found, error = one(list(values)), stats.sem(values)
         assert (found.low, found.high) == pytest.approx((values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=0.15 * error)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("rate", [True, False], ids=["wilson", "bootstrap"])
     @pytest.mark.parametrize("truth", [0.9, 0.5])
     def test_grouped_scores_are_covered(self, rate: bool, truth: float) -> None:

@@ -95,6 +95,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     assert first != paired_changes(*values, is_bounded=[True], seed=4)
 
 
+@pytest.mark.slow
 def test_what_could_have_been_shown_is_shown_four_times_in_five() -> None:
     # 2,000 runs of 400 cases: the share's standard error is 0.9 %, so ±4 % fails once in 100,000 for a right formula.
     generator = np.random.default_rng(0)
@@ -108,6 +109,7 @@ def test_three_groups_can_never_be_significant() -> None:
     assert [smallest_p(number) for number in (0, 1, 3, 6)] == [1.0, 1.0, 0.25, 0.03125]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_binary", [True, False], ids=["rate", "mean"])
 def test_grouped_differences_are_covered_and_false_alarms_are_rare(is_binary: bool) -> None:
     # 400 runs of 60 groups of up to five cases, each group with its own drift. Nominal 95 %, standard error 1.1 %: a share

@@ -1,4 +1,4 @@
-"""Whose processes an engine ends, without vLLM. With it: test_vllm_processes.py. Run: pytest tests/backends/vllm/test_child_processes.py"""
+"""Whose processes an engine ends, without vLLM. With it: test_processes.py. Run: pytest tests/backends/vllm/test_child_processes.py"""
 
 from __future__ import annotations
 

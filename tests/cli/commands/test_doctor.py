@@ -114,6 +114,7 @@ def test_it_says_what_auto_takes_and_why(tiny_vlm_checkpoint: Path, tmp_path: Pa
     assert (said.status, said.text) == ("ok", "takes hf: --device is honoured by it alone")
 
 
+@pytest.mark.slow
 def test_an_import_that_fails_is_shown_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "broken" / "transformers"
     package.mkdir(parents=True)

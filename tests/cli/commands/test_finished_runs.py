@@ -14,6 +14,8 @@ from evalharness.config.options import cases_of_shard
 from tests.cli.commands.test_rescore import EVAL, command
 from tests.pytest_plugin.project import HEADER, MODES, Project, Run
 
+pytestmark = pytest.mark.slow
+
 TESTS = (
     HEADER
     + """

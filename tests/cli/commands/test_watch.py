@@ -17,6 +17,8 @@ import pytest
 from evalharness.cli import main
 from tests.checkpoints.test_info import GOOD, write
 
+pytestmark = pytest.mark.slow
+
 # Stands for evals: says which checkpoint it got, and leaves the run.json of a run that ended.
 NOTING = """
 import json, sys, time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.pytest_plugin.execution.units import EvalNode, UnitKey, assign_units, first_tests, parse_nodeid
@@ -56,7 +56,6 @@ def test_the_engine_that_ends_the_run_is_split_ever_finer_and_evenly(engine: str
     assert [units.count(unit) for unit in dict.fromkeys(units)] == sizes
 
 
-@settings(max_examples=200)
 @given(num_cases=st.integers(1, 3000), num_workers=st.integers(2, 9), backend=st.sampled_from(["fake", "hf", "vllm", "openai"]))
 def test_equally_quick_workers_get_equally_many_cases(num_cases: int, num_workers: int, backend: str) -> None:
     units = list(assign_units(ids(num_cases, engine=f"{backend}:x"), [f"{backend}:x"], num_workers).values())

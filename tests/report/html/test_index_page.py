@@ -142,6 +142,7 @@ def test_while_another_process_writes_it_is_waited_for_and_in_the_end_left(tmp_p
     assert write_index(tmp_path) is not None
 
 
+@pytest.mark.slow
 def test_of_runs_that_end_together_all_are_there(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.report.html.test_index_page import run\n"

@@ -132,6 +132,7 @@ class TestCsv:
         ]
 
 
+@pytest.mark.slow
 class TestPlots:
     def test_the_png_is_a_picture_and_the_svg_refers_to_nothing_outside(self, forgetful: Path, tmp_path: Path) -> None:
         (timeline,) = made(forgetful)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import ContractValueError
@@ -282,7 +282,6 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=500)
 @given(st.one_of(st.text(st.characters(exclude_categories=())), st.lists(PIECES, max_size=60).map("".join)))
 def test_no_text_raises(text: str) -> None:
     dump = parse_dump(text, "bbu")
@@ -290,6 +289,7 @@ def test_no_text_raises(text: str) -> None:
     assert bool(dump.problem) is not dump.valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

@@ -109,6 +109,7 @@ def test_two_folders_of_one_order_are_two_rows(tmp_path: Path) -> None:
     assert [entry["group_id"] for entry in files[f"{RRU}_stage_a.jsonl"]] == ["A", "A"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_groups_take_time_by_their_number(tmp_path: Path) -> None:
     rows: list[Any] = [row(f"G{number}", place) for number in range(10_000) for place in (1, 2)]
     assert_linear(lambda some: stage_a.outputs(some, OutputTarget(tmp_path, "hf:x")), rows)

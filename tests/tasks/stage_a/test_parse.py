@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import ContractValueError
@@ -55,7 +55,6 @@ def test_a_full_width_colon_is_not_repaired() -> None:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@settings(max_examples=100)
 @given(st.data())
 def test_every_key_of_an_assignment_is_read_in_any_order(domain, data: st.DataObject) -> None:
     said = data.draw(summaries(domain))
@@ -217,7 +216,6 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300)
 @given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)), st.sampled_from(DOMAINS))
 def test_no_text_makes_the_parser_raise(text: str, domain: str) -> None:
     summary = parse_summary(text, domain)
@@ -226,7 +224,6 @@ def test_no_text_makes_the_parser_raise(text: str, domain: str) -> None:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@settings(max_examples=150)
 @given(st.data())
 def test_parsing_gives_back_what_was_rendered(domain, data: st.DataObject) -> None:
     said = data.draw(summaries(domain))
@@ -265,6 +262,7 @@ UNITS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "}]"], ids=["open", "closed"])
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_megabyte_takes_time_by_its_length(unit: str, end: str) -> None:

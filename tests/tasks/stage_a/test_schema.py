@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.tasks.stage_a.parse import parse_summary, render_summary
@@ -119,7 +119,6 @@ def test_a_distance_of_digits_is_right() -> None:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@settings(max_examples=100)
 @given(st.data())
 def test_valid_summaries_have_no_violation(domain, data: st.DataObject) -> None:
     assert violations(data.draw(summaries(domain)), domain) == []
@@ -134,7 +133,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200)
 @given(st.dictionaries(st.sampled_from(["统计", "备注", "分组统计", "x"]), json_values), st.sampled_from(DOMAINS))
 def test_no_json_makes_the_check_raise(data: dict[str, Any], domain) -> None:
     assert all(isinstance(reason, str) for reason in violations(data, domain))

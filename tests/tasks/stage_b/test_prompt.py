@@ -181,6 +181,7 @@ def test_a_text_without_distances_stays_as_it_is(text: str) -> None:
     assert without_distance(text) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["{", '"', '\\"', "站点距离", '{"类别":"站点距离",', "}", "站点距离{", "'"])
 def test_a_megabyte_takes_time_by_its_length(piece: str) -> None:
     assert_linear(without_distance, f'站点距离{{"{piece * (1_000_000 // len(piece))}')

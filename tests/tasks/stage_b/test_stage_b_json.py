@@ -88,6 +88,7 @@ def test_what_was_rendered_is_read_back(value: dict[str, Any], ascii_only: bool)
     assert extract_object(f"好的：\n{json.dumps(value, ensure_ascii=ascii_only)}\n以上").value == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["{", "}", "[", '"', '\\"', '{"', "```\n", "<think>", "{}"])
 def test_a_megabyte_takes_time_by_its_length(piece: str) -> None:
     text = f'{{"{piece * (1_000_000 // len(piece))}'

@@ -186,6 +186,7 @@ def test_what_was_rendered_is_read_back(label: Label, reason: str) -> None:
     assert "form" not in verdict.kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["{", "\n", "Verdict: 通过\n", "assistant\n", "Image1", "<think", "：", "**", "复核"])
 def test_a_megabyte_takes_time_by_its_length(piece: str) -> None:
     text = piece * (1_000_000 // len(piece))
