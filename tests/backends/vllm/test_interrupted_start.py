@@ -16,10 +16,10 @@ WAIT_S = 120
 PROLOGUE = """
 import contextlib, signal, subprocess, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from evalharness.backends import vllm_processes
+from evalharness.backends.vllm import processes
 from evalharness.backends.vllm.processes import ChildProcesses, interrupts_get_through
 
-vllm_processes.REMIND_S = {remind_s}
+processes.REMIND_S = {remind_s}
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 engine = None

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from evalharness.api.errors import ConfigError
-from evalharness.backends.vllm.settings import check_engine_options, known_engine_arguments, spans_hosts
+from evalharness.backends.vllm._internals import known_engine_arguments
+from evalharness.backends.vllm.settings import check_engine_options, spans_hosts
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
