@@ -1,6 +1,7 @@
 """`python -m evalharness.backends.probe BACKEND CHECKPOINT…`: really imports what a backend needs, and says as JSON what came of it.
 
-For `evalharness doctor`, in a process of its own: an import may take a minute, crash, or set CUDA up. Loads no weights.
+For `evalharness doctor`, in a process of its own: an import may take a minute, crash, or set CUDA up. Loads no weights. A backend's class
+may have a static method `probe()`, which returns facts and a function from a checkpoint's folder to why it cannot be taken, or None.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ MARK = "evalharness-probe:"
 def main(arguments: list[str]) -> None:
     """Print facts of a backend, and for each checkpoint why it cannot be taken, null where it can."""
     name, *paths = arguments
-    load_backend_class(name)
+    backend_class = load_backend_class(name)
     try:
-        facts, why_not = _PROBES.get(name, _probe_other)()
+        facts, why_not = _PROBES.get(name, getattr(backend_class, "probe", _probe_other))()
     except ModuleNotFoundError as error:
         raise MissingDependency(missing_package(f"backend {name!r}", error, name)) from error
     print(MARK + json.dumps({"facts": facts, "checkpoints": {path: _refusal(why_not, path) for path in paths}}))
@@ -93,12 +93,10 @@ def _check_quantization(config: Any) -> None:
 def _gguf_refusal(path: Path) -> str | None:
     if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
         return f"GGUF files need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
-    from evalharness.backends.hf._transformers import transformers
+    from evalharness.backends.hf._transformers import gguf_architectures, transformers
 
     architecture = read_gguf(path).architecture
-    supported = import_module("transformers.modeling_gguf_pytorch_utils").GGUF_SUPPORTED_ARCHITECTURES  # not among its attributes
-    known = {name.replace("_", "") for name in supported}  # llama.cpp says qwen2moe and gpt-oss
-    if architecture.replace("_", "").replace("-", "") in known:
+    if architecture.replace("_", "").replace("-", "") in gguf_architectures():
         return None
     return f"transformers {transformers.__version__} reads no GGUF files of {architecture}; convert the checkpoint to safetensors"
 
@@ -120,19 +118,12 @@ def _probe_vllm() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     return {**facts, "vllm": vllm.__version__, "platform": current_platform.device_type}, why_not
 
 
-def _probe_max() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
-    from evalharness.backends.max.loading import max_facts, why_not_in_max
-
-    return max_facts(), why_not_in_max
-
-
 def _probe_other() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     return {}, lambda path: "it runs no checkpoint folders"
 
 
 _PROBES: Mapping[str, Callable[[], tuple[dict[str, Any], Callable[[Path], str | None]]]] = {
     "hf": _probe_hf,
-    "max": _probe_max,
     "vllm": _probe_vllm,
 }
 

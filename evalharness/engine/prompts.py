@@ -283,13 +283,13 @@ class PromptBuilder:
     def _num_tokens(self, token_ids: tuple[int, ...], request_images: RequestImages | None) -> int | None:
         if request_images is None:
             return len(token_ids)
-        measure = getattr(self._backend.processor, "_get_num_multimodal_tokens", None)
-        resizes = getattr(getattr(self._backend.processor, "image_processor", None), "do_resize", False)
-        if measure is None or not resizes:
+        processor = self._backend.processor
+        if not getattr(getattr(processor, "image_processor", None), "do_resize", False):
             return None  # the backend checks the length once it has expanded the placeholders
-        sizes = [images.image_size(source) for source in request_images.sources]
-        counts = measure(image_sizes=[(height, width) for width, height in sizes])["num_image_tokens"]
-        return len(token_ids) - len(sizes) + sum(int(count) for count in counts)
+        from evalharness.backends.hf._transformers import num_image_tokens
+
+        counts = num_image_tokens(processor, [images.image_size(source) for source in request_images.sources])
+        return None if counts is None else len(token_ids) - len(counts) + sum(counts)
 
 
 def check_length(num_tokens: int | None, max_new_tokens: int, max_model_len: int | None) -> None:

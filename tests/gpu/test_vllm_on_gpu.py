@@ -19,7 +19,7 @@ from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngi
 from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import DEFAULT_MARKS, ThinkingBudget
-from evalharness.backends.vllm.limits import knows_thinking, uses_v2_runner
+from evalharness.backends.vllm._internals import knows_thinking, uses_v2_runner
 from evalharness.checkpoints.adapter import read_settings
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine

@@ -1,10 +1,13 @@
-"""The transformers package, imported the only way that works beside a CPU torch.
+"""The transformers package, imported the only way that works beside a CPU torch, and what is used of its private parts.
 
-transformers looks for torchvision and torchaudio once, when it is imported; missing operators must be registered before.
-Both the hf and the vllm backend therefore take it from here.
+transformers looks for torchvision and torchaudio once, when it is imported; missing operators must be registered before. So every module
+takes transformers from here. `tests/backends/hf/test_transformers_internals.py` fails where a release has dropped a part.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 from evalharness.backends.torchvision_cpu import register_missing_operators
 
@@ -12,4 +15,30 @@ register_missing_operators()
 
 import transformers  # noqa: E402
 
-__all__ = ["transformers"]
+__all__ = ["gguf_architectures", "grows_freely", "num_image_tokens", "takes_dynamic_cache", "transformers"]
+
+
+def num_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]]) -> list[int] | None:
+    """Return how many tokens images of these sizes (width, height) take; None where the processor cannot tell."""
+    measure = getattr(processor, "_get_num_multimodal_tokens", None)
+    if measure is None:
+        return None
+    return [int(count) for count in measure(image_sizes=[(height, width) for width, height in sizes])["num_image_tokens"]]
+
+
+def takes_dynamic_cache(model: Any) -> bool:
+    """Return whether transformers itself would give the model a `DynamicCache`."""
+    supports = getattr(model, "_supports_default_dynamic_cache", None)
+    return supports is not None and bool(supports())
+
+
+def grows_freely(layers: Sequence[Any]) -> bool:
+    """Return whether all layers of a cache keep every key and value, without a window."""
+    return bool(layers) and all(type(layer) is transformers.cache_utils.DynamicLayer for layer in layers)
+
+
+def gguf_architectures() -> frozenset[str]:
+    """Return the families of GGUF files that transformers reads, without underscores."""
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+
+    return frozenset(name.replace("_", "") for name in GGUF_SUPPORTED_ARCHITECTURES)  # llama.cpp says qwen2moe and gpt-oss

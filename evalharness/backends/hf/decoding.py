@@ -17,7 +17,7 @@ from evalharness.api.errors import BackendError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.requests import GenerationFailure
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
-from evalharness.backends.hf._transformers import transformers
+from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
 from evalharness.backends.hf.sampling import TokenBans, processors_for
 from evalharness.backends.hf.structured import Grammars
 from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
@@ -141,14 +141,12 @@ def selectable_cache(model: Any) -> Any:
     Only plain growing layers are taken for that: what recurrent and windowed layers, or caches of a model's own, keep, and
     where, is theirs to know. Vision models that keep positions by row beside the cache (`rope_deltas`) are not taken either.
     """
-    supports = getattr(model, "_supports_default_dynamic_cache", None)
-    if supports is None or not supports() or getattr(model.generation_config, "cache_implementation", None) is not None:
+    if not takes_dynamic_cache(model) or getattr(model.generation_config, "cache_implementation", None) is not None:
         return None
     if model.config.is_encoder_decoder or any(hasattr(module, "rope_deltas") for module in model.modules()):
         return None
     cache = transformers.DynamicCache(config=model.config.get_text_config(decoder=True))
-    layers = getattr(cache, "layers", None)
-    return cache if layers and all(type(layer) is transformers.cache_utils.DynamicLayer for layer in layers) else None
+    return cache if grows_freely(getattr(cache, "layers", ())) else None
 
 
 def select_rows(cache: Any, indices: torch.Tensor) -> None:

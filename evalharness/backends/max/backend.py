@@ -12,6 +12,7 @@ import importlib.metadata
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_limits, check_stop_ids, preflight
 from evalharness.backends.checkpoint_reading import first_line
-from evalharness.backends.max.loading import load_model
+from evalharness.backends.max.loading import load_model, max_facts, why_not_in_max
 from evalharness.backends.stops import StopStringWatcher
 
 __all__ = ["EXTRA_OPTIONS", "MaxBackend", "MaxRow", "max_seed", "sampling_params"]
@@ -179,6 +180,11 @@ class MaxBackend:
     name = "max"
     processor = None
     supports_vlm = False
+
+    @staticmethod
+    def probe() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
+        """Return what there is of MAX here, and what says why a checkpoint cannot be taken; for `evalharness doctor`."""
+        return max_facts(), why_not_in_max
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, max_model_len: int | None = None) -> None:
         started = time.perf_counter()

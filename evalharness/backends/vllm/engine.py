@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
-from evalharness.backends.vllm.limits import check_room, uses_v2_runner
+from evalharness.backends.vllm._internals import check_room, render, result_queue, uses_v2_runner, validate_structure
 from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
-from evalharness.backends.vllm.sampling import check_structure, validation_errors
+from evalharness.backends.vllm.sampling import validation_errors
 
 __all__ = ["EngineLog", "ErrorFileHandler", "Problem", "VllmEngine"]
 
@@ -168,8 +168,7 @@ class VllmEngine:
     def render(self, prompt: Mapping[str, Any]) -> Any:
         """Return the engine input of one prompt, its pictures processed; `RequestError` where vLLM refuses the prompt."""
         try:
-            (engine_input,) = self._llm.renderer.render_cmpl([dict(prompt)])
-            return engine_input
+            return render(self._llm, prompt)
         except validation_errors() as error:
             problem = _refusal(error)
         raise problem  # not from vLLM's error, which holds on to the pictures
@@ -186,7 +185,7 @@ class VllmEngine:
     def check_structure(self, params: Any, kind: str) -> None:
         """Raise `ConfigError` where vLLM makes no grammar of the structure in these parameters, which are used up by it."""
         try:
-            check_structure(params, self._llm)
+            validate_structure(params, self._llm)
         except validation_errors() as error:
             raise ConfigError(f"structured.{kind} cannot be made a grammar: {error}") from error
 
@@ -197,7 +196,7 @@ class VllmEngine:
 
     def results_wait(self) -> bool:
         """Return whether `step` would return at once; False where this vLLM cannot tell."""
-        waiting = getattr(self._llm.llm_engine.engine_core, "outputs_queue", None)
+        waiting, _ = result_queue(self._llm)
         return waiting is not None and not waiting.empty()
 
     def step(self) -> list[Any]:
@@ -215,8 +214,7 @@ class VllmEngine:
 
     def _wait_for_results(self) -> None:
         """Wait until a step would return, or the engine is dead: vLLM waits for ever for one that was killed."""
-        core = self._llm.llm_engine.engine_core
-        waiting, reader = getattr(core, "outputs_queue", None), getattr(core, "output_queue_thread", None)
+        waiting, reader = result_queue(self._llm)
         if waiting is None or reader is None:  # the engine core runs in this process
             return
         while waiting.empty():

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from evalharness.backends.vllm._internals import inspecting_with
+
 __all__ = ["ChildProcesses", "children_prepared", "interrupts_get_through"]
 
 PR_SET_PDEATHSIG = 1
@@ -114,14 +116,8 @@ def _inspection_prepared() -> Iterator[None]:
     if not register_missing_operators():
         yield
         return
-    from vllm.model_executor.models import registry
-
-    command = registry._SUBPROCESS_COMMAND
-    registry._SUBPROCESS_COMMAND = [command[0], "-c", _INSPECTION]
-    try:
+    with inspecting_with(_INSPECTION):
         yield
-    finally:
-        registry._SUBPROCESS_COMMAND = command
 
 
 class _Interrupted(BaseException):

@@ -13,13 +13,12 @@ from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import DEFAULT_MARKS
 from evalharness.backends.base import Completion, Prompt, SamplingPlan, check_limits
-from evalharness.backends.vllm.limits import knows_thinking, uses_v2_runner
+from evalharness.backends.vllm._internals import knows_thinking, uses_v2_runner
 
 __all__ = [
     "EXTRA_OPTIONS",
     "WatchedTokens",
     "check_response_length",
-    "check_structure",
     "check_thinking",
     "completion_of",
     "completion_of_response",
@@ -43,17 +42,6 @@ def structured_params(structured: StructuredOutput) -> Any:
 
     ((kind, value),) = structured.to_json().items()
     return StructuredOutputsParams(**{_NAMES[kind]: value})
-
-
-def check_structure(params: Any, llm: Any) -> None:
-    """Raise what vLLM would raise of the structure as the request comes in, before any does; nothing where this release cannot be asked.
-
-    `llm`: the `vllm.LLM`. vLLM notes its choice of a grammar's engine in `params`, so these are to be thrown away.
-    """
-    validate = getattr(params, "_validate_structured_outputs", None)
-    if validate is not None:
-        config = llm.llm_engine.vllm_config
-        validate(config.model_config, config.structured_outputs_config, llm.get_tokenizer())
 
 
 def thinking_arguments(tokenizer: Any) -> dict[str, Any]:

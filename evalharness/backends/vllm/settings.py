@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import inspect
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import ConfigError, MissingDependency, UnsupportedOption, did_you_mean
 from evalharness.api.installing import missing_package
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends.checkpoint_reading import resolve_dtype_name
+from evalharness.backends.vllm._internals import known_engine_arguments
 from evalharness.backends.vllm.weights import WORKER_EXTENSION
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "check_engine_options",
     "device_type",
     "engine_arguments",
-    "known_engine_arguments",
     "only_known_arguments",
     "pixel_budget_arguments",
     "set_environment_defaults",
@@ -57,22 +55,6 @@ _INSTEAD = {
     "worker_extension_cls": "it swaps weights",
 }
 """Arguments that are not given by name here, and why."""
-
-
-def known_engine_arguments() -> tuple[str, ...] | None:
-    """Return the arguments of vLLM's engine, sorted; None where vLLM is not installed, or its source is not where it was."""
-    spec = importlib.util.find_spec("vllm")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        try:
-            tree = ast.parse((Path(folder) / "engine" / "arg_utils.py").read_bytes())
-        except (OSError, SyntaxError):
-            return None
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
-                fields = (line.target for line in node.body if isinstance(line, ast.AnnAssign))
-                names = (target.id for target in fields if isinstance(target, ast.Name))
-                return tuple(sorted(name for name in names if not name.startswith("_")))
-    return None
 
 
 def check_engine_options(options: Iterable[tuple[str, Any]]) -> None:

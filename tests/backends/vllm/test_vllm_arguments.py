@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from evalharness.api.errors import ConfigError
-from evalharness.backends.vllm.settings import check_engine_options, known_engine_arguments, spans_hosts
+from evalharness.backends.vllm._internals import known_engine_arguments
+from evalharness.backends.vllm.settings import check_engine_options, spans_hosts
 from tests import vllm_installed
 
 needs_vllm = pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT)

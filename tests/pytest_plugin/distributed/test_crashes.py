@@ -325,7 +325,7 @@ class TestUnitsThatDoNotEnd:
 import threading
 from pathlib import Path
 from evalharness.backends.fake import FakeBackend
-from evalharness.pytest_plugin import engine_feed
+from evalharness.pytest_plugin.execution import feed as engine_feed
 
 engine_feed.STOP_TIMEOUT_S = PATIENCE
 complete = FakeBackend._complete

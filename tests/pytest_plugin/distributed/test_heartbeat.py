@@ -157,7 +157,7 @@ heartbeat.stop()
 
 # A worker on a machine that is cold or busy takes many of such short timeouts to start…
 PATIENT = """
-from evalharness.pytest_plugin import heartbeat
+from evalharness.pytest_plugin.distributed import heartbeat
 heartbeat.BUSY_FACTOR = 60
 """
 # …and gets less of a core than what else tells computing from waiting.

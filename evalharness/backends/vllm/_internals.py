@@ -1,21 +1,86 @@
-"""What vLLM's V2 model runner, on GPUs the usual one, has no room for or does not know yet: too much of it would end the engine.
+"""What is used of vLLM beyond its documented interface; `tests/backends/vllm/test_internals.py` fails where a release has dropped it.
 
-vLLM looks at these lists where the request is run, not where it comes in, and an error there is the end of all requests. Limits are
-read from vLLM's source: importing those modules touches CUDA.
+Replaced or read in a running engine: the command that inspects a model's class, the queue of results, the renderer. Read from vLLM's
+source, as importing those modules takes seconds or touches CUDA: the engine's arguments, and the limits of the V2 model runner (the usual
+one on GPUs). vLLM checks these limits where a request runs, not where it comes in, and an error there ends the engine.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import UnsupportedOption
 
-__all__ = ["check_room", "knows_thinking", "limits_in", "uses_v2_runner"]
+__all__ = [
+    "check_room",
+    "inspecting_with",
+    "known_engine_arguments",
+    "knows_thinking",
+    "limits_in",
+    "render",
+    "result_queue",
+    "uses_v2_runner",
+    "validate_structure",
+]
+
+
+@contextlib.contextmanager
+def inspecting_with(code: str) -> Iterator[None]:
+    """Have vLLM run this code in the program that inspects a model's class."""
+    from vllm.model_executor.models import registry
+
+    command = registry._SUBPROCESS_COMMAND
+    registry._SUBPROCESS_COMMAND = [command[0], "-c", code]
+    try:
+        yield
+    finally:
+        registry._SUBPROCESS_COMMAND = command
+
+
+def result_queue(llm: Any) -> tuple[Any, Any]:
+    """Return the queue of results of an engine core in a process of its own, and the thread that fills it; None where there is none."""
+    core = llm.llm_engine.engine_core
+    return getattr(core, "outputs_queue", None), getattr(core, "output_queue_thread", None)
+
+
+def render(llm: Any, prompt: Mapping[str, Any]) -> Any:
+    """Return vLLM's engine input of one prompt, its images processed."""
+    (engine_input,) = llm.renderer.render_cmpl([dict(prompt)])
+    return engine_input
+
+
+def validate_structure(params: Any, llm: Any) -> None:
+    """Raise what vLLM would raise of the structure when the request comes in; nothing where this release cannot be asked.
+
+    vLLM notes its choice of a grammar's engine in `params`, so these are to be thrown away.
+    """
+    validate = getattr(params, "_validate_structured_outputs", None)
+    if validate is not None:
+        config = llm.llm_engine.vllm_config
+        validate(config.model_config, config.structured_outputs_config, llm.get_tokenizer())
+
+
+def known_engine_arguments() -> tuple[str, ...] | None:
+    """Return the arguments of vLLM's engine, sorted; None where vLLM is not installed, or its source is not where it was."""
+    spec = importlib.util.find_spec("vllm")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        try:
+            tree = ast.parse((Path(folder) / "engine" / "arg_utils.py").read_bytes())
+        except (OSError, SyntaxError):
+            return None
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
+                fields = (line.target for line in node.body if isinstance(line, ast.AnnAssign))
+                names = (target.id for target in fields if isinstance(target, ast.Name))
+                return tuple(sorted(name for name in names if not name.startswith("_")))
+    return None
+
 
 _SAMPLE = Path("v1", "worker", "gpu", "sample")
 _WAY_OUT = "more would end its engine; name fewer, or start with VLLM_USE_V2_MODEL_RUNNER=0 in the environment"

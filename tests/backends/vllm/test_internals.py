@@ -1,4 +1,4 @@
-"""What vLLM's V2 model runner has no room for is refused before it ends the engine; read from the source of this vLLM. No engine starts."""
+"""What `vllm/_internals.py` uses of this vLLM is there; what its V2 model runner has no room for is refused. Reads its source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import pytest
 
 from evalharness.api.errors import UnsupportedOption
 from evalharness.api.thinking import ThinkingBudget
-from evalharness.backends.vllm.limits import check_room, knows_thinking, limits_in, uses_v2_runner
+from evalharness.backends.vllm._internals import (
+    check_room,
+    inspecting_with,
+    known_engine_arguments,
+    knows_thinking,
+    limits_in,
+    result_queue,
+    uses_v2_runner,
+)
 from evalharness.backends.vllm.sampling import check_thinking, sampling_params
 from tests import vllm_installed
 from tests.backends.vllm_models import plan
@@ -89,3 +97,32 @@ def test_a_budget_of_thoughts_is_refused_where_the_runner_keeps_none(monkeypatch
 
 def test_a_configuration_that_names_no_runner_has_the_old_one() -> None:
     assert not uses_v2_runner(SimpleNamespace())
+
+
+def lacks(part: str) -> str:
+    """Return what a test says where this vLLM has no such part."""
+    import vllm
+
+    return f"vLLM {vllm.__version__} has no {part}: mend backends/vllm/_internals.py"
+
+
+def test_the_parts_that_are_read_from_the_source_are_there() -> None:
+    folder = Path((importlib.util.find_spec("vllm").submodule_search_locations or [""])[0])
+    assert {"model", "worker_extension_cls"} <= set(known_engine_arguments() or ()), lacks("engine/arg_utils.py: EngineArgs")
+    for name in ("MAX_NUM_ALLOWED_TOKEN_IDS", "MAX_NUM_LOGIT_BIAS_TOKENS", "MAX_NUM_STOP_TOKEN_IDS"):
+        assert limits_in(folder).get(name), lacks(f"v1/worker/gpu/sample/logit_bias.py: {name}")
+
+
+@pytest.mark.vllm
+def test_the_parts_of_a_running_engine_are_there(vllm_vlm_backend: Any) -> None:
+    from vllm import SamplingParams
+    from vllm.model_executor.models import registry
+
+    llm = vllm_vlm_backend._engine._llm
+    assert isinstance(getattr(registry, "_SUBPROCESS_COMMAND", None), list), lacks("model_executor.models.registry._SUBPROCESS_COMMAND")
+    with inspecting_with("pass"):
+        assert registry._SUBPROCESS_COMMAND[1:] == ["-c", "pass"]
+    assert None not in result_queue(llm), lacks("engine_core.outputs_queue, or output_queue_thread")
+    assert callable(getattr(getattr(llm, "renderer", None), "render_cmpl", None)), lacks("LLM.renderer.render_cmpl")
+    assert hasattr(llm.llm_engine.engine_core, "shutdown"), lacks("llm_engine.engine_core.shutdown")
+    assert callable(getattr(SamplingParams, "_validate_structured_outputs", None)), lacks("SamplingParams._validate_structured_outputs")
