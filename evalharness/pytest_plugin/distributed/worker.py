@@ -14,11 +14,13 @@ from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat, beat_ever
 from evalharness.pytest_plugin.execution.takeover import read_crashes
 
 if TYPE_CHECKING:
+    from evalharness.pytest_plugin.execution.engine_queue import RunningUnits
+    from evalharness.pytest_plugin.execution.execution import Execution
     from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan
-    from evalharness.pytest_plugin.session import EvalSession
+    from evalharness.pytest_plugin.run_context import RunContext
 
 __all__ = [
-    "LOOKALIKES",
+    "AMBIGUOUS",
     "STOP",
     "exit_worker_if_engine_failed",
     "install_stop_command",
@@ -27,7 +29,7 @@ __all__ = [
     "units_ahead",
 ]
 
-LOOKALIKES = "evalharness_lookalikes"
+AMBIGUOUS = "evalharness_ambiguous_node_ids"
 STOP = "evalharness_stop"
 """The command that ends a worker; its `reason` is why."""
 
@@ -91,35 +93,36 @@ def report_ambiguous_node_ids(config: pytest.Config, nodeids: Sequence[str]) -> 
             "result": None,
             "sections": [],
         }
-        _interactor(config).sendevent("collectreport", data={**report, LOOKALIKES: list(nodeids)})
+        _interactor(config).sendevent("collectreport", data={**report, AMBIGUOUS: list(nodeids)})
 
 
 def _interactor(config: pytest.Config) -> Any:
     return next(plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "torun"))
 
 
-def start_heartbeat(state: EvalSession, path: Path) -> Heartbeat:
+def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
     """Begin to write this worker's signs of life for the controller."""
+    context, engines, units = execution.context, execution.engines, execution.units
 
     def is_busy() -> bool | None:
-        if state.opening.is_at_work:
+        if engines.is_at_work:
             return True  # weights may come slowly over a network, which neither computes nor reads a disk
         # A process that waits for a GPU spins, whether the GPU works or not.
-        return False if state.cards and state.running.is_generating else None
+        return False if context.cards and units.is_generating else None
 
-    return Heartbeat(path, beat_every_s(state.run.hang_timeout), lambda: state.progress.num_signs, is_busy)
+    return Heartbeat(path, beat_every_s(context.run.hang_timeout), lambda: execution.progress.num_signs, is_busy)
 
 
-def exit_worker_if_engine_failed(state: EvalSession) -> None:
+def exit_worker_if_engine_failed(context: RunContext, units: RunningUnits) -> None:
     """End this worker if its engine can generate nothing more: a new one then goes on with the unit, from the journal.
 
     Otherwise it would take unit after unit and make errors of them. An engine that breaks again and again stays, and does.
     """
-    failure = state.running.engine_failure()
-    if failure is None or not state.is_worker:
+    failure = units.engine_failure()
+    if failure is None or not context.is_worker:
         return
     engine_id, problem = failure
-    gave_up = {note.worker for note in read_crashes(state.run_dir, state.session_number) if note.gave_up and note.engine == engine_id}
+    gave_up = {note.worker for note in read_crashes(context.run_dir, context.session_number) if note.gave_up and note.engine == engine_id}
     if len(gave_up) < _MAX_ENGINE_DEATHS:
-        state.journal.write("worker_exit", {"problem": problem})
+        context.journal.write("worker_exit", {"problem": problem})
         os._exit(EXIT_ENGINE_DIED)
