@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from _pytest.outcomes import Failed
 
 from evalharness.api.cases import Case
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.config.kinds import PerCheckpoint
+from evalharness.pytest_plugin._pytest_internals import Failed, cached_value, fixtures_of, fixtures_of_item, request_of
 from evalharness.pytest_plugin.eval_module import is_ours
 from evalharness.pytest_plugin.execution.engines import DeferredEngine
 from evalharness.pytest_plugin.outcomes import Details, InvalidSample, ItemRecord, Score, shorten
@@ -157,10 +157,10 @@ class FixturePrefill:
         self._known: dict[int, tuple[Any, frozenset[str]]] = {}
 
     def _ours(self, item: pytest.Function) -> frozenset[str]:
-        info = item._fixtureinfo
+        info = fixtures_of(item)
         known = self._known.get(id(info))
         if known is None:  # holding the info keeps its id from being given to others
-            known = info, frozenset(name for name in _FILLED if is_ours(info.name2fixturedefs.get(name)))
+            known = info, frozenset(name for name in _FILLED if is_ours(fixtures_of_item(item, name)))
             self._known[id(info)] = known
         return known[1]
 
@@ -168,7 +168,7 @@ class FixturePrefill:
         """Put `case`, `request`, `score`, `details` and an engine that is open in place, and places for the generations."""
         ours, values = self._ours(item), item.funcargs
         values["case"] = record.case
-        values["request"] = item._request  # what pytest would put there, by way of a fixture made anew for each test
+        values["request"] = request_of(item)
         if "score" in ours:
             values["score"] = Score(record)
         if "details" in ours:
@@ -177,9 +177,9 @@ class FixturePrefill:
             if name in ours:
                 values[name] = None
         if "engine" in ours:
-            kept = item._fixtureinfo.name2fixturedefs["engine"][-1].cached_result
-            if kept is not None and kept[2] is None and kept[1] == record.engine.id:
-                values["engine"] = kept[0]
+            engine = cached_value(item, "engine", record.engine.id)
+            if engine is not None:
+                values["engine"] = engine
 
     def awaits_generations(self, item: pytest.Function) -> bool:
         """Return whether the test takes its generations, and they are not in place."""

@@ -12,6 +12,8 @@ import pytest
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
+from evalharness.pytest_plugin._pytest_internals import terminal_width
+from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
 from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
 from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
@@ -201,9 +203,7 @@ def _num_workers(config: pytest.Config) -> int:
     """Return how many processes xdist will start, 0 where tests run in this one."""
     if config.getoption("dist", "no") == "no" or runs_nothing(config):
         return 0
-    from xdist.workermanage import parse_tx_spec_config
-
-    return len(parse_tx_spec_config(config))
+    return num_workers_of(config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -352,7 +352,7 @@ def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows
     run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
     write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
+    return terminal_summary(tables, None if reporter is None else terminal_width(reporter))
 
 
 def _renewed_index(report_dir: Path) -> str:

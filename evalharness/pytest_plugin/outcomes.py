@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from _pytest.outcomes import Failed
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
+from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.runs.schema import Row, RowOutcome
 

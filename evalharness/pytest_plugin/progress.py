@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.pytest_plugin._pytest_internals import terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Progress:
 
     def _write(self, line: str) -> None:
         if self._live:
-            self._reporter.rewrite(line[: self._reporter._screen_width - 1], erase=True)
+            self._reporter.rewrite(line[: terminal_width(self._reporter) - 1], erase=True)
         else:
             self._reporter.ensure_newline()
             self._reporter.write_line(line)

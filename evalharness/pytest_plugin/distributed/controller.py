@@ -12,6 +12,7 @@ import pytest
 
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.hardware.devices import MASK
+from evalharness.pytest_plugin.distributed._xdist_internals import process_id, stop_reason
 from evalharness.pytest_plugin.distributed.crashes import Crashes
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
@@ -93,7 +94,7 @@ def pytest_testnodeready(node: Any) -> None:
     if WATCH in stash and SIGNS in stash and node.gateway.spec.popen:
         scheduler = stash[SCHEDULER]
         worker = WatchedWorker(
-            pid=node.gateway._rinfo().pid,  # xdist has asked for it already, so this asks nobody
+            pid=process_id(node),
             path=_signs_of(node),
             is_busy=lambda: scheduler.has_work(node) or node.shutting_down or not scheduler.has_collected(node),
             is_ready=lambda: scheduler.has_collected(node),
@@ -114,9 +115,9 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 def _stop_all_if_one_did(config: pytest.Config) -> None:
     """End all workers where -x, --maxfail, Ctrl-C or `pytest.exit` in one ends the run; there is no hook of that, but a sign."""
-    reason = getattr(config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
-    if reason and SCHEDULER in config.stash:
-        config.stash[SCHEDULER].stop(str(reason))
+    reason = stop_reason(config)
+    if reason is not None and SCHEDULER in config.stash:
+        config.stash[SCHEDULER].stop(reason)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

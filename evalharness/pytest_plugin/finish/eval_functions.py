@@ -13,11 +13,11 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import pytest
-from _pytest.pathlib import import_path
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, was_judged
 from evalharness.api.cases import EngineComparison, OutputTarget, folder_name
 from evalharness.config import RunConfig
+from evalharness.pytest_plugin._pytest_internals import import_module
 from evalharness.pytest_plugin.eval_module import data_folder
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engines_by_checkpoint
 from evalharness.pytest_plugin.outcomes import shorten
@@ -88,12 +88,7 @@ def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
 
 
 def _imported_marker(config: pytest.Config, path: str) -> Mapping[str, Any]:
-    module = import_path(  # imported as the workers did, its own imports work here too
-        config.stash[STATE].context.root / path,
-        mode=config.getoption("importmode"),
-        root=config.rootpath,
-        consider_namespace_packages=config.getini("consider_namespace_packages"),
-    )
+    module = import_module(config.stash[STATE].context.root / path, config)  # as the workers did, so its own imports work here too
     return next((mark.kwargs for mark in _marks(module) if mark.name == "eval"), {})
 
 
