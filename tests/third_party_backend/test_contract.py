@@ -33,6 +33,12 @@ class TestAcme(BackendContract):
     """The contract, as its docstring tells third parties to test it."""
 
 
+def test_the_documentation_shows_this_backend() -> None:
+    tests = Path(__file__)
+    code = tests.with_name("acme_backend.py").read_text("utf-8").partition("\n\n")[2]
+    assert code in (tests.parents[2] / "docs" / "backends.md").read_text("utf-8")
+
+
 def test_its_constructor_gets_the_options_that_it_names(tmp_path: Path) -> None:
     from evalharness import VllmEngineOptions
 
