@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tasks.json_answers import MISSING, check_expected, matches
@@ -174,10 +175,11 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]
         {
             "tool": name,
             **{key: tool[key] for key in ("expected", "made", "right")},
-            "precision": tool["right"] / tool["made"] if tool["made"] else None,
-            "recall": tool["right"] / tool["expected"] if tool["expected"] else None,
+            "precision": overlap.precision(None),
+            "recall": overlap.recall(None),
         }
         for name, tool in sorted(counts.items())
+        for overlap in [Overlap(tool["right"], tool["made"], tool["expected"])]
     ]
     why = [{"error": error, "calls": count} for error, count in errors.most_common(20)]
     return {**({"by tool": by_tool} if by_tool else {}), **({"calls that cannot be executed": why} if why else {})}

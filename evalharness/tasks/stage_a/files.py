@@ -33,7 +33,7 @@ __all__ = [
     "read_summaries",
     "reference_rows",
     "summaries_by_photo",
-    "tell_missing_references",
+    "warn_of_missing_references",
     "with_named_photos",
     "write_rows",
 ]
@@ -306,7 +306,7 @@ def with_named_photos(groups: Sequence[Group], rows: Iterable[Mapping[str, Any]]
     return completed
 
 
-def tell_missing_references(photos: Mapping[str, Sequence[str]], root: Path) -> None:
+def warn_of_missing_references(photos: Mapping[str, Sequence[str]], root: Path) -> None:
     """Say in a `DataWarning` which photos, by mission, have no reference summary."""
     for mission, names in photos.items():
         path = reference_path(root, mission)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from evalharness.api.errors import RecordError
 from evalharness.tasks import dense
-from evalharness.tasks.dense.files import dump_rows, offline_report, read_dump, write_dump
+from evalharness.tasks.dense.files import dump_rows, read_dump, write_dump
 from evalharness.tasks.dense.objects import TYPES
+from evalharness.tasks.dense.tables import offline_report
 from tests.tasks.dense_examples import LABEL, box, dumped, one_box
 
 # As documented: pixels of a photo of 640 × 480, and the same on the grid.
@@ -96,7 +97,7 @@ def test_without_a_text_unusable_predictions_are_counted_and_repetitions_are_not
     nulls, six = ({"desc": "", "type": "bbox_2d", "points": points} for points in ([1, None, 3, 4], [1, 2, 3, 4, 5, 6]))
     path = write(tmp_path / "d.jsonl", {**ROW, "pred": [TRUTH, nulls, six, {"type": "circle"}]})
     (row,) = dense.score_dump(path)
-    assert (row["scores"]["num_dropped"], row["scores"]["num_said"]) == (3, 1)
+    assert (row["scores"]["num_dropped"], row["scores"]["num_predicted"]) == (3, 1)
     assert "duplicate_rate" not in dense.aggregate([row])
 
 
