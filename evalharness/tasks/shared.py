@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from evalharness.api.errors import RecordError
+from evalharness.runs.atomic import write_atomically
 
 __all__ = [
     "Header",
@@ -143,17 +143,9 @@ def read_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that no reader ever sees half of it, and a lost machine leaves the old or the new one; `RecordError` if not."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise RecordError(f"{path} cannot be written: {error}") from error
+    """Write a file whole, and on the disk when this returns; raises `RecordError`."""
+    with write_atomically(path, durable=True) as file:
+        file.write(content)
 
 
 # The header line of the original's answers: `<DOMAIN=BBU>, <TASK=SUMMARY>`

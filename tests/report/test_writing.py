@@ -127,7 +127,7 @@ def test_a_broken_run_leaves_the_old_reports(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
     write_run(tmp_path, rows(2))
     (tmp_path / "report.csv").mkdir()
-    with pytest.raises(RecordError, match=r"report\.csv cannot be written"):
+    with pytest.raises(RecordError, match=r"report\.csv cannot be written: Is a directory; .*--report-dir"):
         write_reports(tmp_path)
 
 

@@ -129,7 +129,7 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path: Path, monkeypatc
     with pytest.raises(RecordError, match="cannot be written"):
         write_guidance(path, guidance("new"))
     assert read_guidance(path)[MISSION].experiences == {"G0": "old"}
-    assert [entry.name for entry in tmp_path.rglob("*.partial")] == []
+    assert [entry.name for entry in tmp_path.rglob("*.tmp")] == []
 
 
 def test_wrong_guidance_is_not_written(tmp_path: Path) -> None:
