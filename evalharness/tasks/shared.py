@@ -99,13 +99,13 @@ def loads(text: str) -> Any:
 
 
 def _refuse(literal: str) -> NoReturn:
-    raise ValueError(f"{literal} is no JSON")
+    raise ValueError(f"{literal} is not JSON")
 
 
 def _finite(literal: str) -> float:
     number = float(literal)
     if not math.isfinite(number):
-        raise ValueError(f"{literal} is no finite number")
+        raise ValueError(f"{literal} is not a finite number")
     return number
 
 
@@ -139,7 +139,7 @@ def read_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
             try:
                 yield f"{path}:{number}", loads(line)
             except ValueError as error:
-                raise RecordError(f"{path}:{number} is no JSON: {error}") from error
+                raise RecordError(f"{path}:{number} is not JSON: {error}") from error
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -62,7 +62,7 @@ def _known_tools(folder: Path) -> dict[str, Tool]:
     try:
         return {tool.name: tool for tool in read_tools(json.loads(path.read_bytes()))}
     except (OSError, ValueError, RecursionError, ContractTypeError) as error:
-        raise ConfigError(f"{path} holds no list of tools: {error}") from error
+        raise ConfigError(f"{path} does not hold a list of tools: {error}") from error
 
 
 def _offered(row: PromptRow, known: Mapping[str, Tool]) -> tuple[Tool, ...]:
