@@ -105,14 +105,13 @@ def _read(path: Path, run: RunConfig, coordinates: str) -> _Dump:
             raise RecordError(f"{path} holds no image")
         return _Dump("dense_dump", "test_objects", rows, dense.aggregate, dense.tables, dense.outputs)
     from evalharness.tasks import stage_a
-    from evalharness.tasks.stage_a.rescore_files import score_summaries, unscored_photos
 
     if run.data is None:
         raise RecordError(f"{path.name} holds summaries only; give the folder of the references with --data")
-    rows = score_summaries(path, run.data)
+    rows = stage_a.score_summaries(path, run.data)
     problems = tuple(
         f"{count} photos of {mission} have a reference in {run.data} but no summary in {path.name}: no number counts them"
-        for mission, count in unscored_photos(rows, run.data).items()
+        for mission, count in stage_a.unscored_photos(rows, run.data).items()
     )
     return _Dump("stage_a", "test_summary", rows, stage_a.aggregate, stage_a.tables, stage_a.outputs, problems)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-CI = Path(__file__).parents[2] / ".ci"
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+ROOT = Path(__file__).parents[2]
+CI = ROOT / ".ci"
+CONFTEST = ROOT / "tests" / "conftest.py"
 
 
 def answer(backend: str, case_id: str, *ids: int, **changes: Any) -> dict[str, Any]:
@@ -82,8 +84,9 @@ class TestRan:
         (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    vllm: x\n    slow: x\n")
         (folder / "test_a.py").write_text("import pytest\n" + tests)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=out.xml", *arguments]
-        tested = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-        if tested.returncode == pytest.ExitCode.TESTS_FAILED:
+        finds_tests = {**os.environ, "PYTHONPATH": str(ROOT)}  # conftest.py imports from the folder that it is copied from
+        tested = subprocess.run(command, cwd=folder, env=finds_tests, capture_output=True, text=True, timeout=300, check=False)
+        if tested.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return tested.returncode, tested.stdout + tested.stderr
         command = [sys.executable, CI / "require_ran.py", folder / "out.xml", *groups]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
