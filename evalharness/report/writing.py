@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
@@ -16,6 +16,7 @@ from evalharness.report.score_tables import write_tables_csv
 from evalharness.report.tables import RunTables, load_tables
 from evalharness.report.terminal import terminal_lines, terminal_width
 from evalharness.report.text import one_line
+from evalharness.runs.atomic import write_atomically
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import read_run, read_samples, write_run_file
 from evalharness.runs.samples import count_outcomes, eval_entries, known_nodeids, merge_rows, missing_row, write_samples
@@ -24,27 +25,12 @@ from evalharness.runs.schema import Row, RunFile, entries_of
 __all__ = ["rebuild_run", "replacing", "report_rows", "terminal_summary", "write_reports"]
 
 
-# Report files written whole or not at all: a temporary file beside the target, then a rename
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """Give a UTF-8 text file (newlines as written) that takes the place of `path` when the block ends without an error.
-
-    Raises `RecordError` when it cannot be written; an older `path` is then still there, and no temporary file is left.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        temporary.replace(path)
-    except OSError as error:
-        raise RecordError(
-            f"{path} cannot be written: {error.strerror}; free space or choose another folder with --report-dir, then rebuild the report"
-        ) from error
-    finally:
-        with suppress(OSError):  # the error that matters is already on its way
-            temporary.unlink()
+    """Give a UTF-8 text file (newlines as written) that takes the place of `path` as a whole; see `write_atomically`."""
+    advice = "free space or choose another folder with --report-dir, then rebuild the report"
+    with write_atomically(path, advice) as file, TextIOWrapper(file, encoding="utf-8", newline="") as text:
+        yield text
 
 
 _PAGE_PROBLEM = " could not be made:"

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.runs.atomic import write_atomically
 from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
 __all__ = [
@@ -82,15 +83,9 @@ def _git(root: Path) -> dict[str, Any] | None:
 
 def write_run_file(run_dir: Path, values: RunFile) -> None:
     """Write run.json whole or not at all, without secrets; raises `RecordError`."""
-    path = run_dir / "run.json"
-    partial = path.with_suffix(".json.partial")
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        shown = redactor().data({"schema_version": SCHEMA_VERSION, **values})
-        partial.write_text(json.dumps(shown, indent=1, allow_nan=False) + "\n", "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error.strerror}; choose another folder with --report-dir") from error
+    shown = redactor().data({"schema_version": SCHEMA_VERSION, **values})
+    with write_atomically(run_dir / "run.json", "choose another folder with --report-dir", make_folder=True) as file:
+        file.write(f"{json.dumps(shown, indent=1, allow_nan=False)}\n".encode())
 
 
 FINISHED = "finished"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from evalharness.api.errors import RecordError
+from evalharness.runs.atomic import write_atomically
 from evalharness.runs.journal import encode, parse_nodeid
 from evalharness.runs.records import Recorded, RunRecords, set_generations
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
@@ -22,14 +23,8 @@ _APART = ("options", "generation", "generations", "steps")  # encoded once for m
 
 def write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
     """Write samples.jsonl whole or not at all, row by row; raises `RecordError`."""
-    path = run_dir / "samples.jsonl"
-    partial = path.with_suffix(".jsonl.partial")
-    try:
-        with partial.open("wb") as file:
-            file.writelines(_lines(rows))
-        partial.replace(path)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error.strerror}; the journal beside it keeps what was recorded") from error
+    with write_atomically(run_dir / "samples.jsonl", "the journal beside it keeps what was recorded") as file:
+        file.writelines(_lines(rows))
 
 
 def _lines(rows: Iterable[Row]) -> Iterator[bytes]:

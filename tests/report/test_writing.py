@@ -45,7 +45,7 @@ def golden_run(run_dir: Path) -> Path:
         command=["pytest", "evals", "-k", "stage_a"],
         started_at="2030-01-01T00:00:00+00:00",
         exit_code=1,
-        gates=[gate(), gate(False, engine="vllm:tiny", value=0.0, reason="0.0000 is not >= 0.95")],
+        gates=[gate(), gate(False, engine="vllm:tiny", value=0.0, reason="0.000, needs ≥ 0.95")],
         engines=[{"id": "hf:tiny", "checkpoint_path": "models/tiny", "backend": "hf", "load_s": 1.25}],
         config={"limit": {"value": 30, "origin": "command line"}},
         tables=[
@@ -127,7 +127,7 @@ def test_a_broken_run_leaves_the_old_reports(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
     write_run(tmp_path, rows(2))
     (tmp_path / "report.csv").mkdir()
-    with pytest.raises(RecordError, match=r"report\.csv cannot be written"):
+    with pytest.raises(RecordError, match=r"report\.csv cannot be written: Is a directory; .*--report-dir"):
         write_reports(tmp_path)
 
 

@@ -189,7 +189,7 @@ def test_a_crashed_test_is_an_error_with_what_was_generated_for_it(tmp_path: Pat
 
 def test_samples_that_cannot_be_written_are_said_and_leave_no_open_file(tmp_path: Path) -> None:
     write(tmp_path, "gw0", ("generation", generation("t")), ("row", row("n0")))
-    (tmp_path / "samples.jsonl.partial").symlink_to("/dev/full")
+    (tmp_path / f".samples.jsonl.{os.getpid()}.tmp").symlink_to("/dev/full")
     records = read_records(tmp_path)
     num_open = len(os.listdir("/proc/self/fd"))
     with pytest.raises(RecordError, match=r"samples\.jsonl cannot be written: No space left on device; the journal beside it keeps"):

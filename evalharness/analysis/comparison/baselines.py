@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side
 from evalharness.api.errors import BaselineError
+from evalharness.runs.atomic import write_atomically
 
 __all__ = ["baseline_json", "read_baseline", "write_baseline"]
 
@@ -29,13 +30,8 @@ Column: TypeAlias = "list[Any] | dict[str, Any]"
 
 def write_baseline(side: Side, path: Path) -> None:
     """Write a side as a baseline, whole or not at all; raises `BaselineError`."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(baseline_json(side), "ascii")
-        partial.replace(path)
-    except OSError as error:
-        raise BaselineError(f"{path} cannot be written: {error.strerror}; choose another folder with --to") from error
+    with write_atomically(path, "choose another folder with --to", error=BaselineError, make_folder=True) as file:
+        file.write(baseline_json(side).encode("ascii"))
 
 
 def baseline_json(side: Side) -> str:
@@ -82,11 +78,11 @@ def read_baseline(path: Path) -> Side:
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:
-        raise BaselineError(f"baseline {path} cannot be read: {error.strerror}; make one with: evalharness bless RUN_DIR NAME") from error
+        raise BaselineError(f"baseline {path} cannot be read: {error.strerror}; create one with: evalharness bless RUN_DIR NAME") from error
     except (ValueError, RecursionError) as error:
         raise BaselineError(f"baseline {path} is not JSON ({error}); bless the run again") from error
     if not isinstance(values, Mapping) or values.get("format") != FORMAT:
-        raise BaselineError(f"{path} is no baseline; make one with: evalharness bless RUN_DIR NAME")
+        raise BaselineError(f"{path} is not a baseline; create one with: evalharness bless RUN_DIR NAME")
     if values.get("version") != VERSION:
         raise BaselineError(f"{path} has version {values.get('version')!r}; this evalharness reads {VERSION}: bless the run again")
     try:

@@ -13,6 +13,7 @@ import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.runs.atomic import write_atomically
 from evalharness.runs.schema import RunFile
 
 if TYPE_CHECKING:
@@ -46,9 +47,8 @@ def add_to_junit_file(config: pytest.Config, run: RunFile) -> None:
             for kind in ("failure", "error", "skipped"):
                 if case.find(kind) is not None:
                     _count(suite, {"failure": "failures", "error": "errors"}.get(kind, kind))
-        partial = path.with_name(f".{path.name}.partial")
-        tree.write(partial, encoding="utf-8", xml_declaration=True)
-        partial.replace(path)
+        with write_atomically(path, "gates are not in it; run.json has them") as file:
+            tree.write(file, encoding="utf-8", xml_declaration=True)
     except (OSError, ET.ParseError) as error:
         raise RecordError(f"gates cannot be added to {path}: {error}; run.json has them") from error
 

@@ -84,10 +84,8 @@ def _is_entry(entry: object) -> bool:
 
 
 def _write_cache(path: Path, runs: Mapping[str, Any]) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    with suppress(OSError):  # it only saves time
-        partial.write_text(json.dumps({"version": _CACHE_VERSION, "runs": runs}, ensure_ascii=True, allow_nan=False), "ascii")
-        partial.replace(path)
+    with suppress(RecordError), replacing(path) as file:  # the cache only saves time
+        json.dump({"version": _CACHE_VERSION, "runs": runs}, file, allow_nan=False)
 
 
 def _entry(folder: Path) -> Entry:

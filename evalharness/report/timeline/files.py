@@ -123,9 +123,9 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
         yield from wrapped(f"{terminal_text(timeline.track.label, 80)}: {len(points)} checkpoints, {terminal_text(ends, 120)}", columns)
         for point in points:
             if point.asked_otherwise:
-                yield from wrapped(f"! {terminal_text(f'{point.name} was asked otherwise: {point.asked_otherwise}', 300)}", columns)
+                yield from wrapped(f"! {terminal_text(f'{point.name} was asked differently: {point.asked_otherwise}', 300)}", columns)
         for test in timeline.tests():
-            lines = [[terminal_text(f"{test[0]}::{test[1]}", 60), "best", "mean", "95 % interval", "last", "how sure"]]
+            lines = [[terminal_text(f"{test[0]}::{test[1]}", 60), "best", "mean", "95 % interval", "last", "significance"]]
             for curve in main_curves(timeline, test, held=gate_metrics(timeline)):
                 if curve.best is not None and len(lines) <= NUM_LINES:
                     best = next(value for value in curve.values if value.place == curve.best.point)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalharness.analysis.comparison.timeline import Curve, Timeline
-from evalharness.api.errors import RecordError
 from evalharness.report.html.pictures import find_font
 from evalharness.report.text import one_line
 from evalharness.report.timeline.page import category_curves, gate_metrics, main_curves
+from evalharness.runs.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,13 +86,9 @@ def write_plots(timeline: Timeline, stem: Path) -> list[Path]:
         figure = draw_timeline(timeline, labels)
         for canvas, suffix in ((FigureCanvasAgg(figure), ".png"), (FigureCanvasSVG(figure), ".svg")):
             path = stem.with_name(stem.name + suffix)
-            partial = path.with_name(f".{path.name}.partial")
             metadata: dict[str, Any] = {"Software": None} if suffix == ".png" else {"Date": None, "Creator": None}
-            try:
-                canvas.print_figure(partial, format=suffix[1:], dpi=110, metadata=metadata)
-                partial.replace(path)
-            except OSError as error:
-                raise RecordError(f"{path} cannot be written: {error.strerror}; choose another folder with --out") from error
+            with write_atomically(path, "choose another folder with --out") as file:
+                canvas.print_figure(file, format=suffix[1:], dpi=110, metadata=metadata)
             paths.append(path)
     return paths
 

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from evalharness.api.errors import BaselineError, RecordError
+from evalharness.runs.atomic import write_atomically
+
+
+def test_the_old_content_stays_until_the_new_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    with write_atomically(path) as file:
+        file.write(b"new\n")
+        assert path.read_text() == "old"
+    assert path.read_bytes() == b"new\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_exception_keeps_the_old_content_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError, match="division"), write_atomically(path) as file:
+        file.write(b"new")
+        raise ZeroDivisionError("division")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_keeps_the_old_content_and_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    (tmp_path / f".run.json.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(RecordError, match=r"run\.json cannot be written: No space left on device; free some$"):  # noqa: SIM117
+        with write_atomically(path, "free some") as file:
+            file.write(b"new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_target_that_is_a_folder_raises_the_error_of_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    path.mkdir()
+    with (
+        pytest.raises(BaselineError, match=r"cannot be written: Is a directory$"),
+        write_atomically(path, error=BaselineError),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_made_only_where_the_caller_wants_it(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "run.json"
+    with pytest.raises(RecordError, match="cannot be written: No such file or directory"), write_atomically(path):
+        pass
+    with write_atomically(path, make_folder=True) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    ordinary, path = tmp_path / "ordinary", tmp_path / "run.json"
+    ordinary.write_text("")
+    with write_atomically(path) as file:
+        file.write(b"new")
+    assert path.stat().st_mode == ordinary.stat().st_mode
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_durable_content_is_flushed_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
+    calls: list[str] = []
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, lambda *_, name=name: calls.append(name))
+    with write_atomically(tmp_path / "guidance.json", durable=durable) as file:
+        file.write(b"new")
+    assert calls == (["fsync", "replace"] if durable else ["replace"])
