@@ -108,7 +108,7 @@ def test_its_own_detection_of_repetition_ends_a_row_and_is_named(vllm_vlm_backen
         ({"extra": (("logit_bias", 5),)}, r"option logit_bias=5 cannot be passed to vLLM"),
         ({"extra": (("repetition_detection", {"max_pattern_size": 4}),)}, r"option repetition_detection=.* min_count must be >= 2"),
     ],
-    ids=["unknown", "ngram", "cache", "cold", "hot", "range", "bias", "masked", "type", "repetition"],
+    ids=["unknown", "ngram", "cache", "range", "bias", "masked", "type", "repetition"],
 )
 def test_what_vllm_cannot_honour_is_refused(vllm_vlm_backend: VllmBackend, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UnsupportedOption, match=problem):
