@@ -16,13 +16,13 @@ from functools import partial
 import pytest
 
 from evalharness import GenerationOptions
-from evalharness.tasks import degeneration, drawn
+from evalharness.tasks import degeneration, task_sample
 
 SCRIPT = None
 
 pytestmark = pytest.mark.eval(
-    cases=partial(drawn.load_cases, num_per_task=24),
-    request=drawn.request,
+    cases=partial(task_sample.load_cases, num_per_task=24),
+    request=task_sample.request,
     options=GenerationOptions(max_new_tokens=1024),
     directions=dict.fromkeys((*degeneration.SIGNS, "degenerate"), "lower"),
 )

@@ -20,11 +20,11 @@ from functools import partial
 import pytest
 
 from evalharness import GenerationOptions
-from evalharness.tasks import drawn, parity
+from evalharness.tasks import parity, task_sample
 
 pytestmark = pytest.mark.eval(
-    cases=partial(drawn.load_cases, num_per_task=8),
-    request=drawn.request,
+    cases=partial(task_sample.load_cases, num_per_task=8),
+    request=task_sample.request,
     options=GenerationOptions(max_new_tokens=512, logprobs=True),
     across=parity.compare_engines,
     directions={"mean_logprob": "none", "prefix_gap_mean": "lower", "prefix_gap_max": "lower", "split_gap_max": "lower"},

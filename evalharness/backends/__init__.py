@@ -13,7 +13,7 @@ import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from evalharness.api.errors import ConfigError, MissingDependency, did_you_mean
+from evalharness.api.errors import ConfigError, EvalHarnessError, MissingDependency, did_you_mean
 from evalharness.api.installing import missing_package
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def unknown_backend(name: str, *also: str) -> str:
 def load_backend_class(name: str) -> Callable[..., Backend]:
     """Import and return a backend's class.
 
-    `ConfigError` for a name that is unknown, that several packages register, or whose class cannot be loaded; `MissingDependency` where
-    a package that the backend imports is not installed.
+    `MissingDependency` where a package that the backend imports is not installed; `ConfigError` for a name that is unknown or that several
+    packages register, and for whatever else the import of the backend's module raises.
     """
     registered = _registered().get(name)
     if registered is None:
@@ -64,20 +64,20 @@ def load_backend_class(name: str) -> Callable[..., Backend]:
     problem = f"backend {name!r} of {_described(entry_point)} cannot be imported"
     try:
         loaded: Any = entry_point.load()
-    except ImportError as error:
-        if _is_ours(entry_point):
-            if str(error.name).partition(".")[0] == _PACKAGE:
-                raise
-            raise MissingDependency(missing_package(f"backend {name!r}", error, name)) from error
-        raise MissingDependency(f"{problem} ({error}); install what it needs") from error
-    except Exception as error:  # another package's code
-        remedy = "install another version of that package, or uninstall it"
+    except EvalHarnessError:  # says itself what to do
+        raise
+    except Exception as error:  # another package's code, or a library that does not fit this machine
+        if isinstance(error, ModuleNotFoundError) and _package(error.name or "") != _PACKAGE:
+            if _package(entry_point.module) == _PACKAGE:
+                raise MissingDependency(missing_package(f"backend {name!r}", error, name)) from error
+            raise MissingDependency(f"{problem} ({error}); install what it needs") from error
+        remedy = "reinstall that package and what it imports"
         raise ConfigError(f"{problem} ({type(error).__name__}: {error}); {remedy}") from error
     return loaded
 
 
-def _is_ours(entry_point: EntryPoint) -> bool:
-    return entry_point.module.partition(".")[0] == _PACKAGE
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _described(entry_point: EntryPoint) -> str:

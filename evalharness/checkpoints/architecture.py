@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import CheckpointError
+from evalharness.api.showing import excerpt
 from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights
 
@@ -135,13 +136,12 @@ def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], ignored: fro
             if inner is not None:
                 return inner
         elif left != right:
-            return f"{prefix}{name} ({_short(left)}, {_short(right)})"
+            return f"{prefix}{name} ({_shown(left)}, {_shown(right)})"
     return None
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value) if value != _ABSENT else _ABSENT
-    return text if len(text) <= 40 else text[:39] + "…"
+def _shown(value: Any) -> str:
+    return excerpt(json.dumps(value) if value != _ABSENT else _ABSENT, 40)
 
 
 def _companions(folder: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from evalharness.api.checks import is_folder
 from evalharness.api.errors import CheckpointError, nearest_folder
+from evalharness.api.showing import first_names
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, is_adapter
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import TOKENIZER_FILES, check_folder, natural_key
@@ -121,7 +122,7 @@ def _listing(folder: Path, most: int = 5) -> str:
     """Return " (it has a, b, c, …)" for the folders inside, "" without any."""
     visible = (entry.name for entry in os.scandir(folder) if is_folder(entry) and not entry.name.startswith("."))
     names = sorted(visible, key=lambda name: natural_key(Path(name)))
-    return f" (it has {', '.join(names[:most])}{', …' if len(names) > most else ''})" if names else ""
+    return f" (it has {first_names(names, most)})" if names else ""
 
 
 def why_unfinished(folder: Path) -> str | None:

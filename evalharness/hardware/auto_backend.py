@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -67,8 +68,8 @@ def probe_backend(name: str, infos: Iterable[CheckpointInfo]) -> Probed:
         if line.startswith(_MARK):
             found = json.loads(line.removeprefix(_MARK))
             return Probed(took_s, None, found["facts"], found["checkpoints"])
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return Probed(took_s, lines[-1].rpartition("MissingDependency: ")[2] if lines else f"its import ended with exit code {done.returncode}")
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"its import ended with exit code {done.returncode}"]
+    return Probed(took_s, re.sub(r"^evalharness\.api\.errors\.\w+: ", "", lines[-1]))
 
 
 _LIBRARIES = {"vllm": "vllm", "hf": "transformers"}

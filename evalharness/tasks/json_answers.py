@@ -57,7 +57,9 @@ def read_path(path: str, where: str = "") -> tuple[Step, ...]:
     while position < len(path):
         match = _STEP.match(path, position)
         if match is None or (match[1] is not None and not after_dot) or (match[3] and after_dot) or (match[2] and after_dot and steps):
-            raise ConfigError(f"{told} is no path (at character {position + 1}); write keys as in items[0].name, or items[*].name for all")
+            raise ConfigError(
+                f"{told} is not a path (at character {position + 1}); write keys as in items[0].name, or items[*].name for all"
+            )
         if match[1] is not None:
             steps.append(re.sub(r"\\(.)", r"\1", match[1]))
         elif match[2] is not None:
@@ -65,7 +67,7 @@ def read_path(path: str, where: str = "") -> tuple[Step, ...]:
         after_dot = match[3] is not None
         position = match.end()
     if not steps or after_dot:
-        raise ConfigError(f"{told} is no path; write keys as in items[0].name, or items[*].name for all")
+        raise ConfigError(f"{told} is not a path; write keys as in items[0].name, or items[*].name for all")
     return tuple(steps)
 
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from io import BytesIO
-from math import sqrt
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 from evalharness.api.errors import RecordError
-from evalharness.api.images import MadeImage, image_size, load_image
 from evalharness.runs.atomic import write_atomically
 
 __all__ = [
-    "MIN_SUPPORT",
-    "SIZE_STEP",
     "Header",
     "balanced_end",
     "balanced_spans",
@@ -33,8 +28,6 @@ __all__ = [
     "json_lines",
     "leftover_thinking",
     "loads",
-    "macro_and_min",
-    "photo_within",
     "read_lines",
     "tokens",
     "without_thoughts",
@@ -106,13 +99,13 @@ def loads(text: str) -> Any:
 
 
 def _refuse(literal: str) -> NoReturn:
-    raise ValueError(f"{literal} is no JSON")
+    raise ValueError(f"{literal} is not JSON")
 
 
 def _finite(literal: str) -> float:
     number = float(literal)
     if not math.isfinite(number):
-        raise ValueError(f"{literal} is no finite number")
+        raise ValueError(f"{literal} is not a finite number")
     return number
 
 
@@ -146,7 +139,7 @@ def read_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
             try:
                 yield f"{path}:{number}", loads(line)
             except ValueError as error:
-                raise RecordError(f"{path}:{number} is no JSON: {error}") from error
+                raise RecordError(f"{path}:{number} is not JSON: {error}") from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -221,53 +214,3 @@ def without_thoughts(text: str) -> str:
         elif end is None:
             end = mark.start()
     return text[start:end]
-
-
-# What the F1 of single categories say together: their mean, and the worst, which an average over all answers hides
-
-MIN_SUPPORT = 10
-"""As often a category must be true for its F1 to count for the worst: that of a rare one swings by chance."""
-
-Category = TypeVar("Category", bound=Hashable)
-
-
-def macro_and_min(f1s: Mapping[Category, float], num_true: Mapping[Category, int]) -> dict[str, float]:
-    """Return `category_macro_f1`, the mean over all categories that are ever true, and `category_min_f1`; {} if none is.
-
-    `category_min_f1` is the lowest of those that are true at least `MIN_SUPPORT` times, in a run too small for that of the most
-    frequent ones. One name in two domains is two categories.
-    """
-    known = {category: f1 for category, f1 in f1s.items() if num_true[category]}
-    if not known:
-        return {}
-    enough = min(MIN_SUPPORT, max(num_true[category] for category in known))
-    return {
-        "category_macro_f1": sum(known.values()) / len(known),
-        "category_min_f1": min(f1 for category, f1 in known.items() if num_true[category] >= enough),
-    }
-
-
-# Photos within a pixel budget of the eval's own, for checkpoints whose domains were trained on pictures of different sizes
-
-SIZE_STEP = 32
-"""Edges of a shrunken photo are multiples of this, so that the processors of Qwen-VL have nothing left to resize."""
-
-
-def photo_within(path: Path, max_pixels: int | None) -> str | bytes:
-    """Return the photo's path if its area is at most `max_pixels`, or that is None; otherwise a shrunken copy as PNG bytes.
-
-    The copy is upright RGB and lies in memory until its request has been answered. Raises `ImageError`, or `BackendError`
-    where the machine fails.
-    """
-    if max_pixels is None:
-        return str(path)
-    width, height = image_size(path)
-    if width * height <= max_pixels:
-        return str(path)
-    from PIL.Image import Resampling
-
-    scale = sqrt(max_pixels / (width * height))
-    size = tuple(max(SIZE_STEP, int(edge * scale) // SIZE_STEP * SIZE_STEP) for edge in (width, height))
-    with BytesIO() as file:
-        load_image(path).resize((size[0], size[1]), Resampling.BICUBIC).save(file, "PNG")
-        return MadeImage(file.getvalue(), path)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tasks.json_answers import MISSING, check_expected, matches
@@ -61,7 +62,7 @@ def _known_tools(folder: Path) -> dict[str, Tool]:
     try:
         return {tool.name: tool for tool in read_tools(json.loads(path.read_bytes()))}
     except (OSError, ValueError, RecursionError, ContractTypeError) as error:
-        raise ConfigError(f"{path} holds no list of tools: {error}") from error
+        raise ConfigError(f"{path} does not hold a list of tools: {error}") from error
 
 
 def _offered(row: PromptRow, known: Mapping[str, Tool]) -> tuple[Tool, ...]:
@@ -174,10 +175,11 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]
         {
             "tool": name,
             **{key: tool[key] for key in ("expected", "made", "right")},
-            "precision": tool["right"] / tool["made"] if tool["made"] else None,
-            "recall": tool["right"] / tool["expected"] if tool["expected"] else None,
+            "precision": overlap.precision(None),
+            "recall": overlap.recall(None),
         }
         for name, tool in sorted(counts.items())
+        for overlap in [Overlap(tool["right"], tool["made"], tool["expected"])]
     ]
     why = [{"error": error, "calls": count} for error, count in errors.most_common(20)]
     return {**({"by tool": by_tool} if by_tool else {}), **({"calls that cannot be executed": why} if why else {})}

@@ -18,6 +18,7 @@ from evalharness.engine.engine import Engine
 from tests.pytest_plugin.project import MARK, Project
 from tests.third_party_backend.package import installed, write_package
 
+REMEDY = "; reinstall that package and what it imports$"
 CHECKPOINT = Path(__file__).parents[2] / "fixtures" / "checkpoints" / "final"
 
 
@@ -30,6 +31,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 class TestAcme(BackendContract):
     """The contract, as its docstring tells third parties to test it."""
+
+
+def test_the_documentation_shows_this_backend() -> None:
+    tests = Path(__file__)
+    code = tests.with_name("acme_backend.py").read_text("utf-8").partition("\n\n")[2]
+    assert code in (tests.parents[2] / "docs" / "backends.md").read_text("utf-8")
 
 
 def test_its_constructor_gets_the_options_that_it_names(tmp_path: Path) -> None:
@@ -64,14 +71,19 @@ def test_a_name_that_two_packages_register_is_refused_with_both(tmp_path: Path) 
     ("target", "kind", "problem"),
     [
         ("acme_absent:Backend", MissingDependency, r"No module named 'acme_absent'\); install what it needs"),
-        ("acme_backend:Absent", ConfigError, r"AttributeError: .*; install another version of that package"),
+        ("acme_backend:Absent", ConfigError, rf"AttributeError: .*{REMEDY}"),
+        ("acme_raises:Backend", ConfigError, rf"OSError: libcudart\.so\.12: cannot open shared object file\){REMEDY}"),
+        ("acme_old:Backend", ConfigError, rf"ImportError: cannot import name 'absent' from 'json' .*{REMEDY}"),
     ],
-    ids=["module", "class"],
+    ids=["missing module", "missing class", "broken library", "library of another version"],
 )
 def test_a_backend_that_cannot_be_imported_is_named_with_its_package(
     tmp_path: Path, target: str, kind: type[Exception], problem: str
 ) -> None:
-    with installed(write_package(tmp_path, "bad-evals", f"bad = {target}")):
+    write_package(tmp_path, "bad-evals", f"bad = {target}")
+    (tmp_path / "acme_raises.py").write_text('raise OSError("libcudart.so.12: cannot open shared object file")')
+    (tmp_path / "acme_old.py").write_text("from json import absent")
+    with installed(tmp_path):
         with pytest.raises(kind, match=rf"^backend 'bad' of bad-evals 1\.0 \({target}\) cannot be imported \(.*{problem}"):
             load_backend_class("bad")
         load_backend_class("fake")

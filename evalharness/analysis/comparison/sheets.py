@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
+from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.runs.schema import Generation, Row, mapping, text_of
 
 __all__ = ["RATES", "CaseLine", "Sheet", "Side", "domains_apart", "sheets_by_engine", "sheets_of", "was_judged"]
@@ -173,12 +174,12 @@ def _prompt(row: Row) -> str | None:
 
 
 def _marks(categories: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return a score by category: a number as it is, counts [hit, said, true] as F1."""
+    """Return a score by category: a number as it is, counts [hit, predicted, reference] as F1."""
     found: dict[str, float] = {}
     for name, value in mapping(categories).items():
         if isinstance(value, list) and len(value) == _NUM_COUNTS:
-            hit, said, true = map(_number, value)
-            mark = 2 * hit / (said + true) if hit is not None and said is not None and true is not None and said + true else None
+            counts = [number for number in map(_number, value) if number is not None]
+            mark = Overlap(*counts).f1(None) if len(counts) == _NUM_COUNTS else None
         else:
             mark = _number(value)
         if mark is not None:

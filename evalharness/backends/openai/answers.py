@@ -13,6 +13,7 @@ from typing import Any
 
 from evalharness.api.errors import BackendError
 from evalharness.api.redaction import redactor
+from evalharness.api.showing import excerpt
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 
 __all__ = ["IMPOSSIBLE", "ROUNDING", "completion_of"]
@@ -73,14 +74,14 @@ def _check_ids(token_ids: Sequence[int], plan: SamplingPlan, vocab_size: int, st
 
 def _choice(answer: Any) -> Mapping[str, Any]:
     if not isinstance(answer, Mapping):
-        raise BackendError(f"the server's answer is no object: {_short(answer)}")
+        raise BackendError(f"the server's answer is no object: {_shown(answer)}")
     choices = answer.get("choices")
     if not isinstance(choices, list):
-        raise BackendError(f"the server's answer has no list of choices: {_short(answer)}")
+        raise BackendError(f"the server's answer has no list of choices: {_shown(answer)}")
     if len(choices) != 1:
         raise BackendError(f"the server's answer has the wrong number of choices: expected 1, got {len(choices)}")
     if not isinstance(choices[0], Mapping):
-        raise BackendError(f"the server's choice is no object: {_short(choices[0])}")
+        raise BackendError(f"the server's choice is no object: {_shown(choices[0])}")
     return choices[0]
 
 
@@ -95,7 +96,7 @@ def _text(choice: Mapping[str, Any]) -> str:
         raise BackendError("the server took tool calls out of the text, which is lost; start it without a parser of tool calls")
     text = choice.get("text") if not isinstance(message, Mapping) else message.get("content")
     if not isinstance(text, str):
-        raise BackendError(f"the server's choice has no text: {_short(choice)}")
+        raise BackendError(f"the server's choice has no text: {_shown(choice)}")
     return text
 
 
@@ -124,7 +125,7 @@ def _ids(values: object) -> tuple[int, ...] | None:
     if not isinstance(values, list):
         return None
     if not all(isinstance(value, (int, str)) and _DIGITS.fullmatch(str(value)) for value in values):
-        raise BackendError(f"the server's token ids are none: {_short(values)}")
+        raise BackendError(f"the server's token ids are none: {_shown(values)}")
     return tuple(int(value) for value in values)
 
 
@@ -134,11 +135,11 @@ def _logprobs(values: object, num_ids: int) -> tuple[float, ...]:
     try:
         numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError):
-        raise BackendError(f"a log-probability of the server is no number: {_short(values)}") from None
+        raise BackendError(f"a log-probability of the server is no number: {_shown(values)}") from None
     if not all(math.isfinite(number) and number > IMPOSSIBLE for number in numbers):
         raise BackendError("a log-probability of the server is not finite")
     if any(number > ROUNDING for number in numbers):
-        raise BackendError(f"a log-probability of the server is above 0: {_short(max(numbers))}")
+        raise BackendError(f"a log-probability of the server is above 0: {_shown(max(numbers))}")
     return numbers
 
 
@@ -148,7 +149,7 @@ def _ending(choice: Mapping[str, Any], plan: SamplingPlan) -> tuple[Any, str | N
     if reason == "length":
         return "length", None
     if reason not in ("stop", "tool_calls", "eos"):
-        raise BackendError(f"the server ended the answer with finish_reason {_short(reason)}, which is no end of a text")
+        raise BackendError(f"the server ended the answer with finish_reason {_shown(reason)}, which is no end of a text")
     told = _stop_reason(choice)
     if isinstance(told, str) and told in plan.stop_strings:
         return "string", told
@@ -164,7 +165,7 @@ def _unseen_end(choice: Mapping[str, Any], plan: SamplingPlan) -> str:
     if plan.stop_strings:
         return "string"
     raise BackendError(
-        f"the server says that the text ended (stop reason {_short(_stop_reason(choice))}), and none of the tokens that end one is there: "
+        f"the server says that the text ended (stop reason {_shown(_stop_reason(choice))}), and none of the tokens that end one is there: "
         "it has ends of its own, or keeps the last token to itself"
     )
 
@@ -179,6 +180,5 @@ def _end_ids(choice: Mapping[str, Any], plan: SamplingPlan, tokenizer: Any) -> t
     return plan.stop_token_ids[:1]
 
 
-def _short(value: object) -> str:
-    text = redactor().text(repr(value)[:10_000])
-    return text if len(text) <= 200 else f"{text[:200]}…"
+def _shown(value: object) -> str:
+    return excerpt(redactor().text(repr(value)[:10_000]), 200)

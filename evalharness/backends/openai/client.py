@@ -23,6 +23,7 @@ import httpx
 
 from evalharness.api.errors import BackendError, ConfigError, RequestError
 from evalharness.api.redaction import redactor
+from evalharness.api.showing import excerpt
 
 __all__ = ["HttpClient", "HttpCounts", "RefusedRequest"]
 
@@ -167,8 +168,7 @@ class HttpClient:
         return f"{type(error).__name__}: {self._shown(str(error))}" if str(error) else type(error).__name__
 
     def _body(self, answer: httpx.Response) -> str:
-        text = self._shown(" ".join(answer.text.split()))
-        return text if len(text) <= _LONGEST_BODY else f"{text[:_LONGEST_BODY]}…"
+        return excerpt(self._shown(" ".join(answer.text.split())), _LONGEST_BODY)
 
     def _shown(self, text: str) -> str:
         """Return a text without secrets; the key by itself, as the environment may have changed since."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
+from evalharness.api.showing import excerpt
 from evalharness.backends.vllm._internals import check_room, render, result_queue, uses_v2_runner, validate_structure
 from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm.sampling import validation_errors
@@ -110,7 +111,7 @@ def _logging_config(errors_path: str) -> dict[str, Any]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:MAX_SUMMARY]
+    return excerpt(" ".join(text.split()), MAX_SUMMARY)
 
 
 def _came_from_weights(error: BaseException) -> bool:
@@ -300,4 +301,4 @@ def _refusal(error: Exception) -> RequestError | BackendError:
 
 
 def _summary(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+    return f"{type(error).__name__}: {_one_line(str(error))}"

@@ -1,11 +1,11 @@
-"""Dense dumps: every object of a site photo with its geometry. What an eval of it needs, in one import.
+"""Dense dumps: every object of a site photo with its geometry. Everything that an eval of it needs.
 
 load_cases      a folder with gt_vs_pred.jsonl and its photos → one case per photo
 request         case → chat with the photo
 read            generation + case → Dump, strict and tolerant, on the 0..1000 grid
-judge           Dump + case → every metric as a number, and what tables and reports are made of
+judge           Dump + case → every metric as a number, and plain data for tables and reports
 aggregate       rows → micro metrics over all photos; tables: rows → tables
-outputs         rows → gt_vs_pred.jsonl, the offline report, pictures for spot checks
+outputs         rows → gt_vs_pred.jsonl, the offline report, drawings for spot checks
 score_dump      a dump on disk → rows, without a model
 """
 
@@ -23,12 +23,12 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.images import why_unusable
 from evalharness.api.requests import GenerationResult, VlmGenerationRequest
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, offline_report, read_dump, write_dump, write_json
+from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, read_dump, write_dump, write_json
 from evalharness.tasks.dense.metrics import Judgement, judge_dump, judge_objects
 from evalharness.tasks.dense.objects import DenseObject, Space, patch_size, space_of
 from evalharness.tasks.dense.parse import Dump, parse_dump, render_dump
 from evalharness.tasks.dense.spot_check import draw_rows, pick_rows
-from evalharness.tasks.dense.tables import aggregate, tables
+from evalharness.tasks.dense.tables import aggregate, offline_report, tables
 from evalharness.tasks.stage_a import typeable
 from evalharness.tasks.stage_a.data import LABEL_DIRS, group_id_of
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, check_domain
@@ -65,9 +65,9 @@ COORDINATE_RULES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DenseCase(Case):
-    """One photo. `reference` are its true objects on the grid, `pixels` their points in pixels of the upright photo.
+    """One photo. `reference` are its objects on the grid, `pixels` their points in pixels of the upright photo.
 
-    `size` is (width, height) of the upright photo; `coordinates` the space that is asked for, see `dense_coordinates`.
+    `size` is (width, height) of the upright photo; `coordinates` the space that is asked for, see `space_of`.
     """
 
     image: Path
@@ -89,7 +89,7 @@ def load_cases(data_dir: Path | str | None, *, coordinates: str = "norm1000") ->
         raise ConfigError(f"no data folder was given; give one with --data that holds {DUMP_NAME} and its photos")
     path = Path(data_dir) / DUMP_NAME
     if not path.is_file():
-        raise ConfigError(f"{path} does not exist; dense cases are made of the true objects in it")
+        raise ConfigError(f"{path} does not exist; dense cases are made of the reference objects in it")
     return [_case(row, Path(data_dir), coordinates) for row in read_dump(path)]
 
 
@@ -114,7 +114,7 @@ def _case(row: DumpRow, root: Path, coordinates: str) -> DenseCase:
 
 
 def _place(image_path: str) -> tuple[str, str | None, dict[str, str]]:
-    """Return the case's id, and where the path is that of a work order's photo its group, mission and label."""
+    """Return the case's id, and its group, mission and label where the path is that of a work order's photo."""
     parts = image_path.replace("\\", "/").split("/")
     labels = dict(LABEL_DIRS)
     if len(parts) == 4 and parts[0] in MISSIONS and parts[1] in labels:
@@ -124,17 +124,14 @@ def _place(image_path: str) -> tuple[str, str | None, dict[str, str]]:
         name = f"image_{number}" if number.isascii() and number.isdecimal() else typeable(stem)
         case_id = f"{mission.slug}/{label}/{typeable(folder)}/{name}"
         return case_id, group_id_of(parts[3], folder), {"mission": mission.name, "label": label}
-    # Other characters pytest escapes and `-k` refuses; the hash keeps paths apart that differ in nothing else.
+    # pytest escapes other characters and `-k` refuses them; the hash keeps paths apart that differ in nothing else.
     plain = re.sub(r"[^A-Za-z0-9._/-]+", "", image_path)
     mark = hashlib.sha256(image_path.encode("utf-8", "surrogatepass")).hexdigest()[:6]
     return plain if plain == image_path else f"{plain}-{mark}", None, {}
 
 
 def messages(domain: str, image: Any = None, *, coordinates: str = "norm1000") -> list[dict[str, Any]]:
-    """Return the chat for one photo; without `image` a bare placeholder stands for it.
-
-    The words for `norm1000` are those that the trained checkpoints know.
-    """
+    """Return the chat for one photo; without `image` with a bare placeholder. The trained checkpoints know the words for `norm1000`."""
     part = {"type": "image"} if image is None else {"type": "image", "image": image}
     rule = COORDINATE_RULES["pixels" if patch_size(coordinates) else coordinates]
     user = (
@@ -147,15 +144,15 @@ def messages(domain: str, image: Any = None, *, coordinates: str = "norm1000") -
 
 
 def request(case: DenseCase) -> VlmGenerationRequest:
-    """Return the question about one photo."""
-    # Verified: only then the generation tells the patch grid, and with it the size at which the model saw the photo.
+    """Return the request for a dump of one photo."""
+    # Only a verified generation has the patch grid, and with it the size at which the model saw the photo.
     return VlmGenerationRequest(messages=messages(case.domain, str(case.image), coordinates=case.coordinates), verify=True)
 
 
 def read(generation: GenerationResult, case: DenseCase, coordinates: str | None = None) -> Dump:
-    """Return what a generation says, its coordinates converted to the grid: once, here.
+    """Return the dump in a generation, its coordinates converted to the grid.
 
-    `coordinates` is the space in which this model answers, None for the one that the case asked for.
+    `coordinates` is the space in which this model answers, None for the space that the case asked for.
     """
     grid = generation.images[0].get("grid") if generation.images else None
     patches = (int(grid[2]), int(grid[1])) if grid else None
@@ -163,22 +160,22 @@ def read(generation: GenerationResult, case: DenseCase, coordinates: str | None 
 
 
 def judge(dump: Dump, case: DenseCase, finish_reason: str) -> Judgement:
-    """Return the scores of one dump against its case, and the details that tables, dumps and pictures are made of."""
+    """Return the scores of one dump against its case, and the details that tables, dump files and drawings are made of."""
     judged = judge_dump(dump, case.reference)
     scores = {**judged.scores, "cap_hit": float(finish_reason == "length")}
     return Judgement(scores, _with_image(judged, case.image_path, case.size, case.pixels))
 
 
 def _with_image(judged: Judgement, path: str, size: tuple[int, int], pixels: Sequence[Sequence[int]]) -> dict[str, Any]:
-    truth = [{**one, "pixels": list(points)} for one, points in zip(judged.details["truth"], pixels, strict=True)]
+    truth = [{**item, "pixels": list(points)} for item, points in zip(judged.details["truth"], pixels, strict=True)]
     return {**judged.details, "truth": truth, "image": {"path": path, "width": size[0], "height": size[1]}}
 
 
 def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
-    """Write `gt_vs_pred.jsonl`, `dense_report.json` and, with `target.spot`, that many pictures below `spot/`.
+    """Write `gt_vs_pred.jsonl`, `dense_report.json` and, with `target.spot`, that many drawings below `spot/`.
 
-    Rows without details, those of cases that have no answer, are in none of them; of several tests of a photo the first that
-    judged it is. `ConfigError` for pictures without photos.
+    Rows without details, those of unanswered cases, are left out; of several tests of a photo, the first that judged it counts.
+    `ConfigError` for drawings without a data folder.
     """
     found = [row for row in one_test_per_case(rows, "predictions") if "predictions" in (row.get("details") or {})]
     if not found:
@@ -192,11 +189,11 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
 
 
 def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[Row]:
-    """Return the pictures of a dump as rows for `aggregate`, `tables`, `offline_report` and `outputs`: scored anew, without a model.
+    """Return the images of a dump as rows for `aggregate`, `tables`, `offline_report` and `outputs`: scored anew, without a model.
 
-    Where a row has the model's text, the objects are read from it, in the space that the row names, else in `coordinates`;
-    so what the original lost or dropped is found and counted. Without a text, the stored predictions are scored, in the same
-    space, and nothing is said about the form of the answer. Of `processed:14` only texts can be: such predictions are taken
+    Where a row has the model's text, its objects are read from there, in the space that the row names, else in `coordinates`, so
+    that objects lost or dropped by the original are counted. Without a text, the stored predictions are scored, in the same
+    space, without scores about the form of the answer. Only texts can be in `processed:14`: stored predictions are then taken
     to be on the grid.
     """
     predictions_in = "norm1000" if patch_size(coordinates) else coordinates
@@ -228,7 +225,7 @@ def _scored_row(row: DumpRow, coordinates: str) -> Row:
 
 
 def _first_readable(row: DumpRow, space: Space) -> Dump:
-    """Return what the clean text says, or the raw text where nothing can be read from the clean one."""
+    """Return the dump in the clean text, or in the raw text where the clean one is unreadable."""
     dumps = (parse_dump(text, row.domain, space) for text in row.texts)
     first = next(dumps)
     return first if first.readable else next((dump for dump in dumps if dump.readable), first)

@@ -1,10 +1,9 @@
-"""Dumps on disk: `gt_vs_pred.jsonl`, one row a picture, in the form of the original's tools; ours are read and written.
+"""Dumps on disk: `gt_vs_pred.jsonl`, one row per image, in the form of the original's tools; read and written.
 
     {"image_path": "images/demo.jpg", "gt": [{"type": "bbox_2d", "points": [26, 29, 115, 58], "desc": "…"}], "gt_norm1000": […],
      "pred": […], "width": 640, "height": 480, "raw_text": "…", "clean_text": "…"}
 
 `gt` is in pixels, `gt_norm1000` and `pred` on the 0..1000 grid. A row with `"summary": true` is an aggregate; it is skipped.
-How our dumps are written, and what they say more, is in `dense_dump_writing`.
 """
 
 from __future__ import annotations
@@ -18,36 +17,25 @@ from typing import Any
 
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.geometry import LINE_TOLERANCE, MODES, PRIMARY_THRESHOLD, THRESHOLDS
-from evalharness.tasks.dense.metrics import (
-    ALL,
-    Counts,
-    attribute_totals,
-    by_category,
-    by_type,
-    counted_scores,
-    details_of,
-    mean_count_error,
-    totals,
-)
+from evalharness.tasks.dense.geometry import PRIMARY_THRESHOLD
+from evalharness.tasks.dense.metrics import ALL, totals
 from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, Space, category_of, space_of, to_pixels
 from evalharness.tasks.dense.parse import numbers_of, object_of
 from evalharness.tasks.shared import json_lines, read_lines, write_whole
-from evalharness.tasks.stage_a.schema import DISTANCE, DOMAINS, MISSIONS, NOTES_KEY, SCHEMA, TEXT_KEY, Domain
+from evalharness.tasks.stage_a.schema import DOMAINS, MISSIONS, SCHEMA, Domain
 
-__all__ = ["DUMP_NAME", "DumpRow", "dump_rows", "offline_report", "read_dump", "write_dump", "write_json"]
+__all__ = ["DUMP_NAME", "DumpRow", "dump_rows", "read_dump", "write_dump", "write_json"]
 
 DUMP_NAME = "gt_vs_pred.jsonl"
 
 
 @dataclass(frozen=True)
 class DumpRow:
-    """One picture of a dump. `truth` is on the grid; `pixels` are its points in pixels, object by object.
+    """One image of a dump. `truth` is on the grid; `pixels` are its points in pixels, object by object.
 
-    `domain` is None where nothing tells it: no mission's folder, no category of one domain only, nor the other rows.
-    `predictions` are those of the file, without `num_unusable` ones that are no objects. `texts` are the model's answer, clean
-    and raw; none where the file has only objects.
-    `space` is the space of the texts' coordinates, None where the file does not say.
+    `domain` is None where neither the row, nor its mission's folder, nor its categories, nor the other rows tell it.
+    `predictions` are those of the file, without `num_unusable` entries that are not objects. `texts` are the model's answer,
+    clean and raw; () where the file has only objects. `space` is that of the texts' coordinates, None where the file does not say.
     """
 
     image_path: str
@@ -64,27 +52,25 @@ class DumpRow:
 
 
 def read_dump(path: Path | str, predictions_in: str = "norm1000") -> list[DumpRow]:
-    """Return the rows of a dump, the aggregate row left out; `RecordError` names the line that is wrong.
+    """Return the rows of a dump without the aggregate row; `RecordError` names the line that is wrong.
 
     `predictions_in` is the space of `pred`, for rows that do not say it themselves (`"pred_space"`).
     """
-    rows = [(where, row) for where, row in _json_rows(path) if not row.get("summary")]
+    rows: list[tuple[str, Mapping[str, Any]]] = []
+    for where, row in read_lines(path):
+        if not isinstance(row, Mapping):
+            raise RecordError(f"{where} must be a JSON object, got {type(row).__name__}")
+        if not row.get("summary"):
+            rows.append((where, row))
     domains = [_domain(row, where) for where, row in rows]
     known = Counter(domain for domain in domains if domain is not None)
-    # A picture without objects says nothing about its domain; a dump of one domain does.
+    # An image without objects says nothing about its domain; a dump of one domain does.
     common = next(iter(known)) if len(known) == 1 else None
     return [_dump_row(row, where, domain or common, predictions_in) for (where, row), domain in zip(rows, domains, strict=True)]
 
 
-def _json_rows(path: Path | str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for where, row in read_lines(path):
-        if not isinstance(row, Mapping):
-            raise RecordError(f"{where} must be a JSON object, got {type(row).__name__}")
-        yield where, row
-
-
 def _domain(row: Mapping[str, Any], where: str) -> Domain | None:
-    """Return the domain that a row names, or that its mission's folder or its true objects tell; None if nothing does."""
+    """Return the domain that a row names, or that its mission's folder or its reference objects tell; None if none does."""
     if "domain" in row:
         named = str(row["domain"]).lower()
         for domain in DOMAINS:
@@ -95,13 +81,9 @@ def _domain(row: Mapping[str, Any], where: str) -> Domain | None:
     if mission is not None:
         return mission.domain
     truth = _listed(row, "gt", where) or _listed(row, "gt_norm1000", where)
-    categories = {_category(one) for one in truth} - {""}
+    categories = {category_of(str(item.get("desc", ""))) for item in truth if isinstance(item, Mapping)} - {""}
     fitting = [domain for domain in DOMAINS if categories and categories <= set(SCHEMA[domain])]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def _category(one: Any) -> str:
-    return category_of(str(one.get("desc", ""))) if isinstance(one, Mapping) else ""
 
 
 def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predictions_in: str) -> DumpRow:
@@ -114,15 +96,16 @@ def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predict
         space = space_of(str(row.get("pred_space", predictions_in)), size)
     except ConfigError as error:
         raise RecordError(f"{where}.pred: {error}") from error
-    said = [_object(one, space) for one in _listed(row, "pred", where)]
+    predictions = [_object(item, space) for item in _listed(row, "pred", where)]
+    usable = tuple(item for item in predictions if isinstance(item, DenseObject))
     return DumpRow(
         image_path,
         size,
         domain,
         truth,
         pixels,
-        tuple(one for one in said if isinstance(one, DenseObject)),
-        sum(not isinstance(one, DenseObject) for one in said),
+        usable,
+        len(predictions) - len(usable),
         _texts(row),
         _text_space(row, where),
         row["finish_reason"] if isinstance(row.get("finish_reason"), str) else None,
@@ -132,17 +115,17 @@ def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predict
 
 def _texts(row: Mapping[str, Any]) -> tuple[str, ...]:
     texts = tuple(str(row[key]) for key in ("clean_text", "raw_text") if row.get(key))
-    # Only ours say so; an empty answer is an answer, too.
+    # Only our dumps say so; an empty answer is an answer, too.
     return texts or (("",) if "parse_failed" in row else ())
 
 
 def _text_space(row: Mapping[str, Any], where: str) -> Space | None:
-    given = row.get("text_space")
-    if given is None:
+    edges = row.get("text_space")
+    if edges is None:
         return None
-    if not isinstance(given, list) or len(given) != 2 or not all(isinstance(edge, (int, float)) and edge > 0 for edge in given):
-        raise RecordError(f"{where}.text_space must be [width, height], got {given!r}")
-    return Space(*given)
+    if not isinstance(edges, list) or len(edges) != 2 or not all(isinstance(edge, (int, float)) and edge > 0 for edge in edges):
+        raise RecordError(f"{where}.text_space must be [width, height], got {edges!r}")
+    return Space(*edges)
 
 
 def _edge(row: Mapping[str, Any], key: str, where: str) -> int:
@@ -153,31 +136,34 @@ def _edge(row: Mapping[str, Any], key: str, where: str) -> int:
 
 
 def _truth(row: Mapping[str, Any], size: tuple[int, int], where: str) -> tuple[tuple[DenseObject, ...], tuple[tuple[int, ...], ...]]:
-    """Return the true objects on the grid and their points in pixels, each from the other where the row has only one."""
-    in_pixels = [_checked(one, Space(*size), f"{where}.gt[{place}]") for place, one in enumerate(_listed(row, "gt", where))]
-    on_grid = [_checked(one, NORM1000, f"{where}.gt_norm1000[{place}]") for place, one in enumerate(_listed(row, "gt_norm1000", where))]
+    """Return the reference objects on the grid and their points in pixels, each made from the other where the row has only one."""
+    in_pixels = _checked(row, "gt", Space(*size), where)
+    on_grid = _checked(row, "gt_norm1000", NORM1000, where)
     if in_pixels and on_grid and len(in_pixels) != len(on_grid):
         raise RecordError(f"{where}: gt has {len(in_pixels)} objects, gt_norm1000 has {len(on_grid)}")
     truth = tuple(on_grid or in_pixels)
-    given = [numbers_of(one["points"]) or () for one in _listed(row, "gt", where)]
-    points = [[round(value) for value in one] for one in given] if given else [to_pixels(one.points, size) for one in truth]
+    pixels = [numbers_of(item["points"]) or () for item in _listed(row, "gt", where)]
+    points = [[round(value) for value in item] for item in pixels] if pixels else [to_pixels(item.points, size) for item in truth]
     return truth, tuple(map(tuple, points))
 
 
-def _checked(one: Any, space: Space, where: str) -> DenseObject:
-    read = _object(one, space)
-    if isinstance(read, str):
-        raise RecordError(f"{where}: {read}")
-    return read
+def _checked(row: Mapping[str, Any], key: str, space: Space, where: str) -> list[DenseObject]:
+    objects = []
+    for place, item in enumerate(_listed(row, key, where)):
+        read = _object(item, space)
+        if isinstance(read, str):
+            raise RecordError(f"{where}.{key}[{place}]: {read}")
+        objects.append(read)
+    return objects
 
 
-def _object(one: Any, space: Space) -> DenseObject | str:
+def _object(item: Any, space: Space) -> DenseObject | str:
     """Return one stored object, or why it cannot be used."""
-    kind = one.get("type") if isinstance(one, Mapping) else None
+    kind = item.get("type") if isinstance(item, Mapping) else None
     if kind not in TYPES:
         return f"type must be one of {', '.join(TYPES)}, got {kind!r}"
-    desc = one.get("desc")
-    return object_of(kind, one.get("points"), desc if isinstance(desc, str) else "", space)
+    desc = item.get("desc")
+    return object_of(kind, item.get("points"), desc if isinstance(desc, str) else "", space)
 
 
 def _listed(row: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:
@@ -187,59 +173,47 @@ def _listed(row: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:
     return value
 
 
-# Our dumps: `gt_vs_pred.jsonl` in the original's form, and the offline report that its evaluator makes of one
-
-MATCHING = "greedy one to one: IoU descending, then gt, then pred; geometry exact, not rastered"
-MAX_CATEGORIES = 25
-
-
 def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Yield the dump's rows of an eval's rows, the aggregate last; rows without details (not asked, not answered) are not in it."""
+    """Yield the dump's rows of an eval's rows, the aggregate last; rows without details (not run, not answered) are left out."""
     found = [row for row in rows if row.get("details")]
     for row in found:
-        yield _row_of_dump(row)
+        details, generation = row["details"], row.get("generation") or {}
+        image = details["image"]
+        size = (image["width"], image["height"])
+        predictions = [{"desc": item["desc"], "type": item["type"], "points": item["points"]} for item in details["predictions"]]
+        dump_row = {
+            "image_path": image["path"],
+            "gt": [{"type": item["type"], "points": item["pixels"], "desc": item["desc"]} for item in details["truth"]],
+            "gt_norm1000": [{"type": item["type"], "points": item["points"], "desc": item["desc"]} for item in details["truth"]],
+            "pred": predictions,
+            "width": image["width"],
+            "height": image["height"],
+            "raw_text": generation.get("raw_text") or "",
+            "clean_text": generation.get("text") or "",
+            "pred_pixels": [{**item, "points": to_pixels(item["points"], size)} for item in predictions],
+            "case_id": row["case_id"],
+            **({"domain": row["tags"]["domain"]} if "domain" in row["tags"] else {}),
+        }
+        if "form" in details:
+            form, finish_reason = details["form"], generation.get("finish_reason")
+            dump_row |= {
+                "text_space": details["space"],
+                "parse_failed": not form["readable"],
+                "truncated": form["truncated"],
+                "cap_hit": finish_reason == "length",
+                "num_duplicates": form["num_duplicates"],
+                "dropped": form["dropped"],
+                "finish_reason": finish_reason,
+            }
+        yield dump_row
     counted = totals([row["details"] for row in found], "localization").at(PRIMARY_THRESHOLD, ALL)
     yield {
         "summary": True,
         "num_samples": len(found),
-        "total_gt": counted.num_true,
-        "total_pred": counted.num_said,
-        "total_matched": counted.num_true_hit,
-        "total_missing": counted.num_true - counted.num_true_hit,
-    }
-
-
-def _row_of_dump(row: Row) -> dict[str, Any]:
-    details, generation = row["details"], row.get("generation") or {}
-    image = details["image"]
-    size = (image["width"], image["height"])
-    predictions = [{"desc": one["desc"], "type": one["type"], "points": one["points"]} for one in details["predictions"]]
-    return {
-        "image_path": image["path"],
-        "gt": [{"type": one["type"], "points": one["pixels"], "desc": one["desc"]} for one in details["truth"]],
-        "gt_norm1000": [{"type": one["type"], "points": one["points"], "desc": one["desc"]} for one in details["truth"]],
-        "pred": predictions,
-        "width": image["width"],
-        "height": image["height"],
-        "raw_text": generation.get("raw_text") or "",
-        "clean_text": generation.get("text") or "",
-        "pred_pixels": [{**one, "points": to_pixels(one["points"], size)} for one in predictions],
-        "case_id": row["case_id"],
-        **({"domain": row["tags"]["domain"]} if "domain" in row["tags"] else {}),
-        **(_about_answer(details, generation.get("finish_reason")) if "form" in details else {}),
-    }
-
-
-def _about_answer(details: Mapping[str, Any], finish_reason: str | None) -> dict[str, Any]:
-    form = details["form"]
-    return {
-        "text_space": details["space"],
-        "parse_failed": not form["readable"],
-        "truncated": form["truncated"],
-        "cap_hit": finish_reason == "length",
-        "num_duplicates": form["num_duplicates"],
-        "dropped": form["dropped"],
-        "finish_reason": finish_reason,
+        "total_gt": counted.num_reference,
+        "total_pred": counted.num_predicted,
+        "total_matched": counted.num_hit,
+        "total_missing": counted.num_reference - counted.num_hit,
     }
 
 
@@ -251,83 +225,3 @@ def write_dump(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
     """Write one JSON object, indented; the file appears whole or not at all."""
     write_whole(Path(path), f"{json.dumps(value, allow_nan=False, indent=2)}\n".encode())
-
-
-def offline_report(rows: Sequence[Row], path: str) -> dict[str, Any]:
-    """Return the report that the original's evaluator makes of the dump at `path`; pictures without any objects are not in it.
-
-    A ratio that would divide by 0 is 0.0 here, as its readers expect numbers; the counts beside it tell.
-    """
-    found = details_of(rows)
-    return {
-        "path": path,
-        "images": len(found),
-        "params": {
-            "primary_threshold": PRIMARY_THRESHOLD,
-            "coco_thresholds": list(THRESHOLDS),
-            "line_tol": LINE_TOLERANCE,
-            "modes": list(MODES),
-            "matching": MATCHING,
-        },
-        "count_diagnostics": _count_diagnostics(rows),
-        "modes": {mode: _mode(found, mode) for mode in MODES},
-        "category_breakdown_primary": _categories(found),
-        "attribute_diagnostics_primary": _attributes(found),
-    }
-
-
-def _count_diagnostics(rows: Sequence[Row]) -> dict[str, Any]:
-    scores = counted_scores(rows)
-    shares = {"over_rate": "num_surplus", "under_rate": "num_lacking", "equal_rate": "equal"}
-    return {
-        "total_gt": int(sum(score["num_true"] for score in scores)),
-        "total_pred": int(sum(score["num_said"] for score in scores)),
-        "mae": mean_count_error(rows) or 0.0,
-        **{name: sum(score[key] > 0 for score in scores) / len(scores) if scores else 0.0 for name, key in shares.items()},
-        "duplicates": int(sum(score.get("num_duplicates", 0) for score in scores)),
-        "inverted": int(sum(score["num_inverted"] for score in scores)),
-        "out_of_range": int(sum(score["num_out_of_range"] for score in scores)),
-        "parse_failures": sum(row["scores"].get("tolerant_valid") == 0 for row in rows),
-        "cap_hits": sum(row["scores"].get("cap_hit") == 1 for row in rows),
-    }
-
-
-def _mode(found: Sequence[Mapping[str, Any]], mode: Any) -> dict[str, Any]:
-    together, typed = totals(found, mode), totals(found, mode, by_type)
-    return {
-        "by_threshold": {f"{threshold:.2f}": _counts(together.at(threshold, ALL)) for threshold in THRESHOLDS},
-        "by_threshold_by_type": {
-            kind: {f"{threshold:.2f}": _counts(typed.at(threshold, kind)) for threshold in THRESHOLDS} for kind in sorted(typed.names)
-        },
-        "mean_f1": together.mean_f1(ALL) or 0.0,
-    }
-
-
-def _counts(counts: Counts) -> dict[str, Any]:
-    return {
-        "gt": counts.num_true,
-        "pred": counts.num_said,
-        "matched": counts.num_true_hit,
-        "precision": counts.precision or 0.0,
-        "recall": counts.recall or 0.0,
-        "f1": counts.f1 or 0.0,
-    }
-
-
-def _categories(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    counted = totals(found, "category", by_category)
-    return [{"category": name, **_counts(counted.at(PRIMARY_THRESHOLD, name))} for name in counted.names[:MAX_CATEGORIES]]
-
-
-def _attributes(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    counted = attribute_totals(found)
-    return {
-        "attribute_recall": counted.recall or 0.0,
-        "text_accuracy": counted.accuracy(TEXT_KEY) or 0.0,
-        "notes_accuracy": counted.accuracy(NOTES_KEY) or 0.0,
-        "site_distance_accuracy": counted.accuracy(DISTANCE) or 0.0,
-        "by_attribute": {
-            key: {"compared": number, "right": counted.right[key], "weight": counted.weights[key]}
-            for key, number in sorted(counted.compared.items())
-        },
-    }

@@ -303,7 +303,7 @@ def _number(entry: tuple[str, Any]) -> float:
 def _read_object(value: Any, space: Space) -> DenseObject | str:
     """Return the object, or why it cannot be used."""
     if not isinstance(value, Pairs):
-        return "it is cut off or no JSON" if value is None else "it is no JSON object"
+        return "it is cut off or not JSON" if value is None else "it is not a JSON object"
     fields = dict(value)
     geometries = [name for name in TYPES if name in fields]
     if len(geometries) != 1:
@@ -378,7 +378,7 @@ def _entry_problems(root: Pairs, space: Space) -> Iterator[str]:
         if not _OBJECT_KEY.fullmatch(key):
             yield f"key {key[:40]!r} must be object_N"
         if not isinstance(value, Pairs):
-            yield f"{key[:40]}: it is no JSON object"
+            yield f"{key[:40]}: it is not a JSON object"
             continue
         yield from (f"{key[:40]}: {reason}" for reason in _object_problems(value, space))
 

@@ -1,13 +1,14 @@
-"""Stage-A: one structured summary per site photo. What an eval of it needs, in one import.
+"""Stage-A: one structured summary per site photo. Everything that an eval of it needs.
 
 load_cases      a folder of work orders → one case per photo
 request         case → chat with the photo
 parse_summary   text → Summary, strict and tolerant
-scores          Summary + reference → every metric as a number
+scores          Summary + case → every metric as a number
 details         Summary + case → plain data for the next three
-aggregate       rows → metrics that are no mean
+aggregate       rows → metrics that are not means
 tables          rows → by category, mission and domain; why answers are not valid
 outputs         rows → <mission>_stage_a.jsonl for Stage-B
+score_summaries a <mission>_stage_a.jsonl on disk → rows, without a model
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.errors import ConfigError
+from evalharness.api.errors import ConfigError, RecordError, did_you_mean
 from evalharness.api.images import why_unusable
 from evalharness.api.requests import VlmGenerationRequest
-from evalharness.tasks.shared import photo_within
-from evalharness.tasks.stage_a.data import Group, StageACase, draw_groups, find_groups, reference_path
+from evalharness.runs.schema import Row
+from evalharness.tasks.stage_a.data import Group, StageACase, draw_groups, find_groups, photo_within, reference_path
 from evalharness.tasks.stage_a.files import (
     PhotoKey,
     outputs,
@@ -30,26 +32,20 @@ from evalharness.tasks.stage_a.files import (
     read_summaries,
     reference_rows,
     summaries_by_photo,
-    tell_missing_references,
+    warn_of_missing_references,
     with_named_photos,
     write_rows,
 )
 from evalharness.tasks.stage_a.metrics import (
-    Overlap,
+    RUNAWAY_TOKENS,
     aggregate,
-    attribute_key_recall,
-    attribute_path_recall,
     canonical_equal,
     category_f1,
-    category_overlap,
     completeness,
     details,
     fact_f1,
-    fact_overlap,
-    notes_score,
+    scores,
     tables,
-    text_recall,
-    tversky,
 )
 from evalharness.tasks.stage_a.parse import IRRELEVANT, Summary, parse_summary, render_summary
 from evalharness.tasks.stage_a.schema import MISSIONS, SCHEMA, Domain
@@ -62,7 +58,6 @@ __all__ = [
     "Summary",
     "aggregate",
     "canonical_equal",
-    "case_of",
     "category_f1",
     "completeness",
     "details",
@@ -76,15 +71,15 @@ __all__ = [
     "read_summaries",
     "render_summary",
     "request",
+    "score_summaries",
     "scores",
     "tables",
+    "unscored_photos",
     "write_rows",
 ]
 
 CONTRACT = "你是站点照片摘要助手。"
 IRRELEVANT_RULE = f"与站点无关的图片只输出：{IRRELEVANT}。"
-RUNAWAY_TOKENS = 1024
-"""The longest real summaries have 421 tokens (BBU) and 200 (RRU)."""
 PIXEL_BUDGETS: Mapping[Domain, int] = {"bbu": 2_097_152, "rru": 1_048_576}
 """Areas, in pixels, that full-size checkpoints are run with: `cases=partial(load_cases, max_pixels=PIXEL_BUDGETS)`."""
 
@@ -97,11 +92,11 @@ def load_cases(
     seed: int = 0,
     max_pixels: Mapping[Domain, int] | None = None,
 ) -> list[StageACase]:
-    """Return one case per photo, laid out as `stage_a_data` says; `<root>/<mission>_stage_a.jsonl` holds the references.
+    """Return one case per photo, laid out as `stage_a/data.py` says; `<root>/<mission>_stage_a.jsonl` holds the references.
 
-    Ids read `rru-install/fail/QC-DEMO-20300101-0000001/image_2`. A photo that cannot be opened, or that a reference names and
-    that is not there, is an `invalid` case. No photos at all, or a broken reference file, is an error. `max_pass` and
-    `max_fail` draw groups, see `draw_groups`. `max_pixels` shrinks the photos of a domain to that area; see `PIXEL_BUDGETS`.
+    Ids read `rru-install/fail/QC-DEMO-20300101-0000001/image_2`. A photo that cannot be opened, or that a reference names but
+    that does not exist, is an `invalid` case. No photos at all, or a broken reference file, is an error. `max_pass` and
+    `max_fail` sample groups, see `draw_groups`. `max_pixels` shrinks the photos of a domain to that area; see `PIXEL_BUDGETS`.
     """
     root, groups = find_groups(data_dir)
     references: dict[str, dict[PhotoKey, str]] = {}
@@ -111,7 +106,7 @@ def load_cases(
         references[mission] = summaries_by_photo(rows, path)
         complete += with_named_photos([group for group in groups if group.mission == mission], rows, path)
     cases = [
-        case_of(group, index, references[group.mission], (max_pixels or {}).get(group.domain))
+        _case(group, index, references[group.mission], (max_pixels or {}).get(group.domain))
         for group in draw_groups(complete, max_pass=max_pass, max_fail=max_fail, seed=seed)
         for index in range(1, len(group.images) + 1)
     ]
@@ -121,14 +116,19 @@ def load_cases(
     for case in cases:
         if case.reference is None and references[case.mission]:
             unknown.setdefault(case.mission, []).append(case.image.name)
-    tell_missing_references(unknown, root)
+    warn_of_missing_references(unknown, root)
     return cases
 
 
-def case_of(group: Group, index: int, references: Mapping[PhotoKey, str], max_pixels: int | None) -> StageACase:
+def _case(group: Group, index: int, references: Mapping[PhotoKey, str], max_pixels: int | None) -> StageACase:
     """Return the case of a group's photo, `index` from 1; `references` are summaries by group id, label and file name."""
     image = group.images[index - 1]
-    reference = _reference(group, image, references)
+    reference = None
+    text = references.get((group.group_id, group.label, image.name))
+    if text is not None:
+        reference = parse_summary(text, group.domain)
+        if not reference.tolerant_valid:
+            raise ConfigError(f"the reference summary of {image} cannot be read ({reference.problem}): {text[:80]!r}")
     tags = {"mission": group.mission, "domain": group.domain, "label": group.label}
     if reference is not None:
         tags["photo"] = "irrelevant" if reference.is_irrelevant else "site"
@@ -150,27 +150,16 @@ def case_of(group: Group, index: int, references: Mapping[PhotoKey, str], max_pi
     )
 
 
-def _reference(group: Group, image: Path, references: Mapping[PhotoKey, str]) -> Summary | None:
-    text = references.get((group.group_id, group.label, image.name))
-    if text is None:
-        return None
-    reference = parse_summary(text, group.domain)
-    if not reference.tolerant_valid:
-        raise ConfigError(f"the reference summary of {image} cannot be read ({reference.problem}): {text[:80]!r}")
-    return reference
-
-
 def typeable(group_id: str) -> str:
-    """Return the id in characters that pytest neither escapes nor `-k` refuses; a hash keeps changed ones apart."""
+    """Return the id in characters that pytest does not escape and `-k` accepts; a hash keeps changed ids apart."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "", group_id)
     return plain if plain == group_id else f"{plain or 'group'}-{hashlib.sha256(group_id.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
 
 
 def messages(mission: str, image: Any, *, rules: str = "", scenario: str = "", detailed: bool = False) -> list[dict[str, Any]]:
-    """Return the chat for one photo: contract, rule for other pictures and the mission's `rules` as system; header and photo as user.
+    """Return the chat for one photo: contract, rule for irrelevant images and the mission's `rules` as system; header and photo as user.
 
-    `scenario` is what the user part says last. `detailed` spells out the form and the domain's categories, for a model that was
-    not trained on them.
+    `scenario` ends the user turn. `detailed` spells out the form and the domain's categories, for models not trained on them.
     """
     domain = MISSIONS[mission].domain
     system = f"{CONTRACT}{IRRELEVANT_RULE}{rules}"
@@ -202,44 +191,70 @@ def _domain_pack(domain: Domain) -> str:
 
 
 def request(case: StageACase) -> VlmGenerationRequest:
-    """Return the question about one photo."""
+    """Return the request for a summary of one photo."""
     return VlmGenerationRequest(messages=messages(case.mission, photo_within(case.image, case.max_pixels)))
 
 
-def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) -> dict[str, float]:
-    """Return every metric that applies, by name; those against a reference only where there is one.
+def score_summaries(path: Path | str, data_dir: Path | str) -> list[Row]:
+    """Return one row per photo of a `<mission>_stage_a.jsonl`, as `aggregate`, `tables` and `outputs` take them.
 
-    `num_tokens` is the length of the answer, for `runaway`: no summary is as long as `RUNAWAY_TOKENS`. The counts
-    `num_categories_*` and `num_facts_*` are there for `aggregate`, which makes micro averages of them.
+    They are scored against the references in `data_dir`, the folder of `<mission>_stage_a.jsonl` references; photos need not
+    exist. The file has cleaned summaries, without their form and header, so `valid`, `header_match` and `runaway` are not among
+    the scores; a photo without a reference has only the scores that need none. Raises `RecordError` for a mission without
+    references, and for a file of another kind.
     """
-    found: dict[str, float | None] = {
-        "valid": float(summary.valid),
-        "tolerant_valid": float(summary.tolerant_valid),
-        "header_match": float(summary.header_match),
-        "irrelevant": float(summary.is_irrelevant),
-        "completeness": completeness(summary, case.domain),
-        "runaway": None if num_tokens is None else float(num_tokens >= RUNAWAY_TOKENS),
-    }
-    if case.reference is not None:
-        found |= _against(summary, case.reference, case.domain)
-    return {name: value for name, value in found.items() if value is not None}
+    rows = read_rows(path)
+    if not rows:
+        raise RecordError(f"{path} holds no summaries")
+    references: dict[str, dict[PhotoKey, str]] = {}
+    copies: dict[tuple[str, str, str], int] = {}
+    scored: list[Row] = []
+    for row in rows:
+        mission = row["mission"]
+        if mission not in references:
+            references[mission] = _references(mission, Path(data_dir), path)
+        key = (mission, row["group_id"], row["label"])
+        copies[key] = copies.get(key, 0) + 1
+        images = tuple(Path(data_dir) / name for name in row["images"])
+        group = Group(mission, MISSIONS[mission].domain, row["label"], row["group_id"], images, copies[key])
+        for index in range(1, len(images) + 1):
+            scored.append(_scored_row(_case(group, index, references[mission], None), row["per_image"][f"image_{index}"]))
+    return scored
 
 
-def _against(summary: Summary, reference: Summary, domain: Domain) -> dict[str, float | None]:
-    categories, facts = category_overlap(summary, reference), fact_overlap(summary, reference)
+def _references(mission: str, data_dir: Path, path: Path | str) -> dict[PhotoKey, str]:
+    if mission not in MISSIONS:
+        raise RecordError(f"{path} is of mission {mission!r}{did_you_mean(mission, MISSIONS) or '.'} Known: {', '.join(MISSIONS)}")
+    references = reference_path(data_dir, mission)
+    if not references.is_file():
+        raise RecordError(f"{references} does not exist; give the folder of the reference summaries with --data")
+    return read_summaries(references)
+
+
+def _scored_row(case: StageACase, text: str) -> Row:
+    summary = parse_summary(text, case.domain)
+    # The form was cleaned away, so only the last problem of an unreadable text, that nothing can be read, still says something.
+    cleaned = replace(summary, format_problems=() if summary.tolerant_valid else summary.format_problems[-1:])
+    problem = "; ".join((*cleaned.format_problems, *cleaned.violations[:3]))
     return {
-        "exact": float(canonical_equal(summary, reference)),
-        "category_f1": category_f1(summary, reference),
-        "attribute_key_recall": attribute_key_recall(summary, reference),
-        "attribute_path_recall": attribute_path_recall(summary, reference),
-        "fact_f1": fact_f1(summary, reference),
-        "tversky": tversky(summary, reference, domain),
-        "text_recall": text_recall(summary, reference),
-        "notes_score": notes_score(summary, reference) if domain == "bbu" else None,
-        **_counts("categories", categories),
-        **_counts("facts", facts),
+        "case_id": case.id,
+        "group": case.group,
+        "tags": dict(case.tags),
+        "outcome": "miss" if problem else "pass",
+        "problem": problem or None,
+        "scores": {name: float(value) for name, value in scores(summary, case).items() if name not in ("valid", "header_match", "runaway")},
+        "details": details(cleaned, case),
+        "generation": {"text": text, "raw_text": text, "finish_reason": None},
     }
 
 
-def _counts(name: str, overlap: Overlap) -> dict[str, float]:
-    return {f"num_{name}_hit": overlap.num_hit, f"num_{name}_said": overlap.num_said, f"num_{name}_true": overlap.num_true}
+def unscored_photos(rows: list[Row], data_dir: Path | str) -> dict[str, int]:
+    """Return, by mission of the rows, how many photos have a reference but no summary in the file; only missions with such photos."""
+    unscored: dict[str, int] = {}
+    for mission in dict.fromkeys(row["tags"]["mission"] for row in rows):
+        photos = [row["details"]["photo"] for row in rows if row["tags"]["mission"] == mission]
+        scored = {(photo["group_id"], photo["label"], photo["images"][photo["image_index"] - 1]) for photo in photos}
+        num_unscored = len(set(read_summaries(reference_path(Path(data_dir), mission))) - scored)
+        if num_unscored:
+            unscored[mission] = num_unscored
+    return unscored

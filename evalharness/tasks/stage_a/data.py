@@ -10,6 +10,8 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
+from math import sqrt
 from pathlib import Path
 from random import Random
 from typing import Literal, TypeAlias
@@ -17,6 +19,7 @@ from typing import Literal, TypeAlias
 from evalharness.api.cases import Case
 from evalharness.api.checks import is_folder
 from evalharness.api.errors import ConfigError
+from evalharness.api.images import MadeImage, image_size, load_image
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, Mission
 
@@ -33,6 +36,7 @@ __all__ = [
     "find_missions",
     "group_id_of",
     "natural_key",
+    "photo_within",
     "reference_path",
 ]
 
@@ -42,6 +46,8 @@ LABEL_DIRS: tuple[tuple[str, Label], ...] = (("审核不通过", "fail"), ("审�
 LABELS: tuple[Label, ...] = ("pass", "fail")
 SUMMARIES_SUFFIX = "_stage_a.jsonl"
 SUFFIXES = (".jpg", ".jpeg", ".png")
+SIZE_STEP = 32
+"""Edges of a shrunken photo are multiples of this, so that the processors of Qwen-VL have nothing left to resize."""
 LAYOUT = "<root>/<mission>/{审核通过|审核不通过}/<group>/*.{jpg,jpeg,png}"
 
 _GROUP_ID = re.compile(r"QC-[A-Za-z]+-[0-9]{8}-[0-9]+")
@@ -202,3 +208,23 @@ class StageACase(Case):
     image_index: int
     group_images: tuple[str, ...] = ()
     max_pixels: int | None = None
+
+
+def photo_within(path: Path, max_pixels: int | None) -> str | bytes:
+    """Return the photo's path if its area is at most `max_pixels` or that is None, otherwise a shrunken copy as PNG bytes.
+
+    The copy is upright RGB and stays in memory until its request has been answered. Raises `ImageError`, or `BackendError`
+    where the machine fails.
+    """
+    if max_pixels is None:
+        return str(path)
+    width, height = image_size(path)
+    if width * height <= max_pixels:
+        return str(path)
+    from PIL.Image import Resampling
+
+    scale = sqrt(max_pixels / (width * height))
+    size = tuple(max(SIZE_STEP, int(edge * scale) // SIZE_STEP * SIZE_STEP) for edge in (width, height))
+    with BytesIO() as file:
+        load_image(path).resize((size[0], size[1]), Resampling.BICUBIC).save(file, "PNG")
+        return MadeImage(file.getvalue(), path)

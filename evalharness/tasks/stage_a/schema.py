@@ -219,7 +219,7 @@ def _values(key: str, value: Any) -> Iterator[str]:
 
 def _not_observed(words: str) -> Iterator[str]:
     if words in PLACEHOLDERS:
-        yield f"{words!r} is no observed value"
+        yield f"{words!r} is not an observed value"
     elif words in VERDICT_WORDS:
         yield f"{words!r} is a verdict"
     elif _COORDINATES.search(words):

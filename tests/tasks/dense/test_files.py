@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from evalharness.api.errors import RecordError
 from evalharness.tasks import dense
-from evalharness.tasks.dense.files import dump_rows, offline_report, read_dump, write_dump
+from evalharness.tasks.dense.files import dump_rows, read_dump, write_dump
 from evalharness.tasks.dense.objects import TYPES
+from evalharness.tasks.dense.tables import offline_report
 from tests.tasks.dense_examples import LABEL, box, dumped, one_box
 
 # As documented: pixels of a photo of 640 × 480, and the same on the grid.
@@ -96,7 +97,7 @@ def test_without_a_text_unusable_predictions_are_counted_and_repetitions_are_not
     nulls, six = ({"desc": "", "type": "bbox_2d", "points": points} for points in ([1, None, 3, 4], [1, 2, 3, 4, 5, 6]))
     path = write(tmp_path / "d.jsonl", {**ROW, "pred": [TRUTH, nulls, six, {"type": "circle"}]})
     (row,) = dense.score_dump(path)
-    assert (row["scores"]["num_dropped"], row["scores"]["num_said"]) == (3, 1)
+    assert (row["scores"]["num_dropped"], row["scores"]["num_predicted"]) == (3, 1)
     assert "duplicate_rate" not in dense.aggregate([row])
 
 
@@ -143,7 +144,7 @@ def test_a_row_that_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], pr
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"[1]\n", "d.jsonl:1 must be a JSON object, got list"), (b"{\n", "d.jsonl:1 is no JSON"), (b"\xff\n", "cannot be read")],
+    [(b"[1]\n", "d.jsonl:1 must be a JSON object, got list"), (b"{\n", "d.jsonl:1 is not JSON"), (b"\xff\n", "cannot be read")],
     ids=["list", "cut", "bytes"],
 )
 def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -170,7 +171,7 @@ def test_a_written_dump_has_the_originals_keys_and_flags_what_it_hides(tmp_path:
         "finish_reason": "length",
         "text_space": [1000, 1000],
     }
-    assert row["dropped"] == ["object_3: it is cut off or no JSON"]
+    assert row["dropped"] == ["object_3: it is cut off or not JSON"]
     assert aggregate == SUMMARY
 
 

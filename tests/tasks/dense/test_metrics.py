@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.files import offline_report
 from evalharness.tasks.dense.metrics import Judgement, attribute_hits, judge_dump, judge_objects
 from evalharness.tasks.dense.objects import DenseObject, attributes_of
 from evalharness.tasks.dense.parse import parse_dump
-from evalharness.tasks.dense.tables import aggregate, tables
+from evalharness.tasks.dense.tables import aggregate, offline_report, tables
 from tests.tasks.dense_examples import LABEL, SCREW, WIRE, box, crowded, dumped, line, objects, one_box
 
 pictures = st.tuples(
@@ -73,7 +72,7 @@ def test_a_prediction_where_nothing_is_counts_as_too_many() -> None:
 def test_repetitions_are_in_the_scores_and_in_the_report() -> None:
     dump = parse_dump(dumped(**{f"object_{number}": one_box(1, 2, 30, 40) for number in (1, 2, 3)}), "bbu")
     judged = judge_dump(dump, [box(1, 2, 30, 40)])
-    assert (judged.scores["num_duplicates"], judged.scores["num_said"], judged.scores["loc_f1"]) == (2, 1, 1.0)
+    assert (judged.scores["num_duplicates"], judged.scores["num_predicted"], judged.scores["loc_f1"]) == (2, 1, 1.0)
     assert aggregate([row(judged)])["duplicate_rate"] == pytest.approx(2 / 3)
     lines = {entry["what"]: entry["value"] for entry in tables([row(judged)])["Counts and form"]}
     assert lines["repeated objects, left out"] == 2
@@ -145,6 +144,14 @@ def test_runs_can_be_compared_category_by_category() -> None:
     assert judged.details["categories"] == {"BBU安装螺丝": [0, 1, 0], "标签": [1, 1, 2]}
 
 
+def test_counts_of_older_rows_are_read_under_their_old_names() -> None:
+    new = row(judge_objects([box(0, 0, 9, 9)], [box(0, 0, 9, 9), box(50, 50, 60, 60)]))
+    names = {"num_predicted": "num_said", "num_reference": "num_true"}
+    old: Row = {**new, "scores": {names.get(name, name): value for name, value in new["scores"].items()}}
+    assert offline_report([old], "")["count_diagnostics"] == offline_report([new], "")["count_diagnostics"]
+    assert (aggregate([old]), tables([old])) == (aggregate([new]), tables([new]))
+
+
 def test_micro_counts_objects_and_the_mean_score_pictures() -> None:
     full = [box(place * 20, 0, place * 20 + 10, 10) for place in range(9)]
     judged = [judge_objects(full, full), judge_objects([], [box(0, 0, 9, 9)])]
@@ -160,11 +167,10 @@ def test_mean_f1_is_over_all_thresholds() -> None:
 def test_tables_say_it_per_mission_domain_type_and_category() -> None:
     judged = judge_objects([box(0, 0, 9, 9), line(0, 0, 90, 90)], [box(0, 0, 9, 9), box(50, 50, 99, 99, desc=SCREW)])
     found = tables([row(judged, mission="挡风板安装检查", domain="bbu")])
-    assert (
-        found["Objects by mission"][0] | {"mission": "挡风板安装检查", "true": 2, "localization F1": 0.5} == found["Objects by mission"][0]
-    )
+    mission = found["Objects by mission"][0]
+    assert (mission["mission"], mission["reference"], mission["localization F1"]) == ("挡风板安装检查", 2, 0.5)
     assert [entry["domain"] for entry in found["Objects by domain"]] == ["bbu"]
-    kinds = {entry["type"]: (entry["true"], entry["predicted"], entry["F1"]) for entry in found["Objects by type, localization"]}
+    kinds = {entry["type"]: (entry["reference"], entry["predicted"], entry["F1"]) for entry in found["Objects by type, localization"]}
     assert kinds == {"bbox_2d": (2, 1, pytest.approx(2 / 3)), "line": (0, 1, 0.0)}
     categories = {entry["category"]: entry["F1"] for entry in found["Objects by category"]}
     assert categories == {"标签": 1.0, "BBU安装螺丝": 0.0, "电线": 0.0}

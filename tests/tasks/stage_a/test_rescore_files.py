@@ -12,7 +12,7 @@ import pytest
 from evalharness.api.cases import OutputTarget
 from evalharness.api.errors import ContractTypeError, RecordError
 from evalharness.tasks import stage_a
-from evalharness.tasks.stage_a.rescore_files import score_summaries, unscored_photos
+from evalharness.tasks.stage_a import score_summaries, unscored_photos
 
 DATA = Path(__file__).parents[3] / "fixtures" / "site_photos"
 MISSION = "RRU安装检查"

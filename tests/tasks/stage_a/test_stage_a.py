@@ -369,7 +369,7 @@ def test_a_perfect_answer_scores_one_throughout() -> None:
 
 def test_noise_scores_zero_and_is_no_parse() -> None:
     found = scores_of("RRU�\x1e|=cmd()", line(bbu(WIRE)))
-    assert {name for name, value in found.items() if value} == {"num_categories_true", "num_facts_true"}
+    assert {name for name, value in found.items() if value} == {"num_categories_reference", "num_facts_reference"}
 
 
 def test_an_answer_longer_than_any_summary_is_a_runaway() -> None:

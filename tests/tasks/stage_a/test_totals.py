@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.statistics.overlap import MIN_SUPPORT
 from evalharness.tasks import stage_a
-from evalharness.tasks.shared import MIN_SUPPORT
 from tests.tasks.stage_a_examples import CLAMP, FIBRE, WIRE, bbu, line, rru
 
 LABEL: dict[str, Any] = {"类别": "标签", "可读性": {"不可读": 1}}
@@ -47,6 +47,12 @@ def test_micro_averages_add_up_counts_over_all_photos() -> None:
     assert found["fact_micro_f1"] == pytest.approx(2 * 2 / (2 + 5))
 
 
+def test_counts_of_older_rows_are_read_under_their_old_names() -> None:
+    new = scored(line(bbu(WIRE)), line(bbu(WIRE, LABEL)))
+    old = {**new, "scores": {name.replace("_predicted", "_said").replace("_reference", "_true"): n for name, n in new["scores"].items()}}
+    assert stage_a.aggregate([old]) == stage_a.aggregate([new])
+
+
 def test_precision_and_recall_of_irrelevant_photos() -> None:
     site, other = line(bbu(WIRE)), "无关图片"
     rows = [scored(other, other), scored(other, site), scored(site, other), scored("noise", other), scored(site, site)]
@@ -82,8 +88,8 @@ def test_the_table_by_category_has_counts_beside_ratios() -> None:
     assert lines["电线"] == {
         "domain": "bbu",
         "category": "电线",
-        "in references": 2,
-        "said": 1,
+        "reference": 2,
+        "predicted": 1,
         "right": 1,
         "precision": 1.0,
         "recall": 0.5,

@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import ConfigError
-from evalharness.tasks import DataWarning, dense, drawn, stage_a
+from evalharness.tasks import DataWarning, dense, stage_a, task_sample
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "site_photos"
 
 
 def test_every_task_gives_as_many_cases_and_they_keep_what_they_are() -> None:
-    cases = drawn.load_cases(ROOT, num_per_task=5)
+    cases = task_sample.load_cases(ROOT, num_per_task=5)
     assert Counter(case.task for case in cases) == {"stage_a": 5, "dense": 5, "stage_b": 5}
     for case in cases:
         assert case.id == f"{case.task}/{case.case.id}"
         assert case.tags["task"] == case.task
         assert case.group == case.case.group
     first = cases[0]
-    assert drawn.request(first) == stage_a.request(first.case)
-    assert drawn.request(cases[5]) == dense.request(cases[5].case)
+    assert task_sample.request(first) == stage_a.request(first.case)
+    assert task_sample.request(cases[5]) == dense.request(cases[5].case)
 
 
 def test_the_seed_draws_and_order_stays() -> None:
-    first, again, other = (drawn.load_cases(ROOT, num_per_task=6, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (task_sample.load_cases(ROOT, num_per_task=6, seed=seed) for seed in (1, 1, 2))
     assert [case.id for case in first] == [case.id for case in again] != [case.id for case in other]
     order = [case.id for case in stage_a.load_cases(ROOT)]
     places = [order.index(case.case.id) for case in first if case.task == "stage_a"]
@@ -35,14 +35,14 @@ def test_the_seed_draws_and_order_stays() -> None:
 
 
 def test_more_than_there_are_gives_all() -> None:
-    assert sum(case.task == "stage_a" for case in drawn.load_cases(ROOT, num_per_task=10_000)) == len(stage_a.load_cases(ROOT))
+    assert sum(case.task == "stage_a" for case in task_sample.load_cases(ROOT, num_per_task=10_000)) == len(stage_a.load_cases(ROOT))
 
 
 def test_a_task_without_data_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     mission = "RRU线缆"
     shutil.copytree(ROOT / mission, tmp_path / mission)
     with pytest.warns(DataWarning) as caught:
-        cases = drawn.load_cases(tmp_path, num_per_task=2)
+        cases = task_sample.load_cases(tmp_path, num_per_task=2)
     assert {case.task for case in cases} == {"stage_a"}
     assert [str(one.message).split(":")[0] for one in caught if "no cases of" in str(one.message)] == [
         "no cases of dense",
@@ -52,4 +52,4 @@ def test_a_task_without_data_is_told_and_the_others_go_on(tmp_path: Path) -> Non
 
 def test_a_folder_without_any_data_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no cases of any task: stage_a: .*; dense: .*; stage_b: "):
-        drawn.load_cases(tmp_path)
+        task_sample.load_cases(tmp_path)
