@@ -135,8 +135,8 @@ def timeline(runs: Sequence[str], out: Path | None, seed: int) -> int:
     """Show metrics by training step: intervals, the best checkpoint of each metric, and when every case flipped.
 
     RUN may also be a pattern in quotes, 'reports/*'. Checkpoints of one folder make one track, ordered by the step in
-    trainer_state.json or in the name checkpoint-N. Writes timeline.html, timeline.csv, timeline_flips.csv, timeline.png
-    and timeline.svg; no model is loaded.
+    trainer_state.json or in the name checkpoint-N. Writes timeline.html, timeline.csv, timeline_flips.csv and
+    timeline.svg; no model is loaded.
     """
     from evalharness.analysis.comparison.timeline import read_tracks, run_folders, timeline_of
     from evalharness.report.terminal import open_console, print_lines, terminal_width
