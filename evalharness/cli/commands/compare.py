@@ -82,12 +82,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 @click.argument("run", metavar="RUN")
 @click.argument("name", metavar="NAME")
 @click.option(
-    "--to",
-    "folder",
-    type=PATH,
-    default=Path(BASELINE_FOLDER),
-    metavar="FOLDER",
-    help=f"Folder of baselines (default: {BASELINE_FOLDER})",
+    "--to", "folder", type=PATH, default=Path(BASELINE_FOLDER), metavar="FOLDER", help=f"Folder of baselines (default: {BASELINE_FOLDER})"
 )
 def bless(run: str, name: str, folder: Path) -> int:
     """Keep a run's scores as a baseline, a small file to commit.
@@ -125,18 +120,15 @@ def bless(run: str, name: str, folder: Path) -> int:
 )
 @click.argument("runs", metavar="RUN…", nargs=-1, required=True)
 @click.option(
-    "--out",
-    type=PATH,
-    metavar="FOLDER",
-    help="Where the files go (default: the run's folder, or the folder that holds the runs)",
+    "--out", type=PATH, metavar="FOLDER", help="Where the files go (default: the run's folder, or the folder that holds the runs)"
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Seed of the bootstrap intervals (default: 0)")
 def timeline(runs: Sequence[str], out: Path | None, seed: int) -> int:
     """Show metrics by training step: intervals, the best checkpoint of each metric, and when every case flipped.
 
     RUN may also be a pattern in quotes, 'reports/*'. Checkpoints of one folder make one track, ordered by the step in
-    trainer_state.json or in the name checkpoint-N. Writes timeline.html, timeline.csv, timeline_flips.csv, timeline.png
-    and timeline.svg; no model is loaded.
+    trainer_state.json or in the name checkpoint-N. Writes timeline.html, timeline.csv, timeline_flips.csv and
+    timeline.svg; no model is loaded.
     """
     from evalharness.analysis.comparison.timeline import read_tracks, run_folders, timeline_of
     from evalharness.report.terminal import open_console, print_lines, terminal_width
