@@ -34,8 +34,6 @@ __all__ = [
 ]
 
 
-# Where each row of a running batch ends, and when the batch is interrupted so that finished rows leave it
-
 _LOOK_EVERY = 8
 """Steps from one count of finished rows to the next: on a GPU each makes the host wait."""
 _LEAVING_SHARE = 0.25
@@ -139,9 +137,6 @@ class RowEnds(transformers.StoppingCriteria):
         self._first_end = None
         self._num_rows = len(rows)
         self._may_leave = self._may_leave and len(rows) > 1
-
-
-# Keys and values of a running batch: whether rows can be taken out of them, and how
 
 
 def selectable_cache(model: Any) -> Any:

@@ -296,9 +296,6 @@ def processors_for(
     return processors, raw
 
 
-# Which options of transformers' own a request may carry besides the named ones, and what they may be. Knows nothing about how they act
-
-
 def _is_int(value: object, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 

@@ -35,8 +35,6 @@ from evalharness.checkpoints.weights import find_weights, fingerprint_weights
 __all__ = ["OpenAIBackend", "ServedModel", "check_weights", "find_model", "listed_models"]
 
 
-# Which model of a server answers: found in its list, and, where its folder can be seen from here, held against the checkpoint's
-
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 

@@ -218,9 +218,6 @@ def _data_url(picture: Image.Image) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-# Given responses at a vLLM server: prompt and response go as ids, and the log-probabilities of prompt tokens come back. Pure
-
-
 def scoring_body(prompt: Prompt, model: str, *, has_adapter: bool = False) -> dict[str, Any]:
     """Return the body for `/v1/completions`; `RequestError` for a response to pictures, and where an adapter is in force."""
     if has_adapter:
