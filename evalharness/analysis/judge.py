@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError
 from evalharness.runs.run_file import find_latest, is_latest
+from evalharness.runs.samples import count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EngineLine, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
     from evalharness.analysis.comparison.compare import Comparison, MetricChange
     from evalharness.analysis.comparison.sheets import Side
+    from evalharness.runs.records import RunRecords
 
-__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judge_gates", "not_asked", "not_judged"]
+__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judged_run", "not_judged", "skipped"]
 
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
@@ -44,9 +46,9 @@ def find_baseline(asked: str, *, root: Path, base: Path, report_dir: Path) -> Pa
     return base / asked if is_path else root / BASELINE_FOLDER / f"{asked}.json"
 
 
-def not_asked(gate: RegressionGate, num_cases: int) -> GateVerdict:
+def skipped(gate: RegressionGate, num_cases: int) -> GateVerdict:
     """Return the verdict of a gate without a baseline: neither passed nor failed."""
-    return _verdict(gate, num_cases, passed=None, reason="no baseline was given; give one with --baseline NAME")
+    return _verdict(gate, num_cases, passed=None, reason="no baseline (use --baseline NAME)")
 
 
 def not_judged(gate: RegressionGate, num_cases: int, why: str) -> GateVerdict:
@@ -106,9 +108,9 @@ class RegressionJudge:
         from evalharness.analysis.comparison.sides import read_side
 
         if self._baseline is None:
-            return self._problem or "no baseline was found"
+            return self._problem or "there is no baseline"
         if not self._baseline.exists():
-            return f"baseline {self._baseline} is not there; make it with: evalharness bless RUN_DIR {self._baseline.stem}"
+            return f"baseline {self._baseline} does not exist; create it with: evalharness bless RUN_DIR {self._baseline.stem}"
         try:
             return read_side(str(self._baseline), prefer=engine)
         except EvalHarnessError as error:
@@ -131,7 +133,7 @@ def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
 
     template = next((difference.text for difference in comparison.differences if difference.field == "chat template"), None)
     if template is not None:
-        return f"the baseline is of another kind: {template}; bless a run of this one"
+        return f"the baseline cannot be compared: {template}; bless a run with this template"
     coverage = comparison.coverage[0]
     num_asked = len(comparison.candidate.sheets[coverage.eval, coverage.test].cases)
     if 2 * coverage.num_paired < num_asked:
@@ -142,7 +144,7 @@ def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
         return f"no case has {', '.join(map(repr, missing))} on both sides"
     num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
     if smallest_p(num_groups) > LEVEL / comparison.num_tests:
-        return f"not judged: {num_groups} cases or groups of cases are too few to show anything, whatever they answer"
+        return f"not judged: {num_groups} cases or groups of cases are too few to show any difference"
     return ""
 
 
@@ -205,7 +207,7 @@ def judge_gates(
                     elif no_regression is not None:
                         verdict = no_regression(gate, engine, mine, incomplete)
                     else:
-                        verdict = not_judged(gate, len(mine), unfinished) if unfinished else not_asked(gate, len(mine))
+                        verdict = not_judged(gate, len(mine), unfinished) if unfinished else skipped(gate, len(mine))
                     verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
     return verdicts
 
@@ -250,3 +252,18 @@ def _loaded(described: Sequence[Mapping[str, Any]], openings: Sequence[EngineLin
         "swap_s": round(sum(swaps) / len(swaps), 3) if swaps else None,
         "cold_because": sorted({line["cold_because"] for line in openings if "cold_because" in line}),
     }
+
+
+def judged_run(
+    records: RunRecords,
+    rows: Sequence[Row],
+    engines: Sequence[EngineEntry],
+    *,
+    interrupted: str | None,
+    unfinished: str | None = None,
+    aggregates: Sequence[Aggregate] = (),
+    no_regression: JudgeRegression | None = None,
+) -> RunFile:
+    """Return what run.json says of the engines and evals of a run, of its gates, and of its outcomes; see `judge_gates`."""
+    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression)
+    return {"engines": list(engines), "evals": eval_entries(records), "gates": gates, "counts": count_outcomes(rows)}

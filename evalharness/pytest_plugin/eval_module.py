@@ -22,6 +22,7 @@ from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, d
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
 from evalharness.config.options import cases_of_shard
+from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, asks_in_steps, is_async
 
 __all__ = [
@@ -343,7 +344,7 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
 
 def takes(metafunc: pytest.Metafunc, fixture: str) -> bool:
     """Return whether a test, or one of its fixtures, takes a fixture of ours; others may have fixtures of the same names."""
-    return fixture in metafunc.fixturenames and is_ours(metafunc._arg2fixturedefs.get(fixture))
+    return fixture in metafunc.fixturenames and is_ours(parametrised_fixture(metafunc, fixture))
 
 
 def is_named(metafunc: pytest.Metafunc, *, with_case: bool = False) -> bool:
@@ -421,9 +422,7 @@ def report_unloaded(session: pytest.Session) -> None:
         assert module is not None
         cases: Any = _Cases.from_parent(module, name=module.name, nodeid=module.nodeid)
         cases.error = error
-        report = cases.ihook.pytest_make_collect_report(collector=cases)
-        vars(report).pop("call", None)  # as pytest does itself: workers could not send it
-        cases.ihook.pytest_collectreport(report=report)
+        report_collection(cases)
 
 
 def _error_of(item: pytest.Item) -> Exception | None:

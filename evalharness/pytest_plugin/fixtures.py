@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from _pytest.outcomes import Failed
 
 from evalharness.api.cases import Case
-from evalharness.api.errors import BackendError, EvalHarnessError, RecordError
+from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.config.kinds import PerCheckpoint
-from evalharness.pytest_plugin.distributed.worker import exit_worker_if_engine_failed
+from evalharness.pytest_plugin._pytest_internals import Failed, cached_value, fixtures_of, fixtures_of_item, request_of
 from evalharness.pytest_plugin.eval_module import is_ours
 from evalharness.pytest_plugin.execution.engines import DeferredEngine
-from evalharness.pytest_plugin.outcomes import Details, InvalidSample, ItemRecord, NotRecorded, Score, shorten
-from evalharness.pytest_plugin.session import STATE, EvalSession
+from evalharness.pytest_plugin.outcomes import Details, InvalidSample, ItemRecord, Score, shorten
+from evalharness.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
+    from evalharness.pytest_plugin.execution.case_request import Outcome
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+    from evalharness.pytest_plugin.execution.execution import Execution
 
 __all__ = ["FixturePrefill", "case", "coordinates", "details", "engine", "generation", "generations", "score", "steps"]
 
@@ -33,22 +34,22 @@ _NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """The engine of this test: one checkpoint on one backend, kept loaded while tests use it."""
     state = request.config.stash[STATE]
-    spec = state.engine_spec(request.param)
-    if state.opening.may_not_be_needed(spec):
-        opened = cast("Engine", DeferredEngine(spec.backend, partial(_open, state, spec)))
+    execution, spec = state.execution, state.registry.engine_spec(request.param)
+    if execution.engines.may_not_be_needed(spec):
+        opened = cast("Engine", DeferredEngine(spec.backend, partial(_open, execution, spec)))
     else:
-        opened = _open(state, spec)
+        opened = _open(execution, spec)
     yield opened
     try:
-        state.close_engine(spec, opened)
+        execution.close_engine(spec, opened)
     except RecordError as error:
         stop_for(request.session, error)
 
 
-def _open(state: EvalSession, spec: EngineSpec) -> Engine:
+def _open(execution: Execution, spec: EngineSpec) -> Engine:
     """Return the engine, loaded; fails the test where that does not work."""
     try:
-        return state.open_engine(spec)
+        return execution.open_engine(spec)
     except Exception as error:
         if not isinstance(error, EvalHarnessError):
             traceback.print_exc()  # captured with the first test that needs the engine
@@ -66,7 +67,13 @@ def case() -> Case:
 @pytest.fixture
 def generations(request: pytest.FixtureRequest, case: Case, engine: Engine) -> list[GenerationResult]:
     """All generations of the case, decode settings × samples, in the marker's order."""
-    return wait_for_generations(request.session, _record(request.config.stash[STATE].current, "generations"), engine)
+    state = request.config.stash[STATE]
+    record = _record(state.current, "generations")
+    try:
+        outcomes = state.execution.wait_for_outcomes(record, engine)
+    except RecordError as error:
+        raise stop_for(request.session, error) from None
+    return results_of(record, outcomes)
 
 
 @pytest.fixture
@@ -78,44 +85,27 @@ def generation(generations: list[GenerationResult]) -> GenerationResult:
 @pytest.fixture
 def steps(request: pytest.FixtureRequest, generations: list[GenerationResult], engine: Engine) -> list[list[GenerationResult]]:
     """The results of the steps that led to the case's question, step by step; see `execution/case_request.py`."""
-    return steps_of(request.session, _record(request.config.stash[STATE].current, "steps"), engine)
+    state = request.config.stash[STATE]
+    return state.execution.steps(_record(state.current, "steps"), engine)
 
 
-def wait_for_generations(session: pytest.Session, record: ItemRecord, engine: Engine) -> list[GenerationResult]:
-    """Return the generations of the running test's case; fails or skips the test where there are none."""
-    state = session.config.stash[STATE]
-    try:
-        outcomes = state.outcomes(record, engine, session.config.stash[WAITING])
-    except RecordError as error:
-        stop_for(session, error)
-        raise Failed(str(error), pytrace=False) from None
-    except NotRecorded as error:
-        record.started_at = None  # as for every test that was not run
-        pytest.skip(f"not run: {error}")
-    except BackendError as error:
-        outcomes = [GenerationFailure("error", str(error), error)]
-    state.opening.warn_of_notices()
-    results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
+def results_of(record: ItemRecord, outcomes: Sequence[Outcome]) -> list[GenerationResult]:
+    """Return the generations of the running test's case; notes failures, then fails or skips the test."""
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
-        exit_worker_if_engine_failed(state)
         broken = next((failure for failure in failures if failure.kind == "error"), None)
         if broken is not None:
             record.broken = broken.problem
         else:
             record.invalid, record.cause = failures[0].problem, failures[0].cause
         end_without_verdict(record)
-    return results
+    return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
 
 
-def steps_of(session: pytest.Session, record: ItemRecord, engine: Engine) -> list[list[GenerationResult]]:
-    """Return the results of the running test's steps; its generations are there already."""
-    return session.config.stash[STATE].steps(record, engine)
-
-
-def stop_for(session: pytest.Session, error: RecordError) -> None:
-    """End the session after this test, here or in the worker's controller: going on would lose results."""
+def stop_for(session: pytest.Session, error: RecordError) -> BaseException:
+    """End the session after this test, here or in the worker's controller, and return what fails the test: going on would lose results."""
     session.shouldstop = f"the run cannot go on: {error}"
+    return Failed(str(error), pytrace=False)
 
 
 def end_without_verdict(record: ItemRecord) -> None:
@@ -139,7 +129,7 @@ def score(request: pytest.FixtureRequest, case: Case, engine: Engine) -> Score:
 def coordinates(request: pytest.FixtureRequest, case: Case, engine: Engine) -> str | None:
     """The space in which this engine's checkpoint writes coordinates, as --coordinates says; None where it says nothing."""
     state = request.config.stash[STATE]
-    return PerCheckpoint.of(state.run.coordinates, _record(state.current, "coordinates").engine.checkpoint)
+    return PerCheckpoint.of(state.context.run.coordinates, _record(state.current, "coordinates").engine.checkpoint)
 
 
 @pytest.fixture
@@ -152,10 +142,6 @@ def _record(record: ItemRecord | None, fixture: str) -> ItemRecord:
     if record is None:
         pytest.fail(f"fixture {fixture!r} {_NO_EVAL}", pytrace=False)
     return record
-
-
-WAITING = pytest.StashKey[Any]()
-"""What to call while a test waits for its generation (shows progress)."""
 
 
 # The values of an eval test's fixtures, put in place before pytest looks for them
@@ -171,10 +157,10 @@ class FixturePrefill:
         self._known: dict[int, tuple[Any, frozenset[str]]] = {}
 
     def _ours(self, item: pytest.Function) -> frozenset[str]:
-        info = item._fixtureinfo
+        info = fixtures_of(item)
         known = self._known.get(id(info))
         if known is None:  # holding the info keeps its id from being given to others
-            known = info, frozenset(name for name in _FILLED if is_ours(info.name2fixturedefs.get(name)))
+            known = info, frozenset(name for name in _FILLED if is_ours(fixtures_of_item(item, name)))
             self._known[id(info)] = known
         return known[1]
 
@@ -182,7 +168,7 @@ class FixturePrefill:
         """Put `case`, `request`, `score`, `details` and an engine that is open in place, and places for the generations."""
         ours, values = self._ours(item), item.funcargs
         values["case"] = record.case
-        values["request"] = item._request  # what pytest would put there, by way of a fixture made anew for each test
+        values["request"] = request_of(item)
         if "score" in ours:
             values["score"] = Score(record)
         if "details" in ours:
@@ -191,21 +177,22 @@ class FixturePrefill:
             if name in ours:
                 values[name] = None
         if "engine" in ours:
-            kept = item._fixtureinfo.name2fixturedefs["engine"][-1].cached_result
-            if kept is not None and kept[2] is None and kept[1] == record.engine.id:
-                values["engine"] = kept[0]
+            engine = cached_value(item, "engine", record.engine.id)
+            if engine is not None:
+                values["engine"] = engine
 
-    def fill_generations(self, item: pytest.Function, record: ItemRecord) -> None:
-        """Put the generations in place, now that the engine is there."""
+    def awaits_generations(self, item: pytest.Function) -> bool:
+        """Return whether the test takes its generations, and they are not in place."""
+        values = item.funcargs
+        return any(name in values and values[name] is None for name in _GENERATED)
+
+    def fill_generations(self, item: pytest.Function, results: list[GenerationResult], steps: Callable[[], Any]) -> None:
+        """Put the generations in place."""
         values = item.funcargs
         wanted = [name for name in _GENERATED if name in values and values[name] is None]
-        if not wanted:
-            return
-        engine: Any = values["engine"]
-        results = wait_for_generations(item.session, record, engine)
         if "generations" in wanted:
             values["generations"] = results
         if "generation" in wanted:
             values["generation"] = results[0]
         if "steps" in wanted:
-            values["steps"] = steps_of(item.session, record, engine)
+            values["steps"] = steps()

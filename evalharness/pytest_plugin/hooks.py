@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.outcomes import Failed
 
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
-from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards, taken_cards
+from evalharness.pytest_plugin._pytest_internals import terminal_width
+from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
+from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
 from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
 from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.units import is_eval_test
-from evalharness.pytest_plugin.fixtures import WAITING, FixturePrefill, end_without_verdict, stop_for
+from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
 from evalharness.pytest_plugin.progress import Progress, announce
+from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, make_safe
+from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.lock import RunLock
 from evalharness.runs.schema import Row, RunFile
@@ -44,19 +48,25 @@ class RunningTests:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Open the test's record, and have its generation ready when setup ends."""
-        state = self._state
-        state.current = record = state.record_for(item)
+        state, execution = self._state, self._state.execution
+        unit = execution.plan.units.get(item.nodeid)
+        state.current = record = None if unit is None else state.registry.record_for(item, unit)
         if record is None:
             return (yield)
         assert isinstance(item, pytest.Function)
         try:
-            state.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
+            execution.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
         except RecordError as error:
-            stop_for(item.session, error)
-            raise Failed(str(error), pytrace=False) from None
+            raise stop_for(item.session, error) from None
         self._prefill.prefill(item, record)
         yield
-        self._prefill.fill_generations(item, record)
+        if self._prefill.awaits_generations(item):
+            engine: Any = item.funcargs["engine"]
+            try:
+                outcomes = execution.wait_for_outcomes(record, engine)
+            except RecordError as error:
+                raise stop_for(item.session, error) from None
+            self._prefill.fill_generations(item, results_of(record, outcomes), lambda: execution.steps(record, engine))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
@@ -84,7 +94,7 @@ class RunningTests:
         """Note each phase in the test's record; after the last one, write its row."""
         report = yield
         state = self._state
-        state.progress.num_signs += 1
+        state.execution.progress.num_signs += 1
         record = state.current
         if record is None or record.nodeid != item.nodeid:
             return report
@@ -92,12 +102,12 @@ class RunningTests:
         make_safe(report)
         if report.when == "teardown":
             try:
-                state.test_ended(record, call.duration)
+                state.execution.test_ended(record, call.duration)
             except RecordError as error:
                 stop_for(item.session, error)
             state.current = None
         elif report.when == "call" or not report.passed:
-            _attach(item, record, report, state.progress.take_new_tokens())
+            _attach(item, record, report, state.execution.progress.take_new_tokens())
         return report
 
 
@@ -143,33 +153,36 @@ def pytest_configure(config: pytest.Config) -> None:
         worker: str = config.workerinput["workerid"]  # type: ignore[attr-defined]
         run = RunConfig.from_json(given["run"])
         resumed = Resumption.read(Path(run.report_dir) / run.run_id, given["session"]) if given["session"] else None
-        state = EvalSession(run, config.rootpath, worker, given["num_workers"], engines, resumed)
+        cards = None if given["cards"] is None else tuple(given["cards"])
+        state = _session(RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards), engines)
     else:
         num_workers = _num_workers(config)
         run, resumed, lock = _options(config)
-        state = EvalSession(run, config.rootpath, "controller" if num_workers else "main", num_workers, resumed=resumed)
+        plan_cards(config, run, num_workers)
+        worker, cards = ("controller", None) if num_workers else ("main", take_cards(config))
+        state = _session(RunContext(run, config.rootpath, worker, num_workers, resumed, cards))
         state.lock = lock
-        plan_cards(config, state.run, num_workers)
-        if not num_workers:
-            take_cards(config)
     config.stash[STATE] = state
-    state.cards = taken_cards(config, given) if state.worker != "controller" else None
-    config.stash[WAITING] = lambda: None
     config.stash[REPORTING] = reporting = Reporting(config)
-    if state.worker in CONTROLLER_NAMES:
+    if state.context.worker in CONTROLLER_NAMES:
         config.pluginmanager.register(reporting, "evalharness-reporting")
-    if state.worker == "controller":
+    if state.context.worker == "controller":
         from evalharness.pytest_plugin.distributed import controller as xdist_hooks
 
         config.pluginmanager.register(xdist_hooks, "evalharness-xdist")
     if given is None and new_session is None and asked_on_command_line(config):
         refuse_misplaced_rootdir(config)
         try:
-            state.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
+            state.registry.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
             if not runs_nothing(config):
-                state.opening.check_cache()
+                state.execution.engines.check_cache()
         except EvalHarnessError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -> EvalSession:
+    registry = EvalRegistry(context, engines)
+    return EvalSession(context, registry, Execution(context, registry))
 
 
 def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLock | None]:
@@ -190,9 +203,7 @@ def _num_workers(config: pytest.Config) -> int:
     """Return how many processes xdist will start, 0 where tests run in this one."""
     if config.getoption("dist", "no") == "no" or runs_nothing(config):
         return 0
-    from xdist.workermanage import parse_tx_spec_config
-
-    return len(parse_tx_spec_config(config))
+    return num_workers_of(config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -209,50 +220,50 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             refuse_idle_gates(metafunc)
             if marker is None or not takes(metafunc, "case"):
                 return  # somebody else's fixtures of the same names
-        state.parametrize(metafunc, marker)
+        state.registry.parametrize(metafunc, marker)
     except EvalHarnessError as error:
         raise as_collection_error(error) from error
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the evals' tests that a resumed run does not have."""
-    resumed = config.stash[STATE].resumed
-    if resumed is None:
-        return
-    others = [item for item in items if is_eval_test(item) and not resumed.is_wanted(item.nodeid)]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        left_out = set(others)
-        items[:] = [item for item in items if item not in left_out]
+    """Leave out the tests of evals that a resumed or recorded run does not have."""
+    registry = config.stash[STATE].registry
+    wanted = [item for item in items if registry.is_wanted(item)]
+    if len(wanted) < len(items):
+        kept = set(wanted)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = wanted
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
     report_unloaded(session)
-    state = session.config.stash[STATE]
-    if runs_nothing(session.config):
+    config, state = session.config, session.config.stash[STATE]
+    if runs_nothing(config):
         return
+    context, registry, execution = state.context, state.registry, state.execution
+    plan = execution.plan
     try:
-        state.plan_units(session.items)
-        if state.is_worker:
-            report_ambiguous_node_ids(session.config, state.plan.lookalikes(session.items, [spec.id for spec in state.known_engines]))
-        if state.resumed is not None and state.worker == "main":
-            state.resumed.check_collected(state.eval_nodeids)
-        if not state.eval_nodeids:
+        plan.add_items(session.items, registry.assign_units(item.nodeid for item in session.items if is_eval_test(item)))
+        if context.is_worker:
+            report_ambiguous_node_ids(config, plan.ambiguous_node_ids(session.items, registry.engine_ids))
+        if context.resumed is not None and context.worker == "main":
+            context.resumed.check_collected(plan.units)
+        if not plan.units:
             return
-        session.config.pluginmanager.register(RunningTests(state), "evalharness-tests")
-        state.opening.card_problem = card_problem(state.cards, state.worker)
-        if state.worker == "main":
-            state.opening.check_cache()
-            _start(session.config, state)
-            state.note_evals(session.items)
-        elif state.is_worker:
-            state.running.units_ahead = units_ahead(session, state.plan)
+        config.pluginmanager.register(RunningTests(state), "evalharness-tests")
+        execution.engines.card_problem = card_problem(context.cards, context.worker)
+        if context.worker == "main":
+            execution.engines.check_cache()
+            _start(config, state)
+            execution.note_evals(session.items)
+        elif context.is_worker:
+            execution.units.units_ahead = units_ahead(session, plan)
             install_stop_command(session)
-            if _given(session.config)["heartbeat"] is not None:
-                state.heartbeat = start_heartbeat(state, Path(_given(session.config)["heartbeat"]))
+            if _given(config)["heartbeat"] is not None:
+                state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
     except EvalHarnessError as error:
         raise pytest.UsageError(str(error)) from error
     # Tests and cases live as long as the session. Looking at all of them in every round of the garbage collector takes
@@ -264,15 +275,15 @@ def _start(config: pytest.Config, state: EvalSession) -> None:
     from evalharness.pytest_plugin.finish import start_run
 
     start_run(state)
-    progress = Progress(config, state)
+    progress = Progress(config, state.execution)
     config.stash[REPORTING].progress = progress
-    config.stash[WAITING] = progress.show
+    state.execution.while_waiting = progress.show
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     """Say what will run."""
     state = config.stash[STATE]
-    return announce(state, len(state.eval_nodeids)) if state.eval_nodeids else None
+    return announce(state) if state.execution.plan.units else None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -294,12 +305,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     state, reporting = session.config.stash[STATE], session.config.stash[REPORTING]
     try:
         state.close()
-        if state.worker in CONTROLLER_NAMES and state.started_run:
+        if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
             _finish(session, exitstatus)
     except KeyboardInterrupt:  # the second one: who presses it wants to be out, not to read a traceback
         session.exitstatus = pytest.ExitCode.INTERRUPTED
-        if state.started_run:
-            again = f"evalharness report {state.run_dir} makes the reports of it"
+        if state.has_started_run:
+            again = f"evalharness report {state.context.run_dir} makes the reports of it"
             reporting.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
 
 
@@ -320,11 +331,11 @@ def _finish(session: pytest.Session, exitstatus: int) -> None:
         )
         reporting.summary = _write_reports(config, state, run, rows)
         add_to_junit_file(config, run)
-        reporting.summary += _renewed_index(state.run_dir.parent)
+        reporting.summary += _renewed_index(state.context.run_dir.parent)
     except RecordError as error:
         reporting.problem = str(error)
     except Exception as error:  # whatever breaks here, the journal holds every result and must be named
-        reporting.problem = f"{type(error).__name__}: {error}; the results are safe in {state.run_dir / 'journal'}"
+        reporting.problem = f"{type(error).__name__}: {error}; the results are safe in {state.context.run_dir / 'journal'}"
     if reporting.problem is not None:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         return
@@ -337,11 +348,11 @@ def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows
     from evalharness.pytest_plugin.finish.ci_files import write_github_summary
     from evalharness.report.writing import report_rows, terminal_summary  # pandas, only now
 
-    tables = report_rows(state.run_dir, rows)
+    tables = report_rows(state.context.run_dir, rows)
     run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
     write_github_summary(tables)
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    return terminal_summary(tables, None if reporter is None else reporter._tw.fullwidth)
+    return terminal_summary(tables, None if reporter is None else terminal_width(reporter))
 
 
 def _renewed_index(report_dir: Path) -> str:
@@ -382,6 +393,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_sep("=", "evalharness")
     for line in reporting.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
         terminalreporter.write_line(line)
-    terminalreporter.write_line(f"report: {state.run_dir / 'report.md'}")
-    if (page := state.run_dir / "report.html").exists():
+    terminalreporter.write_line(f"report: {state.context.run_dir / 'report.md'}")
+    if (page := state.context.run_dir / "report.html").exists():
         terminalreporter.write_line(f"page: {page}")

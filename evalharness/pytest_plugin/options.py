@@ -7,11 +7,11 @@ import os
 from typing import Any
 
 import pytest
-from _pytest.config.findpaths import determine_setup
 
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.config import RunConfig, resolve
 from evalharness.config.options import ARGUMENTS
+from evalharness.pytest_plugin._pytest_internals import add_hint, rootdir_of_paths
 
 __all__ = ["asked_on_command_line", "refuse_misplaced_rootdir", "resolve_run_config", "runs_nothing"]
 
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in ARGUMENTS:
         group.addoption(option.flag, **option.argument())
     group.addoption(
-        "--watch", metavar="DIR", action=_Watch, help="Not here: `evalharness watch DIR -- evals …` runs pytest for each checkpoint"
+        "--watch", metavar="DIR", action=_Watch, help="Not an option: `evalharness watch DIR -- evals …` runs pytest for each checkpoint"
     )
 
 
@@ -42,7 +42,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
         flag = word.partition("=")[0]
         hint = did_you_mean(flag, known, cutoff=0.75) if flag.startswith("--") else ""  # all begin with dashes: 0.6 fits too many
         if hint:
-            parser.extra_info[flag] = f"{hint.removeprefix('; ')} `pytest --help` lists every option"
+            add_hint(parser, flag, f"{hint.removeprefix('; ')} `pytest --help` lists every option")
 
 
 class _Watch(argparse.Action):
@@ -86,16 +86,8 @@ def resolve_run_config(config: pytest.Config) -> RunConfig:
 
 def refuse_misplaced_rootdir(config: pytest.Config) -> None:
     """Raise `pytest.UsageError` where the rootdir is not the one that the test paths alone give."""
-    if not hasattr(config.option, "file_or_dir"):
-        return  # --help and --version stop the parsing at once; nothing will run
-    right, *_ = determine_setup(
-        inifile=config.option.inifilename,
-        override_ini=config.option.override_ini,
-        args=config.option.file_or_dir,
-        rootdir_cmd_arg=config.option.rootdir or None,
-        invocation_dir=config.invocation_params.dir,
-    )
-    if right != config.rootpath:
+    right = rootdir_of_paths(config)
+    if right is not None and right != config.rootpath:
         raise pytest.UsageError(
             f"pytest took the value of an option for a test path and would run in {config.rootpath} instead of {right}: "
             f"write options with '=', such as --model=PATH --data=PATH, or add --rootdir {right}"

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from _pytest.outcomes import Failed
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
+from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.runs.schema import Row, RowOutcome
 
-__all__ = ["Details", "InvalidSample", "ItemRecord", "Miss", "NotRecorded", "Score", "is_assertion", "note_report", "reference_of"]
+__all__ = ["Details", "InvalidSample", "ItemRecord", "Miss", "Score", "is_assertion", "note_report", "reference_of"]
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
 _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what the assertion said about it
@@ -30,10 +30,6 @@ _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what t
 
 class InvalidSample(Failed):
     """The sample of an ungated test could not be asked; a failure of the test, shown without a traceback."""
-
-
-class NotRecorded(Exception):
-    """A recorded run has nothing for a test that is to judge it: the test is not run."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.pytest_plugin._pytest_internals import terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 
 if TYPE_CHECKING:
+    from evalharness.pytest_plugin.execution.execution import Execution
     from evalharness.pytest_plugin.session import EvalSession
 
 __all__ = ["Progress", "announce"]
@@ -20,16 +22,16 @@ _TERMINAL_EVERY_S = 0.2
 _PIPE_EVERY_S = 30.0
 
 
-def announce(state: EvalSession, num_tests: int) -> str:
+def announce(state: EvalSession) -> str:
     """Return what will run, on a line; on more lines what is odd about checkpoints, and whether the baseline is there."""
-    run = state.run
-    engines = ", ".join(spec.id for spec in state.known_engines)
-    workers = f", {state.num_workers} workers" if state.num_workers > 1 else ""
-    line = f"evalharness: {num_tests} eval tests on {engines}{workers}; run {run.run_id} -> {state.run_dir}"
-    line = "\n".join([line, *(f"evalharness: {choice}" for choice in choices_of_auto(state.known_engines))])
-    more = state.notices if state.resumed is None else [state.resumed.announcement, *state.notices]
+    context, registry = state.context, state.registry
+    engines = ", ".join(registry.engine_ids)
+    workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""
+    line = f"evalharness: {len(state.execution.plan.units)} eval tests on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
+    line = "\n".join([line, *(f"evalharness: {choice}" for choice in choices_of_auto(registry.known_engines))])
+    more = registry.notices if context.resumed is None else [context.resumed.announcement, *registry.notices]
     line = "\n".join([line, *(f"evalharness: {notice}" for notice in more)])
-    baseline = state.asked.get("baseline")
+    baseline = state.run_file_at_start.get("baseline")
     if baseline is None:
         return line
     path = baseline["path"] or ""
@@ -40,8 +42,8 @@ def announce(state: EvalSession, num_tests: int) -> str:
 class Progress:
     """Shows cases done, tokens per second and time left: one live line on a terminal, a line now and then in a pipe."""
 
-    def __init__(self, config: pytest.Config, state: EvalSession) -> None:
-        self._state = state
+    def __init__(self, config: pytest.Config, execution: Execution) -> None:
+        self._execution = execution
         self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         self._capture: Any = config.pluginmanager.get_plugin("capturemanager")
         self._live = bool(self._reporter is not None and self._reporter.isatty and config.get_verbosity() <= 0)
@@ -76,7 +78,7 @@ class Progress:
 
     def _write(self, line: str) -> None:
         if self._live:
-            self._reporter.rewrite(line[: self._reporter._screen_width - 1], erase=True)
+            self._reporter.rewrite(line[: terminal_width(self._reporter) - 1], erase=True)
         else:
             self._reporter.ensure_newline()
             self._reporter.write_line(line)
@@ -87,15 +89,15 @@ class Progress:
             self._reporter.rewrite("", erase=True)
 
     def _line(self, now: float) -> str:
-        total = len(self._state.eval_nodeids)
+        total = len(self._execution.plan.units)
         elapsed = now - self._started
-        tokens = max(self._num_tokens, self._state.progress.num_completion_tokens)
-        generated = self._state.progress.num_generations
+        tokens = max(self._num_tokens, self._execution.progress.num_completion_tokens)
+        generated = self._execution.progress.num_generations
         rate = [f"{tokens / elapsed:,.0f} tokens/s"] if tokens or not generated else []  # given responses are scored, not generated
         parts = [f"{self._num_done}/{total} tests", *rate]
         if generated > self._num_done:
             parts.insert(1, f"{generated} generated")
-        steps = self._state.progress.num_step_generations
+        steps = self._execution.progress.num_step_generations
         if steps:
             parts.insert(1, f"{steps} generated in steps")
         if 0 < self._num_done < total:

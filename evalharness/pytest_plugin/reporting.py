@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from _pytest._code.code import ExceptionChainRepr, ReprEntry, ReprExceptionInfo
 
 from evalharness.api.redaction import redactor
+from evalharness.pytest_plugin._pytest_internals import change_texts
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.progress import Progress
 from evalharness.runs.schema import RunFile
@@ -107,36 +107,12 @@ def make_safe(report: pytest.TestReport) -> None:
     if isinstance(longrepr, tuple):  # a skip: path, line, reason
         path, line, reason = longrepr
         report.longrepr = path, line, _safe(reason)
-    elif isinstance(longrepr, ReprExceptionInfo):
-        _make_traceback_safe(longrepr)
-    else:
+    elif not change_texts(longrepr, _safe):
         report.longrepr = _safe(str(longrepr))
 
 
 def _plain(value: object) -> object:
     return value if type(value) in _PLAIN else shorten(redactor().text(str(value)))
-
-
-def _make_traceback_safe(representation: ReprExceptionInfo) -> None:
-    chain = representation.chain if isinstance(representation, ExceptionChainRepr) else []
-    for traceback, crash, _ in [*chain, (representation.reprtraceback, representation.reprcrash, None)]:
-        if crash is not None:
-            crash.message = _safe(crash.message)
-        if traceback.extraline is not None:
-            traceback.extraline = _safe(traceback.extraline)
-        for entry in traceback.reprentries:
-            _make_entry_safe(entry)
-    representation.sections = [(name, _safe(content), mark) for name, content, mark in representation.sections]
-
-
-def _make_entry_safe(entry: Any) -> None:
-    entry.lines = [_safe(line) for line in entry.lines]
-    if not isinstance(entry, ReprEntry):
-        return
-    if entry.reprfuncargs is not None:
-        entry.reprfuncargs.args = [(name, _safe(str(value))) for name, value in entry.reprfuncargs.args]
-    if entry.reprlocals is not None:
-        entry.reprlocals.lines = [_safe(line) for line in entry.reprlocals.lines]
 
 
 def _safe(text: str, max_chars: int = 2000) -> str:

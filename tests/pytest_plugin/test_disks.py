@@ -104,7 +104,7 @@ from evalharness.pytest_plugin.session import STATE
 def test_s(case, generation, pytestconfig):
     if case.id == "c20" and not os.path.exists("limited"):
         open("limited", "w").close()
-        size = os.path.getsize(pytestconfig.stash[STATE].journal.path)
+        size = os.path.getsize(pytestconfig.stash[STATE].context.journal.path)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
 """
 

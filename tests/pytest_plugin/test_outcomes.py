@@ -11,7 +11,7 @@ import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.hostile_text import TEXTS
-from tests.pytest_plugin.project import HEADER, Project, Run
+from tests.pytest_plugin.project import HEADER, MARK, Project, Run
 
 EVERY_OUTCOME = (
     HEADER
@@ -300,6 +300,12 @@ class TestHostileText:
 
     def test_the_gates_judge_as_ever(self, hostile: Run) -> None:
         assert [gate["passed"] for gate in hostile.facts["gates"]] == [True] * 3
+
+
+def test_pytests_summary_says_which_assertion_failed(project: Project) -> None:
+    test = "def helper(): assert 1 == 2, 'the reason'\ndef test_s(case, generation):\n    local = 'x' * 3000\n    helper()\n"
+    run = project.write(test_a=MARK + test).run("-k", "c0", "--showlocals")
+    assert "test_s[fake:echo-c0] - AssertionError: the reason" in run.output
 
 
 @pytest.mark.slow

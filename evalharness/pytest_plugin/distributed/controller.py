@@ -12,12 +12,13 @@ import pytest
 
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.hardware.devices import MASK
+from evalharness.pytest_plugin.distributed._xdist_internals import process_id, stop_reason
 from evalharness.pytest_plugin.distributed.crashes import Crashes
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
 from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, Durations
-from evalharness.pytest_plugin.distributed.worker import LOOKALIKES
-from evalharness.pytest_plugin.execution.units import UnitKey, assign_units
+from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
+from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.reporting import REPORTING
@@ -40,15 +41,15 @@ def pytest_configure_node(node: Any) -> None:
     config = node.config
     state = config.stash[STATE]
     try:
-        engines = [spec.to_json() for spec in state.engines]
+        engines = [spec.to_json() for spec in state.registry.engines]
     except EvalHarnessError:
         engines = None  # perhaps no evals are run at all; a worker that collects one reports the error
-    watched = node.gateway.spec.popen and state.run.hang_timeout
+    watched = node.gateway.spec.popen and state.context.run.hang_timeout
     node.workerinput["evalharness"] = {
-        "run": state.run.to_json(),
+        "run": state.context.run.to_json(),
         "engines": engines,
-        "num_workers": state.num_workers,
-        "session": state.session_number,
+        "num_workers": state.context.num_workers,
+        "session": state.context.session_number,
         "cards": _cards_of(node),
         "heartbeat": str(_signs_of(node)) if watched else None,
     }
@@ -73,20 +74,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredSche
         return None
     state = config.stash[STATE]
 
-    def assign(nodeids: Sequence[str]) -> dict[str, UnitKey]:
-        evals = [nodeid for nodeid in nodeids if nodeid not in state.lookalikes]
-        return assign_units(evals, [spec.id for spec in state.known_engines], state.num_workers)
-
-    known = functools.cache(lambda: Durations.read(Path(state.run.report_dir)))  # only where there are evals
+    known = functools.cache(lambda: Durations.read(Path(state.context.run.report_dir)))  # only where there are evals
 
     def estimate(unit: UnitKey, nodeids: Sequence[str]) -> float:
-        cases = {state.eval_node(nodeid).case_id for nodeid in nodeids}
+        cases = {state.registry.eval_node(nodeid).case_id for nodeid in nodeids}
         return len(cases) * known().case_s(unit.engine, Path(unit.path).stem.removeprefix("test_"))
 
     crashes = config.stash[CRASHES] = Crashes(config)
-    scheduler = config.stash[SCHEDULER] = DeferredScheduler(config, log, state.num_workers, assign, estimate, crashes)
-    if state.run.hang_timeout:
-        config.stash[WATCH] = Watch(state.run.hang_timeout, crashes.killed.__setitem__)
+    assign, num_workers = state.registry.assign_units, state.context.num_workers
+    scheduler = config.stash[SCHEDULER] = DeferredScheduler(config, log, num_workers, assign, estimate, crashes)
+    if state.context.run.hang_timeout:
+        config.stash[WATCH] = Watch(state.context.run.hang_timeout, crashes.killed.__setitem__)
     return scheduler
 
 
@@ -96,7 +94,7 @@ def pytest_testnodeready(node: Any) -> None:
     if WATCH in stash and SIGNS in stash and node.gateway.spec.popen:
         scheduler = stash[SCHEDULER]
         worker = WatchedWorker(
-            pid=node.gateway._rinfo().pid,  # xdist has asked for it already, so this asks nobody
+            pid=process_id(node),
             path=_signs_of(node),
             is_busy=lambda: scheduler.has_work(node) or node.shutting_down or not scheduler.has_collected(node),
             is_ready=lambda: scheduler.has_collected(node),
@@ -111,15 +109,15 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     if WATCH in stash:
         stash[WATCH].remove(node.gateway.id)
     died = error is not None and not hasattr(node, "workeroutput")
-    if died and CRASHES in stash and stash[STATE].started_run and not stash[SCHEDULER].has_work(node):
+    if died and CRASHES in stash and stash[STATE].has_started_run and not stash[SCHEDULER].has_work(node):
         stash[CRASHES].died_without_work(node.gateway.id)
 
 
 def _stop_all_if_one_did(config: pytest.Config) -> None:
     """End all workers where -x, --maxfail, Ctrl-C or `pytest.exit` in one ends the run; there is no hook of that, but a sign."""
-    reason = getattr(config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
-    if reason and SCHEDULER in config.stash:
-        config.stash[SCHEDULER].stop(str(reason))
+    reason = stop_reason(config)
+    if reason is not None and SCHEDULER in config.stash:
+        config.stash[SCHEDULER].stop(reason)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -166,8 +164,8 @@ def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> None:
     """Take out what a worker says of its tests before it says what it collected."""
-    if LOOKALIKES in data:
-        config.stash[STATE].lookalikes.update(data.pop(LOOKALIKES))
+    if AMBIGUOUS in data:
+        config.stash[STATE].registry.ambiguous_node_ids.update(data.pop(AMBIGUOUS))
 
 
 @pytest.hookimpl
@@ -175,24 +173,25 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     """Begin the run when the first worker says which evals it has."""
     config = node.config
     state = config.stash[STATE]
-    state.plan_nodeids(ids)
-    if state.resumed is not None:
+    plan = state.execution.plan
+    plan.units = state.registry.assign_units(ids)
+    if state.context.resumed is not None:
         try:
-            state.resumed.check_collected(ids)
+            state.context.resumed.check_collected(ids)
         except EvalHarnessError as error:
             raise pytest.UsageError(str(error)) from error
-    if state.started_run or not state.eval_nodeids:
+    if state.has_started_run or not plan.units:
         return
     if config.getoption("dist") != "load":
         raise pytest.UsageError(
             f"--dist {config.getoption('dist')} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it"
         )
-    refuse_unplanned(config, state.run, state.num_workers)
+    refuse_unplanned(config, state.context.run, state.context.num_workers)
     try:
         start_run(state)
     except RecordError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[REPORTING].progress = Progress(config, state)
+    config.stash[REPORTING].progress = Progress(config, state.execution)
     if WATCH in config.stash:
         config.stash[WATCH].start()
     reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -200,4 +199,4 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
         if reporter.isatty:
             reporter.rewrite("", erase=True)  # what xdist's status line left
         reporter.ensure_newline()
-        reporter.write_line(announce(state, len(state.eval_nodeids)))
+        reporter.write_line(announce(state))

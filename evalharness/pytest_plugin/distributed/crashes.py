@@ -115,14 +115,14 @@ class Crashes:
             doing = "it had begun no test"
         problem = f"worker {worker} {how} while {doing}"
         then = "its case is an error" if is_over else "it is tried again" if retried else "this test is an error"
-        self._state.journal.write("problem", {"problem": f"{problem}; {then}"})
+        self._state.context.journal.write("problem", {"problem": f"{problem}; {then}"})
         self._begun.discard(nodeid)
         self._config.stash[REPORTING].put_back[nodeid] = problem
         for key, tests in left.items():
             nodeids = tuple(one for one in tests if retried or one != nodeid)
             if nodeids:
                 note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._suspicions.get(key), signs.words is not None)
-                note_crash(self._state.run_dir, note, self._state.session_number)
+                note_crash(self._state.context.run_dir, note, self._state.context.session_number)
         return retried
 
     def _doing(self, signs: LastSigns, nodeid: str | None) -> str:
@@ -149,7 +149,7 @@ class Crashes:
         return is_over
 
     def _last_signs(self, worker: str) -> LastSigns:
-        return last_signs(self._state.run_dir / "journal" / f"{self._state.journal_name(worker)}.jsonl")
+        return last_signs(self._state.context.run_dir / "journal" / f"{self._state.context.journal_name(worker)}.jsonl")
 
     def _how_it_died(self, worker: str, signs: LastSigns) -> str:
         if worker in self.killed:
@@ -159,7 +159,7 @@ class Crashes:
     def died_without_work(self, worker: str) -> None:
         """Note the death of a worker that had no test any more."""
         how = self._how_it_died(worker, self._last_signs(worker))
-        self._state.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
+        self._state.context.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
 
     def is_given_up(self, engine: str) -> bool:
         """Return whether workers died again and again as they opened the engine."""
@@ -168,7 +168,7 @@ class Crashes:
     def give_up(self, nodeids: Sequence[str]) -> None:
         """Report tests that nobody will run as crashed."""
         for nodeid in nodeids:
-            engine = self._state.eval_node(nodeid).engine
+            engine = self._state.registry.eval_node(nodeid).engine
             problem = f"engine {engine} cannot be opened: {self._opening_deaths[engine]} workers {self._how[engine]} while they opened it"
             self._config.hook.pytest_runtest_logreport(report=_crash_report(nodeid, problem))
 

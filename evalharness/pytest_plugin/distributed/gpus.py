@@ -41,7 +41,6 @@ __all__ = [
     "refuse_unplanned",
     "return_mask",
     "take_cards",
-    "taken_cards",
     "will_collect_evals",
 ]
 
@@ -149,11 +148,17 @@ def plan_cards(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
     config.stash[SLOTS] = slots
 
 
-def take_cards(config: pytest.Config) -> None:
-    """Let this process, which runs evals itself, see its GPUs only; taken back by `return_mask`."""
-    if SLOTS in config.stash:
-        config.stash[_MASK_BEFORE] = os.environ.get(MASK)
-        os.environ[MASK] = ",".join(config.stash[SLOTS][0])
+def take_cards(config: pytest.Config) -> tuple[str, ...] | None:
+    """Let this process, which runs evals itself, see its GPUs only, and return them; None where its environment is left as it is.
+
+    Taken back by `return_mask`.
+    """
+    if SLOTS not in config.stash:
+        return None
+    config.stash[_MASK_BEFORE] = os.environ.get(MASK)
+    cards = config.stash[SLOTS][0]
+    os.environ[MASK] = ",".join(cards)
+    return cards
 
 
 def return_mask(config: pytest.Config) -> None:
@@ -176,13 +181,6 @@ def give_cards_to_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
         slots = config.stash[SLOTS]
         for number, spec in enumerate(spec for spec in specs if spec.popen):
             spec.env.setdefault(MASK, ",".join(slots[number]))
-
-
-def taken_cards(config: pytest.Config, given: Any) -> tuple[str, ...] | None:
-    """Return the GPUs that this process was given; None where its environment was left as it is."""
-    if given is not None:
-        return None if given["cards"] is None else tuple(given["cards"])
-    return config.stash[SLOTS][0] if SLOTS in config.stash else None
 
 
 def card_problem(cards: tuple[str, ...] | None, worker: str) -> str | None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.pytest_plugin.distributed._xdist_internals import on_command, queued_tests, send_to_controller
 from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat, beat_every_s
 from evalharness.pytest_plugin.execution.takeover import read_crashes
 
 if TYPE_CHECKING:
+    from evalharness.pytest_plugin.execution.engine_queue import RunningUnits
+    from evalharness.pytest_plugin.execution.execution import Execution
     from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan
-    from evalharness.pytest_plugin.session import EvalSession
+    from evalharness.pytest_plugin.run_context import RunContext
 
 __all__ = [
-    "LOOKALIKES",
+    "AMBIGUOUS",
     "STOP",
     "exit_worker_if_engine_failed",
     "install_stop_command",
@@ -27,7 +30,7 @@ __all__ = [
     "units_ahead",
 ]
 
-LOOKALIKES = "evalharness_lookalikes"
+AMBIGUOUS = "evalharness_ambiguous_node_ids"
 STOP = "evalharness_stop"
 """The command that ends a worker; its `reason` is why."""
 
@@ -39,22 +42,17 @@ def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequenc
     """Return what tells the units of the tests that wait in this worker's queue, in order, up to one that is none of an eval.
 
     Some at the beginning may have left it already.
-
-    xdist has no hook for that: its worker is a plugin without a name, whose queue may be looked at under its lock.
     """
-    interactor = _interactor(session.config)
-    last: Any = None
+    queued_positions = queued_tests(session.config)
     known: list[UnitKey] = []
 
     def look() -> list[UnitKey]:
-        nonlocal last, known
-        with interactor.torun.lock() as waiting:
-            if waiting and waiting[-1] is last:
-                return known  # looked through once for each message of the controller: there may be thousands
-            queued = [interactor.nextitem_index, *waiting]
-        found = (plan.units.get(session.items[index].nodeid) for index in queued if isinstance(index, int))
-        evals = itertools.takewhile(lambda unit: unit is not None, found)
-        last, known = queued[-1], [unit for unit in dict.fromkeys(evals) if unit is not None]
+        nonlocal known
+        positions = queued_positions()
+        if positions is not None:
+            units = (plan.units.get(session.items[position].nodeid) for position in positions)
+            evals = itertools.takewhile(lambda unit: unit is not None, units)
+            known = [unit for unit in dict.fromkeys(evals) if unit is not None]
         return known
 
     return look
@@ -65,61 +63,42 @@ def install_stop_command(session: pytest.Session) -> None:
 
     Where -x or --maxfail ends a run, xdist says no more to the workers than that nothing follows what they have: here a unit or more.
     """
-    interactor = _interactor(session.config)
-    others = interactor.handle_command
 
-    def handle(command: Any) -> None:
-        if isinstance(command, tuple) and command[0] == STOP:
-            session.shouldstop = command[1]["reason"]
-        else:
-            others(command)
+    def stop(arguments: Mapping[str, Any]) -> None:
+        session.shouldstop = arguments["reason"]
 
-    interactor.handle_command = handle
+    on_command(session.config, STOP, stop)
 
 
 def report_ambiguous_node_ids(config: pytest.Config, nodeids: Sequence[str]) -> None:
-    """Tell the controller, before it hears what was collected, which tests it must not take for those of evals: it knows ids only.
-
-    The one message of xdist that carries what one likes is a report, and one of collection without a text is passed over.
-    """
+    """Tell the controller, before it hears what was collected, which tests it must not take for those of evals: it knows ids only."""
     if nodeids:
-        report: dict[str, Any] = {
-            "$report_type": "CollectReport",
-            "nodeid": "",
-            "outcome": "skipped",
-            "longrepr": None,
-            "result": None,
-            "sections": [],
-        }
-        _interactor(config).sendevent("collectreport", data={**report, LOOKALIKES: list(nodeids)})
+        send_to_controller(config, {AMBIGUOUS: list(nodeids)})
 
 
-def _interactor(config: pytest.Config) -> Any:
-    return next(plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "torun"))
-
-
-def start_heartbeat(state: EvalSession, path: Path) -> Heartbeat:
+def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
     """Begin to write this worker's signs of life for the controller."""
+    context, engines, units = execution.context, execution.engines, execution.units
 
     def is_busy() -> bool | None:
-        if state.opening.is_at_work:
+        if engines.is_at_work:
             return True  # weights may come slowly over a network, which neither computes nor reads a disk
         # A process that waits for a GPU spins, whether the GPU works or not.
-        return False if state.cards and state.running.is_generating else None
+        return False if context.cards and units.is_generating else None
 
-    return Heartbeat(path, beat_every_s(state.run.hang_timeout), lambda: state.progress.num_signs, is_busy)
+    return Heartbeat(path, beat_every_s(context.run.hang_timeout), lambda: execution.progress.num_signs, is_busy)
 
 
-def exit_worker_if_engine_failed(state: EvalSession) -> None:
+def exit_worker_if_engine_failed(context: RunContext, units: RunningUnits) -> None:
     """End this worker if its engine can generate nothing more: a new one then goes on with the unit, from the journal.
 
     Otherwise it would take unit after unit and make errors of them. An engine that breaks again and again stays, and does.
     """
-    failure = state.running.engine_failure()
-    if failure is None or not state.is_worker:
+    failure = units.engine_failure()
+    if failure is None or not context.is_worker:
         return
     engine_id, problem = failure
-    gave_up = {note.worker for note in read_crashes(state.run_dir, state.session_number) if note.gave_up and note.engine == engine_id}
+    gave_up = {note.worker for note in read_crashes(context.run_dir, context.session_number) if note.gave_up and note.engine == engine_id}
     if len(gave_up) < _MAX_ENGINE_DEATHS:
-        state.journal.write("worker_exit", {"problem": problem})
+        context.journal.write("worker_exit", {"problem": problem})
         os._exit(EXIT_ENGINE_DIED)

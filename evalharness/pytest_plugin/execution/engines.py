@@ -24,7 +24,7 @@ from evalharness.pytest_plugin.execution.takeover import read_crashes
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
     from evalharness.engine.engine import Engine
-    from evalharness.pytest_plugin.session import EvalSession
+    from evalharness.pytest_plugin.run_context import RunContext
     from evalharness.runs.records import CaseRecords
 
 __all__ = [
@@ -230,10 +230,10 @@ def asks_anything(cases: Iterable[Case], recorded: Callable[[str], CaseRecords |
 class EngineOpening:
     """The engines of one session, at most one of them open."""
 
-    def __init__(self, session: EvalSession) -> None:
-        self._session = session
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
         self._notices: list[str] = []
-        self._pool = EnginePool(session.run, self._note)
+        self._pool = EnginePool(context.run, self._note)
         self.card_problem: str | None = None
         """Why no engine can be opened on this process's GPUs."""
         self.is_at_work = False
@@ -245,32 +245,32 @@ class EngineOpening:
 
     def may_not_be_needed(self, spec: EngineSpec) -> bool:
         """Return whether all that an engine would be asked may be recorded: by earlier sessions, or by a worker that died."""
-        session = self._session
-        if session.resumed is not None:
+        context = self._context
+        if context.resumed is not None:
             return True
-        return session.is_worker and any(note.engine == spec.id for note in read_crashes(session.run_dir, session.session_number))
+        return context.is_worker and any(note.engine == spec.id for note in read_crashes(context.run_dir, context.session_number))
 
     def open(self, spec: EngineSpec) -> Engine:
         """Return the opened engine of a spec and note its facts."""
-        session = self._session
-        if session.num_workers:
+        context = self._context
+        if context.num_workers:
             # Before torch is imported; without it every worker's torch would use all cores.
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // session.num_workers)))
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // context.num_workers)))
         if self.card_problem is not None:
             raise ConfigError(self.card_problem)
-        session.journal.write("engine_start", {"id": spec.id})
+        context.journal.write("engine_start", {"id": spec.id})
         self.is_at_work = True
         try:
             engine, opening = self._pool.open(spec)
         finally:
             self.is_at_work = False
         facts = engine.describe()
-        problem = None if session.resumed is None else session.resumed.engine_change(spec, facts)
+        problem = None if context.resumed is None else context.resumed.engine_change(spec, facts)
         if problem is not None:
             self._pool.give_back(spec, engine)
             raise ConfigError(problem)
-        where = {"worker": session.journal.worker, "devices": None if session.cards is None else list(session.cards)}
-        session.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
+        where = {"worker": context.journal.worker, "devices": None if context.cards is None else list(context.cards)}
+        context.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
         return engine
 
     def give_back(self, spec: EngineSpec, engine: Engine) -> None:
@@ -280,7 +280,7 @@ class EngineOpening:
             return
         facts = opened.describe()
         self._pool.give_back(spec, opened)
-        self._session.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self._session.journal.worker})
+        self._context.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self._context.journal.worker})
 
     def close(self) -> None:
         """Close the engine that was kept."""

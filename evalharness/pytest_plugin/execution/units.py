@@ -138,14 +138,10 @@ class UnitPlan:
         """Of all tests, None for one that is none of an eval."""
         self._after: dict[UnitKey, list[UnitKey]] = {}
 
-    def add_nodeids(self, nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int) -> None:
-        """Note the unit of every eval test by its id."""
-        self.units = assign_units(nodeids, engine_ids, num_workers)
-
-    def add_items(self, items: Sequence[pytest.Item], engine_ids: Sequence[str], num_workers: int) -> None:
-        """Note which tests share a unit, which cases each unit has, and how many tests wait for each case."""
+    def add_items(self, items: Sequence[pytest.Item], units: Mapping[str, UnitKey]) -> None:
+        """Note which tests share a unit, which cases each unit has, and how many tests wait for each case; `units`: see `assign_units`."""
         evals = {item.nodeid: item for item in items if is_eval_test(item)}
-        self.add_nodeids(list(evals), engine_ids, num_workers)
+        self.units = dict(units)
         self._order = [self.units.get(item.nodeid) for item in items]
         self._after = {}
         for nodeid, item in evals.items():
@@ -161,8 +157,8 @@ class UnitPlan:
                 self._cases.setdefault(unit, []).append(case)
             tests_left[case.id] += 1
 
-    def lookalikes(self, items: Iterable[pytest.Item], engine_ids: Sequence[str]) -> list[str]:
-        """Return the node ids that read like those of evals, of tests that are none."""
+    def ambiguous_node_ids(self, items: Iterable[pytest.Item], engine_ids: Sequence[str]) -> list[str]:
+        """Return the node ids of tests that are not of evals, but read as if they were."""
         return [item.nodeid for item in items if item.nodeid not in self.units and parse_nodeid(item.nodeid, engine_ids) is not None]
 
     def units_after(self, unit: UnitKey) -> list[UnitKey]:

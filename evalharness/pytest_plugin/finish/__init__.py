@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.analysis.judge import RegressionJudge, engine_entries, find_baseline, judge_gates
+from evalharness.analysis.judge import RegressionJudge, engine_entries, find_baseline, judged_run
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.pytest_plugin.finish.eval_functions import across_engines, aggregate_rows, load_functions, table_entries, write_outputs
-from evalharness.pytest_plugin.session import STATE, EvalSession, utc_now
+from evalharness.pytest_plugin.run_context import utc_now
+from evalharness.pytest_plugin.session import STATE, EvalSession
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.lock import RunLock
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, write_run_file
-from evalharness.runs.samples import count_outcomes, eval_entries, known_nodeids, merge_rows, missing_row, note_crashes, write_samples
+from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import BaselineFacts, GateVerdict, Row, RunFile
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
@@ -28,41 +29,41 @@ EXIT_BROKEN = BROKEN
 
 def start_run(state: EvalSession) -> None:
     """Write run.json with what is asked; raises `RecordError` where the run's folder is taken or cannot be written."""
-    if state.resumed is None:
+    if state.context.resumed is None:
         _make_folder(state)
-    state.started_run = True
-    state.asked = {
-        "run_id": state.run.run_id,
-        "command": shown_command(sys.argv, state.root),
-        "started_at": state.started_at,
-        "config": state.run.to_json(),
-        "num_workers": state.num_workers,
+    state.has_started_run = True
+    state.run_file_at_start = {
+        "run_id": state.context.run.run_id,
+        "command": shown_command(sys.argv, state.context.root),
+        "started_at": state.context.started_at,
+        "config": state.context.run.to_json(),
+        "num_workers": state.context.num_workers,
         "baseline": _baseline(state),
-        "notices": list(state.notices),
-        **state.origin,
-        **environment_facts(state.root),
+        "notices": list(state.registry.notices),
+        **state.execution.origin.facts,
+        **environment_facts(state.context.root),
     }
-    if state.resumed is not None:
-        state.asked = state.resumed.asked(state.asked)
-    write_run_file(state.run_dir, state.asked)
+    if state.context.resumed is not None:
+        state.run_file_at_start = state.context.resumed.asked(state.run_file_at_start)
+    write_run_file(state.context.run_dir, state.run_file_at_start)
     # Were the run killed, its report would be made from this.
-    engines = [spec.to_json() for spec in state.known_engines]
-    state.journal.write("collected", {"engines": engines, "nodeids": state.eval_nodeids})
+    engines = [spec.to_json() for spec in state.registry.known_engines]
+    state.context.journal.write("collected", {"engines": engines, "nodeids": list(state.execution.plan.units)})
 
 
 def _make_folder(state: EvalSession) -> None:
-    journal_dir = state.run_dir / "journal"
+    journal_dir = state.context.run_dir / "journal"
     try:
-        state.run_dir.mkdir(parents=True, exist_ok=True)
+        state.context.run_dir.mkdir(parents=True, exist_ok=True)
         journal_dir.mkdir()  # fails if it is there: of two runs started with one id, one gets it
     except FileExistsError:
-        name = state.run.run_id
+        name = state.context.run.run_id
         raise RecordError(
-            f"run {name!r} exists already in {state.run.report_dir}; choose another --run-id, or go on with it: --resume {name}"
+            f"run {name!r} exists already in {state.context.run.report_dir}; choose another --run-id, or go on with it: --resume {name}"
         ) from None
     except OSError as error:
         raise RecordError(f"{journal_dir} cannot be made: {error.strerror}; choose another folder with --report-dir") from error
-    state.lock = RunLock(state.run_dir)
+    state.lock = RunLock(state.context.run_dir)
 
 
 def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]) -> tuple[RunFile, list[Row]]:
@@ -72,12 +73,11 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     `problems`.
     """
     state = config.stash[STATE]
-    records = read_records(state.run_dir)
-    engines = {spec.id: spec.to_json() for spec in state.known_engines}
-    missing = missing_row(engines, records.evals, state.run.run_id, interrupted or "the session ended before it")
-    rows = merge_rows(records, known_nodeids(state.eval_nodeids, records.evals), missing)
-    note_crashes(records, rows, crashes)
-    write_samples(state.run_dir, rows)
+    context, origin, run_dir = state.context, state.execution.origin, state.context.run_dir
+    records = read_records(run_dir)
+    engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
+    reason = interrupted or "the session ended before it"
+    rows = write_rows(run_dir, records, engines, state.execution.plan.units, context.run.run_id, reason=reason, crashes=crashes)
     records.forget_cases()
     problems = list(records.problems)
     functions = load_functions(config, records.evals, problems)
@@ -85,31 +85,28 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     across = across_engines(functions, rows, entries, problems)
     aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
     tables = [*table_entries(functions, rows, problems), *across.tables]
-    outputs = write_outputs(functions, rows, state.run_dir, state.run, problems)
-    judge = _regression_judge({**state.asked, "engines": entries})
-    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted or state.why_not_run, no_regression=judge)
-    across.remark(gates)
-    counts = count_outcomes(rows)
+    outputs = write_outputs(functions, rows, run_dir, context.run, problems)
+    no_regression = _regression_judge({**state.run_file_at_start, "engines": entries})
+    why_not_run = interrupted or origin.why_not_run
+    judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
+    across.remark(judged["gates"])
     run: RunFile = {
-        **state.asked,
-        **state.origin,  # what was found out meanwhile
+        **state.run_file_at_start,
+        **origin.facts,  # what was found out meanwhile
         "finished_at": utc_now(),
-        "duration_s": round(time.monotonic() - state.started, 3),
+        "duration_s": round(time.monotonic() - context.started_s, 3),
         "interrupted": interrupted,
-        "exit_code": _exit_code(exit_code, gates, is_broken=bool(problems or counts.get("error"))),
-        "engines": entries,
-        "evals": eval_entries(records),
-        "gates": gates,
+        "exit_code": _exit_code(exit_code, judged["gates"], is_broken=bool(problems or judged["counts"].get("error"))),
+        **judged,
         "aggregates": aggregates,
         "tables": tables,
         "outputs": outputs,
-        "counts": counts,
-        **(state.generation_facts or generation_facts(records)),
+        **(origin.generation_facts or generation_facts(records)),
         "problems": problems,
     }
     if records.earlier_problems:
         run["earlier_problems"] = records.earlier_problems  # what broke then is mended, or has broken again
-    write_run_file(state.run_dir, run)
+    write_run_file(run_dir, run)
     return run, rows
 
 
@@ -128,12 +125,12 @@ def _exit_code(code: int, gates: Sequence[GateVerdict], *, is_broken: bool) -> i
 
 def _baseline(state: EvalSession) -> BaselineFacts | None:
     """Return where the baseline of the run lies; looked up at the start, when this run is not yet the latest."""
-    asked = state.run.baseline
+    asked = state.context.run.baseline
     if asked is None:
         return None
-    base = state.root if state.run.origin("baseline").endswith(".toml") else Path.cwd()
+    base = state.context.root if state.context.run.origin("baseline").endswith(".toml") else Path.cwd()
     try:
-        path = find_baseline(asked, root=state.root, base=base, report_dir=Path(state.run.report_dir))
+        path = find_baseline(asked, root=state.context.root, base=base, report_dir=Path(state.context.run.report_dir))
         return {"asked": asked, "path": str(path.absolute()), "problem": None}
     except BaselineError as error:
         return {"asked": asked, "path": None, "problem": str(error)}

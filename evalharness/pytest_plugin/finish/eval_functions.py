@@ -13,11 +13,11 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import pytest
-from _pytest.pathlib import import_path
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, was_judged
 from evalharness.api.cases import EngineComparison, OutputTarget, folder_name
 from evalharness.config import RunConfig
+from evalharness.pytest_plugin._pytest_internals import import_module
 from evalharness.pytest_plugin.eval_module import data_folder
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engines_by_checkpoint
 from evalharness.pytest_plugin.outcomes import shorten
@@ -69,12 +69,12 @@ def load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problem
     loaded = []
     for path, entry in evals.items():
         try:
-            given = state.marker(path) or _imported_marker(config, path)
+            given = state.registry.marker_arguments(path) or _imported_marker(config, path)
         except ANY_FAILURE as error:
             problems.append(f"{path}: its functions for the end of the run cannot be loaded: {type(error).__name__}: {error}")
             continue
         asked = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
-        loaded.append(EvalFunctions(entry["name"], path, data_folder(given.get("data"), state.run, state.root), **asked))
+        loaded.append(EvalFunctions(entry["name"], path, data_folder(given.get("data"), state.context.run, state.context.root), **asked))
     return loaded
 
 
@@ -88,12 +88,7 @@ def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
 
 
 def _imported_marker(config: pytest.Config, path: str) -> Mapping[str, Any]:
-    module = import_path(  # imported as the workers did, its own imports work here too
-        config.stash[STATE].root / path,
-        mode=config.getoption("importmode"),
-        root=config.rootpath,
-        consider_namespace_packages=config.getini("consider_namespace_packages"),
-    )
+    module = import_module(config.stash[STATE].context.root / path, config)  # as the workers did, so its own imports work here too
     return next((mark.kwargs for mark in _marks(module) if mark.name == "eval"), {})
 
 

@@ -18,9 +18,10 @@ from evalharness.api.errors import BROKEN, REFUSED, RecordError
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS, read_shard
-from evalharness.pytest_plugin.replay.session import RescoringSession
-from evalharness.pytest_plugin.replay.stored_tests import StoredTestsSession, likely_roots
-from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
+from evalharness.pytest_plugin.replay.recorded_execution import RecordedExecution, RecordedRegistry
+from evalharness.pytest_plugin.replay.stored_tests import StoredTestsExecution, StoredTestsRegistry, likely_roots
+from evalharness.pytest_plugin.run_context import RunContext
+from evalharness.pytest_plugin.session import NEW_SESSION, EvalSession
 from evalharness.runs.journal import Journal, journal_name, session_of
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.run_file import write_run_file
@@ -57,14 +58,22 @@ def rescore_run(
         raise RecordError(f"{run_dir} was made with --tests from run {origin}; score that run again")
     given = {"data": data, "report_dir": report_dir or run_dir.absolute().parent, "run_id": run_id, "spot": spot}
     run = _config(recorded, {name: value for name, value in given.items() if value is not None})
-    session = RescoringSession if tests is None else StoredTestsSession
     if tests is None:
         root, paths = _modules(recorded)
         _check_data(run)
         where = [f"--rootdir={root}", *(str(root / path) for path in paths)]
     else:
         where = [str(_tests_module(tests))]
-    plugin = _Rescoring(lambda root: session(recorded, run, root))
+
+    def new_session(root: Path) -> EvalSession:
+        context = RunContext(run, root)
+        if tests is None:
+            registry = RecordedRegistry(context, recorded)
+            return EvalSession(context, registry, RecordedExecution(context, registry))
+        registry = StoredTestsRegistry(context, recorded)
+        return EvalSession(context, registry, StoredTestsExecution(context, registry))
+
+    plugin = _Rescoring(new_session)
     # The module itself, not its name with -p. Either way pytest would warn that the package, which has no assertions of tests,
     # was imported before it could be rewritten: of the entry point of an installed package, too.
     where += ["-W", "ignore:Module already imported so cannot be rewritten; evalharness:pytest.PytestAssertRewriteWarning"]
@@ -131,16 +140,6 @@ class _Rescoring:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Tell the plugin what kind of session this is."""
         config.stash[NEW_SESSION] = self._new_session
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what the recorded run had left out, and tests that are no evals'."""
-        state = config.stash[STATE]
-        assert isinstance(state, RescoringSession)
-        left_out = [item for item in items if not state.is_wanted(item)]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if state.is_wanted(item)]
 
 
 # One report of a run's parts (`--shard`): their journals are put side by side, and their tests run again on what is stored

@@ -21,14 +21,16 @@ from evalharness.api.errors import ConfigError, RecordError
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, gates_of, read_eval, takes
+from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import ItemRecord
-from evalharness.pytest_plugin.replay.session import RescoringSession
-from evalharness.pytest_plugin.session import utc_now
+from evalharness.pytest_plugin.replay.recorded_execution import RecordedExecution, RecordedRegistry
+from evalharness.pytest_plugin.run_context import RunContext, utc_now
+from evalharness.runs.journal import test_name
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords, RunRecords
 from evalharness.runs.schema import CaseFacts, Row
 
-__all__ = ["OriginalCases", "StoredCase", "StoredTestsSession", "likely_roots", "stored_cases"]
+__all__ = ["OriginalCases", "StoredCase", "StoredTestsExecution", "StoredTestsRegistry", "likely_roots", "stored_cases"]
 
 
 # The cases of the evals of a recorded run, as their loaders give them today: for tests that look at more than a run records
@@ -156,12 +158,12 @@ class _StoredRecord(ItemRecord):
         return {**ItemRecord.to_json(self), **own}
 
 
-class StoredTestsSession(RescoringSession):
-    """The state of a session in which another module's tests judge a run's generations."""
+class StoredTestsRegistry(RecordedRegistry):
+    """Tests of any module, each parametrised over all stored cases of all engines."""
 
-    def __init__(self, recorded: RecordedRun, run: RunConfig, root: Path) -> None:
-        super().__init__(recorded, run, root)
-        self._stored = stored_cases(recorded.records, OriginalCases(recorded, run))
+    def __init__(self, context: RunContext, recorded: RecordedRun) -> None:
+        super().__init__(context, recorded)
+        self._stored = stored_cases(recorded.records, OriginalCases(recorded, context.run))
         rows = recorded.records.rows.values()
         self._options = {(row["engine"], row["eval"], row["case_id"]): row["options"] for row in rows if row.get("options")}
 
@@ -176,7 +178,10 @@ class StoredTestsSession(RescoringSession):
                 "take `generations`"
             )
         gates_of(metafunc.definition)
-        self._add_module(metafunc.definition.nodeid.partition("::")[0], marker)
+        path = metafunc.definition.nodeid.partition("::")[0]
+        self.facts["tests"] = path
+        name = Path(path).stem.removeprefix("test_")
+        self.add_module(EvalModule(name, path, list(self._stored.values()), _not_asked, (GenerationOptions(),), 1), marker)
         metafunc.parametrize(
             ("engine", "case"),
             [(engine, case) for (engine, _, _), case in self._stored.items()],
@@ -184,33 +189,20 @@ class StoredTestsSession(RescoringSession):
             indirect=["engine"],
         )
 
-    def _add_module(self, path: str, marker: pytest.Mark | None) -> None:
-        name = Path(path).stem.removeprefix("test_")
-        self.modules[path] = EvalModule(name, path, list(self._stored.values()), _not_asked, (GenerationOptions(),), 1)
-        self.origin["rescored"]["tests"] = path
-        if marker is not None:
-            self._markers[path] = marker
-
     def is_wanted(self, item: pytest.Item) -> bool:
         """Return whether the test judges a stored case."""
         return isinstance(getattr(getattr(item, "callspec", None), "params", {}).get("case"), StoredCase)
 
-    def _compare_evals(self) -> None:
-        """Do nothing: cases are as the run recorded them."""
-
-    def record_for(self, item: pytest.Item) -> ItemRecord | None:
+    def record_for(self, item: pytest.Item, unit: UnitKey) -> ItemRecord:
         """Return a new record for a test of a stored case."""
-        if not self.is_eval(item.nodeid):
-            return None
-        node = self.eval_node(item.nodeid)
         case: StoredCase = item.callspec.params["case"]  # type: ignore[attr-defined]
-        key = (node.engine, case.eval, case.id)
+        key = (unit.engine, case.eval, case.id)
         return _StoredRecord(
             nodeid=item.nodeid,
-            eval=self.modules[node.path].name,
-            test=node.test,
+            eval=self.modules[unit.path].name,
+            test=test_name(item.nodeid, unit.path, unit.engine),
             case=case,
-            engine=self.engine_spec(node.engine),
+            engine=self.engine_spec(unit.engine),
             options=(),
             gated=next(item.iter_markers("gate"), None) is not None,
             started_at=utc_now(),
@@ -222,15 +214,22 @@ class StoredTestsSession(RescoringSession):
         found = self.recorded.find(*key)
         return 0 if found is None else max(found.samples) + 1
 
+
+class StoredTestsExecution(RecordedExecution):
+    """Gives the tests of another module what a run recorded of its cases."""
+
+    def _compare_evals(self) -> None:
+        """Do nothing: cases are as the run recorded them."""
+
     def _find(self, record: ItemRecord) -> CaseRecords | None:
         assert isinstance(record.case, StoredCase)
         return self.recorded.find(record.engine.id, record.case.eval, record.case.id)
 
-    def _num_samples(self, record: ItemRecord, found: CaseRecords | None) -> int:
+    def _num_samples(self, record: ItemRecord) -> int:
         assert isinstance(record, _StoredRecord)
         return record.num_samples
 
-    def _compare_prompt(self, record: ItemRecord, found: CaseRecords) -> None:
+    def _compare_prompt(self, record: ItemRecord, entry: CaseRecords) -> None:
         """Do nothing: the case is as the run recorded it."""
 
 

@@ -245,7 +245,7 @@ class TestDisk:
             + """
 def test_s(case, generation, pytestconfig):
     from evalharness.pytest_plugin.session import STATE
-    (pytestconfig.stash[STATE].run_dir / "report.md").mkdir(exist_ok=True)
+    (pytestconfig.stash[STATE].context.run_dir / "report.md").mkdir(exist_ok=True)
 """
         )
         run = project.run_inline()
@@ -325,9 +325,9 @@ class TestUnitsThatDoNotEnd:
 import threading
 from pathlib import Path
 from evalharness.backends.fake import FakeBackend
-from evalharness.pytest_plugin.execution import feed as engine_feed
+from evalharness.pytest_plugin.execution import engine_queue
 
-engine_feed.STOP_TIMEOUT_S = PATIENCE
+engine_queue.STOP_TIMEOUT_S = PATIENCE
 complete = FakeBackend._complete
 
 def noted(self, prompt, plugins):

@@ -22,10 +22,9 @@ from evalharness.backends.base import BackendOutput, Prompt
 from evalharness.backends.fake import FakeBackend
 from evalharness.engine.engine import Engine
 from evalharness.pytest_plugin.eval_module import EvalModule
-from evalharness.pytest_plugin.execution import feed as engine_feed
-from evalharness.pytest_plugin.execution import unit_runner
+from evalharness.pytest_plugin.execution import engine_queue, unit_runner
 from evalharness.pytest_plugin.execution.case_request import Outcome
-from evalharness.pytest_plugin.execution.feed import EngineQueue
+from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, take_in_flight
 from evalharness.pytest_plugin.execution.unit_runner import UnitProgress, UnitRunner
 from evalharness.pytest_plugin.execution.units import UnitKey
@@ -133,7 +132,7 @@ def told(runner: UnitRunner, name: str) -> list[str]:
 
 
 def ended(feed: EngineQueue) -> None:
-    feed._thread.join(PATIENCE_S)
+    feed.join(PATIENCE_S)
     assert not feed.is_generating
 
 
@@ -373,7 +372,7 @@ def test_the_seconds_of_units_that_overlap_add_up_to_the_time_of_the_engine(benc
         now += 0.5
 
     clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
-    monkeypatch.setattr(engine_feed, "time", clock)
+    monkeypatch.setattr(engine_queue, "time", clock)
     monkeypatch.setattr(unit_runner, "time", clock)
     bench.backend.gate = gate
     ended(bench.feed(bench.unit("a"), bench.unit("b"), bench.unit("c")))

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from evalharness.api.cases import Case
     from evalharness.engine.engine import Engine
     from evalharness.engine.jobs import Job
-    from evalharness.pytest_plugin.session import EvalSession
+    from evalharness.pytest_plugin.eval_module import EvalModule
+    from evalharness.pytest_plugin.run_context import RunContext
 
 __all__ = ["EngineQueue", "RunningUnits"]
 
@@ -35,10 +36,14 @@ _STOPPED = "the engine was stopped before this generation"
 _NOTHING = "the engine gave no generation for this case"
 
 
-class EngineQueue:
-    """Asks units on one engine, in order, once it is started and until there is none left; then it has ended, and takes no more."""
+class EngineQueue(threading.Thread):
+    """Asks units on one engine, in order, until there is none left; then it has ended, and takes no more.
+
+    Whoever is to stop it must know it before it is started, as Ctrl-C may come any time.
+    """
 
     def __init__(self, engine: Engine, progress: UnitProgress, *runners: UnitRunner) -> None:
+        super().__init__(name="engine-queue", daemon=True)
         self._engine = engine
         self._progress = progress
         self._queue: deque[UnitRunner] = deque(runners)
@@ -52,15 +57,10 @@ class EngineQueue:
         self._busy_since = 0.0
         self._lock = threading.Lock()
         self._has_ended = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine-queue", daemon=True)
-
-    def start(self) -> None:
-        """Begin; whoever is to stop it must know it by then, as Ctrl-C may come any time."""
-        self._thread.start()
+        self._is_told_to_stop = threading.Event()
 
     def add(self, runner: UnitRunner) -> bool:
-        """Have one more unit asked after the others; False where the feed has ended."""
+        """Have one more unit asked after the others; False where the queue has ended."""
         with self._lock:
             if self._has_ended:
                 return False
@@ -75,53 +75,51 @@ class EngineQueue:
     def stop(self, keep: Sequence[UnitRunner] = ()) -> bool:
         """End what still runs, wait for the thread, and return whether it has ended: it may hang in a library or a device.
 
-        Units that are to be kept can be given to another feed then, which asks what was not answered.
+        Units that are to be kept can be given to another queue then, which asks what was not answered.
         """
         self._kept = keep
-        self._stop.set()
-        if self._thread.is_alive():  # else it has ended, or will begin to find that it is to stop
-            self._thread.join(STOP_TIMEOUT_S)
-        return not self._thread.is_alive()
+        self._is_told_to_stop.set()
+        if self.is_alive():  # else it has ended, or will begin to find that it is to stop
+            self.join(STOP_TIMEOUT_S)
+        return not self.is_alive()
 
-    def _run(self) -> None:
-        while (runner := self._next_in_queue()) is not None:
+    def run(self) -> None:
+        """Ask each unit in the queue, and whatever else its calls of the engine can take up."""
+        while (first := self._next_in_queue()) is not None:
             self._busy_since = time.monotonic()
-            self._active = [runner]
-            self._generate(runner)
+            self._active = [first]
+            problem, error, is_engine = "", None, False
+            try:
+                first.begin()
+                while not self._is_told_to_stop.is_set() and (runner := next((unit for unit in self._active if unit.wants), None)):
+                    requests, plugins = runner.next_batch(self._is_told_to_stop.is_set)
+                    if requests:
+                        self._ask(runner, requests, plugins)
+                    self._end_if_done(runner)
+                self._active = self._without_kept()
+                for runner in self._active:
+                    self._end(runner)
+            except RecordError as caught:
+                self._broken = error = caught
+                problem = str(caught)
+            except EvalHarnessError as caught:
+                problem, is_engine = str(caught), isinstance(caught, BackendError)
+            except BaseException as caught:  # nothing may die unseen in a thread: every waiting case gets this as its error row
+                problem = f"{type(caught).__name__}: {caught} (at {last_frame(caught)})"
+            for runner in self._active:
+                stopped = _STOPPED if self._is_told_to_stop.is_set() else _NOTHING
+                runner.results.give_up(problem or stopped, error, is_engine=is_engine)
+                runner.end(None)
 
     def _next_in_queue(self) -> UnitRunner | None:
         with self._lock:
-            if self._queue and not self._stop.is_set() and self._broken is None:
+            if self._queue and not self._is_told_to_stop.is_set() and self._broken is None:
                 return self._queue.popleft()
             self._has_ended = True
             for runner in self._queue:
                 if runner not in self._kept or self._broken is not None:
                     runner.results.give_up(_STOPPED if self._broken is None else str(self._broken), self._broken)
             return None
-
-    def _generate(self, first: UnitRunner) -> None:
-        """Ask all that a unit asks, and whatever else the calls of the engine can take up."""
-        problem, error, is_engine = "", None, False
-        try:
-            first.begin()
-            while not self._stop.is_set() and (runner := next((one for one in self._active if one.wants), None)) is not None:
-                asked, acting = runner.next_batch(self._stop.is_set)
-                if asked:
-                    self._ask(runner, asked, acting)
-                self._end_if_done(runner)
-            self._active = self._without_kept()
-            for runner in self._active:
-                self._end(runner)
-        except RecordError as caught:
-            self._broken = error = caught
-            problem = str(caught)
-        except EvalHarnessError as caught:
-            problem, is_engine = str(caught), isinstance(caught, BackendError)
-        except BaseException as caught:  # nothing may die unseen in a thread: every waiting case gets this as its error row
-            problem = f"{type(caught).__name__}: {caught} (at {last_frame(caught)})"
-        for runner in self._active:
-            runner.results.give_up(problem or (_STOPPED if self._stop.is_set() else _NOTHING), error, is_engine=is_engine)
-            runner.end(None)
 
     def _without_kept(self) -> list[UnitRunner]:
         """Return the active units that are not to be kept; those take back what was not answered."""
@@ -174,16 +172,16 @@ class EngineQueue:
 
     def _should_stop(self) -> bool:
         self._progress.num_signs += 1  # engines ask at least once per decoding step
-        return self._stop.is_set() or self._broken is not None
+        return self._is_told_to_stop.is_set() or self._broken is not None
 
     def _more(self) -> Job | None:
         """Return what the running call can take up besides: what its answers lead to, then the next unit.
 
         A backend calls this from within: a unit that fails to begin must not take down the call that others are in.
         """
-        while not self._stop.is_set() and (runner := self._next_to_join()) is not None:
+        while not self._is_told_to_stop.is_set() and (runner := self._next_to_join()) is not None:
             try:
-                asked, acting = runner.next_batch(self._stop.is_set)
+                asked, acting = runner.next_batch(self._is_told_to_stop.is_set)
                 job = None if acting else self._join(asked)
                 if job is None and asked:
                     runner.put_back(asked)
@@ -249,12 +247,16 @@ class _Prepared:
 
 
 class RunningUnits:
-    """What a session generates. `units_ahead`, where a worker has it: the units of the tests that it was sent, in order."""
+    """What a process generates. `modules`: the evals by path. `units_ahead`, where a worker has it: the units of the tests that it was
+    sent, in order.
+    """
 
-    def __init__(self, session: EvalSession, plan: UnitPlan) -> None:
-        self._session = session
+    def __init__(self, context: RunContext, plan: UnitPlan, modules: Mapping[str, EvalModule], progress: UnitProgress) -> None:
+        self._context = context
         self._plan = plan
-        self._feed: EngineQueue | None = None
+        self._modules = modules
+        self._progress = progress
+        self._queue: EngineQueue | None = None
         self._current: tuple[UnitKey, UnitRunner] | None = None
         self._ahead: deque[tuple[UnitKey, UnitRunner]] = deque()
         self._hanging: dict[str, str] = {}
@@ -267,7 +269,7 @@ class RunningUnits:
     @property
     def is_generating(self) -> bool:
         """Whether an engine is at work."""
-        return self._feed is not None and self._feed.is_generating
+        return self._queue is not None and self._queue.is_generating
 
     def engine_failure(self) -> tuple[str, str] | None:
         """Return the engine of the unit whose tests run, and of what it broke; None where it did not."""
@@ -282,7 +284,21 @@ class RunningUnits:
     def results(self, unit: UnitKey, engine: Engine) -> UnitResults:
         """Return what a unit's tests wait for; its first test begins it, if nothing did. `BackendError` where the engine hangs."""
         if self._current is None or self._current[0] != unit:
-            self._go_to(unit, engine)
+            if any(begun == unit for begun, _ in self._ahead):
+                self._go_on_to(unit, engine)
+            else:  # it runs alone, or the tests come in another order than was to be seen
+                self.stop()
+                if unit.engine in self._hanging:
+                    raise BackendError(self._hanging[unit.engine])
+                prepared = self._prepare(unit)
+                if prepared.asks:
+                    opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
+                runner = self._runner(prepared, engine)
+                self._current = (unit, runner)
+                self._queue = EngineQueue(engine, self._progress, runner)  # known to `stop` before it starts: Ctrl-C may come any time
+                self._queue.start()
+            self._look_at_s = 0.0
+            self._next = None
         self.look_ahead(engine)
         assert self._current is not None
         return self._current[1].results
@@ -319,8 +335,9 @@ class RunningUnits:
                 return  # an engine is opened by the test that needs it: should that fail, it is the one to say so
             runner = self._runner(prepared, engine, is_ahead=True)
             self._ahead.append((after, runner))
-            if self._feed is None or not self._feed.add(runner):
-                self._start_feed(engine, [runner])
+            if self._queue is None or not self._queue.add(runner):
+                self._queue = EngineQueue(engine, self._progress, runner)
+                self._queue.start()
             num_ahead += len(prepared.cases)
 
     def _units_after(self, unit: UnitKey) -> Sequence[UnitKey]:
@@ -329,59 +346,45 @@ class RunningUnits:
         listed = self.units_ahead()
         return listed[listed.index(unit) + 1 :] if unit in listed else listed
 
-    def _go_to(self, unit: UnitKey, engine: Engine) -> None:
-        begun = [key for key, _ in self._ahead]
-        if self._current is not None and unit in begun:
-            over = [self._current[1], *(self._ahead.popleft()[1] for _ in range(begun.index(unit)))]
-            if not all(runner.is_done for runner in over):
-                self._restart(engine, over)  # their tests were skipped: nobody waits for the rest, but whoever comes next
-            for runner in over:
-                runner.close()  # one that failed still names its cases as being asked
-            self._current = self._ahead.popleft()
-        else:  # it runs alone, or the tests come in another order than was to be seen
-            self.stop()
-            if unit.engine in self._hanging:
-                raise BackendError(self._hanging[unit.engine])
-            prepared = self._prepare(unit)
-            if prepared.asks:
-                opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
-            self._current = (unit, self._runner(prepared, engine))
-            self._start_feed(engine, [self._current[1]])
-        self._look_at_s = 0.0
-        self._next = None
+    def _go_on_to(self, unit: UnitKey, engine: Engine) -> None:
+        """Make a unit that was begun ahead the current one; end those before it, whose tests are over or were skipped."""
+        assert self._current is not None
+        over = [self._current[1]]
+        while self._ahead[0][0] != unit:
+            over.append(self._ahead.popleft()[1])
+        if not all(runner.is_done for runner in over):
+            self._restart(engine, over)  # their tests were skipped: nobody waits for the rest, but whoever comes next
+        for runner in over:
+            runner.close()  # one that failed still names its cases as being asked
+        self._current = self._ahead.popleft()
 
     def _prepare(self, unit: UnitKey) -> _Prepared:
-        session = self._session
-        module = session.modules[unit.path]
-        takeover = takeover_of(session.run_dir, unit, module.name, session.session_number) if session.is_worker else None
+        context, module = self._context, self._modules[unit.path]
+        takeover = takeover_of(context.run_dir, unit, module.name, context.session_number) if context.is_worker else None
         if takeover is None:
-            takeover = Takeover(None, session.recorded_of(unit.engine, module.name))
+            made = (lambda case_id: None) if context.resumed is None else context.resumed.made(unit.engine, module.name)
+            takeover = Takeover(None, made)
         cases = self._plan.cases_left(unit, takeover.nodeids)
         return _Prepared(unit, cases, takeover, asks_anything(cases, takeover.recorded, len(module.variants)))
 
     def _runner(self, prepared: _Prepared, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
-        session, unit, cases = self._session, prepared.unit, prepared.cases
-        module = session.modules[unit.path]
+        unit, cases, journal = prepared.unit, prepared.cases, self._context.journal
+        module = self._modules[unit.path]
         self._num_begun += 1
-        path = in_flight_path(session.journal.path, self._num_begun) if session.is_worker else None
+        path = in_flight_path(journal.path, self._num_begun) if self._context.is_worker else None
         in_flight = InFlight(path, unit, [case.id for case in cases])
-        session.journal.write("unit_start", {"engine": unit.engine, "eval": module.name, **({"ahead": True} if is_ahead else {})})
-        return UnitRunner(unit.engine, engine, module, cases, session.journal, session.progress, prepared.takeover, in_flight)
-
-    def _start_feed(self, engine: Engine, runners: Sequence[UnitRunner]) -> None:
-        """Have units asked that `stop` knows of already: were one interrupted here, an engine would be closed while it generates."""
-        self._feed = EngineQueue(engine, self._session.progress, *runners)
-        self._feed.start()
+        journal.write("unit_start", {"engine": unit.engine, "eval": module.name, **({"ahead": True} if is_ahead else {})})
+        return UnitRunner(unit.engine, engine, module, cases, journal, self._progress, prepared.takeover, in_flight)
 
     def stop(self) -> None:
         """End what is generated, if anything: that of the current unit, and what was begun ahead, which stays in the journal."""
         if self._current is None:
             return
-        unit, feed = self._current[0], self._feed
+        unit, queue = self._current[0], self._queue
         runners = [self._current[1], *(runner for _, runner in self._ahead)]
-        self._current, self._feed = None, None
+        self._current, self._queue = None, None
         self._ahead.clear()
-        if feed is not None and not feed.stop():
+        if queue is not None and not queue.stop():
             self._note_hanging(unit)
         for runner in runners:
             runner.close()
@@ -389,19 +392,20 @@ class RunningUnits:
     def _restart(self, engine: Engine, over: Sequence[UnitRunner]) -> None:
         """Give up some units and go on with those begun ahead. `BackendError` where the engine does not stop."""
         assert self._current is not None
-        assert self._feed is not None
+        assert self._queue is not None
         unit, kept = self._current[0], [runner for _, runner in self._ahead]
-        has_ended = self._feed.stop(kept)
+        has_ended = self._queue.stop(kept)
         if not has_ended:
             for runner in (*over, *kept):
                 runner.close()
-            self._current, self._feed = None, None
+            self._current, self._queue = None, None
             self._ahead.clear()
             self._note_hanging(unit)
             raise BackendError(self._hanging[unit.engine])
-        self._start_feed(engine, kept)
+        self._queue = EngineQueue(engine, self._progress, *kept)
+        self._queue.start()
 
     def _note_hanging(self, unit: UnitKey) -> None:
         problem = f"engine {unit.engine} still generates for {unit.path}, though told to stop: it is left open until the process ends"
         self._hanging[unit.engine] = problem
-        self._session.journal.write("problem", {"problem": problem})
+        self._context.journal.write("problem", {"problem": problem})

@@ -1,0 +1,126 @@
+"""What is used of pytest beyond its documented interface: fixtures' definitions and values, tracebacks, imports of test modules.
+
+`tests/pytest_plugin/test_pytest_internals.py` fails where a release has dropped a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from _pytest._code.code import ExceptionChainRepr, ExceptionRepr, ReprEntry
+from _pytest.config.findpaths import determine_setup
+from _pytest.outcomes import Failed
+from _pytest.pathlib import import_path
+
+__all__ = [
+    "Failed",
+    "add_hint",
+    "cached_value",
+    "change_texts",
+    "fixtures_of",
+    "fixtures_of_item",
+    "import_module",
+    "parametrised_fixture",
+    "report_collection",
+    "request_of",
+    "rootdir_of_paths",
+    "terminal_width",
+]
+
+
+def parametrised_fixture(metafunc: pytest.Metafunc, name: str) -> Sequence[Any] | None:
+    """Return the definitions of a fixture that a test function takes, the one that counts last."""
+    return metafunc._arg2fixturedefs.get(name)
+
+
+def fixtures_of(item: pytest.Function) -> object:
+    """Return what all tests of one function share of their fixtures: something to look up by identity."""
+    return item._fixtureinfo
+
+
+def fixtures_of_item(item: pytest.Function, name: str) -> Sequence[Any] | None:
+    """Return the definitions of a fixture that a collected test takes, the one that counts last."""
+    return item._fixtureinfo.name2fixturedefs.get(name)
+
+
+def cached_value(item: pytest.Function, fixture: str, param: object) -> Any:
+    """Return the present value of a fixture of the session, None where it has none, failed, or was made for another parameter."""
+    kept = item._fixtureinfo.name2fixturedefs[fixture][-1].cached_result
+    return kept[0] if kept is not None and kept[2] is None and kept[1] == param else None
+
+
+def request_of(item: pytest.Function) -> pytest.FixtureRequest:
+    """Return what pytest gives as the fixture `request`, by way of a fixture made anew for each test."""
+    return item._request
+
+
+def import_module(path: Path, config: pytest.Config) -> ModuleType:
+    """Return a test module as pytest imports it, so that its own imports work."""
+    return import_path(
+        path,
+        mode=config.getoption("importmode"),
+        root=config.rootpath,
+        consider_namespace_packages=config.getini("consider_namespace_packages"),
+    )
+
+
+def rootdir_of_paths(config: pytest.Config) -> Path | None:
+    """Return the rootdir that the test paths alone give; None where the command line was not read to its end (--help, --version)."""
+    option = config.option
+    if not hasattr(option, "file_or_dir"):
+        return None
+    rootdir, *_ = determine_setup(
+        inifile=option.inifilename,
+        override_ini=option.override_ini,
+        args=option.file_or_dir,
+        rootdir_cmd_arg=option.rootdir or None,
+        invocation_dir=config.invocation_params.dir,
+    )
+    return rootdir
+
+
+def add_hint(parser: pytest.Parser, flag: str, hint: str) -> None:
+    """Have pytest say something beneath its own "unrecognized arguments"."""
+    parser.extra_info[flag] = hint
+
+
+def report_collection(collector: pytest.Collector) -> None:
+    """Collect, and report what came of it, such as an error."""
+    report = collector.ihook.pytest_make_collect_report(collector=collector)
+    vars(report).pop("call", None)  # as pytest does itself: workers could not send it
+    collector.ihook.pytest_collectreport(report=report)
+
+
+def terminal_width(reporter: Any) -> int:
+    """Return how many characters a line of the terminal has."""
+    return int(reporter._tw.fullwidth)
+
+
+def change_texts(representation: object, change: Callable[[str], str], max_lines: int = 200) -> bool:
+    """Change every text of an exception's representation in place; return whether it was one.
+
+    Of an entry of more than `max_lines` lines those in the middle are left out: what failed stands at its end.
+    """
+    if not isinstance(representation, ExceptionRepr):
+        return False
+    last = (representation.reprtraceback, representation.reprcrash, None)
+    for traceback, crash, _ in representation.chain if isinstance(representation, ExceptionChainRepr) else [last]:
+        if crash is not None:
+            crash.message = change(crash.message)
+        if traceback.extraline is not None:
+            traceback.extraline = change(traceback.extraline)
+        for entry in traceback.reprentries:
+            num_more, half = len(entry.lines) - max_lines, max_lines // 2
+            shown = entry.lines if num_more <= 0 else [*entry.lines[:half], f"… ({num_more} more lines)", *entry.lines[-half:]]
+            entry.lines = [change(line) for line in shown]
+            if isinstance(entry, ReprEntry):
+                if entry.reprfuncargs is not None:
+                    entry.reprfuncargs.args = [(name, change(str(value))) for name, value in entry.reprfuncargs.args]
+                if entry.reprlocals is not None:
+                    entry.reprlocals.lines = [change(line) for line in entry.reprlocals.lines]
+    representation.sections = [(name, change(content), mark) for name, content, mark in representation.sections]
+    return True

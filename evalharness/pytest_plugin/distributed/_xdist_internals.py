@@ -1,0 +1,82 @@
+"""What is used of xdist beyond its documented hooks: a worker's queue of tests, its commands, its messages, and why a session ends.
+
+In a worker, xdist is a plugin without a name. It is imported only where it runs.
+`tests/pytest_plugin/distributed/test_xdist_internals.py` fails where a release has dropped a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+__all__ = ["num_workers_of", "on_command", "process_id", "queued_tests", "send_to_controller", "stop_reason"]
+
+_END_OF_QUEUE = object()
+
+
+def _interactor(config: pytest.Config) -> Any:
+    """Return the plugin that is xdist in this worker."""
+    return next(plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "torun"))
+
+
+def queued_tests(config: pytest.Config) -> Callable[[], list[int] | None]:
+    """Return a function that gives the positions of the tests in this worker's queue, in order, or None while its end is as before.
+
+    Some at the beginning may have left it already.
+    """
+    interactor = _interactor(config)
+    last: Any = _END_OF_QUEUE
+
+    def look() -> list[int] | None:
+        nonlocal last
+        with interactor.torun.lock() as waiting:
+            if waiting and waiting[-1] is last:
+                return None  # looked through once for each message of the controller: there may be thousands
+            queued = [interactor.nextitem_index, *waiting]
+        last = queued[-1]
+        return [position for position in queued if isinstance(position, int)]
+
+    return look
+
+
+def on_command(config: pytest.Config, name: str, action: Callable[[Mapping[str, Any]], None]) -> None:
+    """Have `action` called with the arguments of a controller's command that xdist itself does not know (`node.sendcommand`)."""
+    interactor = _interactor(config)
+    others = interactor.handle_command
+
+    def handle(command: Any) -> None:
+        if isinstance(command, tuple) and command[0] == name:
+            action(command[1])
+        else:
+            others(command)
+
+    interactor.handle_command = handle
+
+
+def send_to_controller(config: pytest.Config, values: Mapping[str, Any]) -> None:
+    """Send plain values to the controller's `pytest_report_from_serializable`, before what the worker collected.
+
+    The one message of xdist that carries what one likes is a report, and one of collection without a text is passed over.
+    """
+    report: dict[str, Any] = {"$report_type": "CollectReport", "nodeid": "", "outcome": "skipped", "longrepr": None}
+    _interactor(config).sendevent("collectreport", data={**report, "result": None, "sections": [], **values})
+
+
+def stop_reason(config: pytest.Config) -> str | None:
+    """Return why the controller ends the session: -x, --maxfail, Ctrl-C or `pytest.exit` in a worker; None while it does not."""
+    reason = getattr(config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
+    return str(reason) if reason else None
+
+
+def process_id(node: Any) -> int:
+    """Return the process of a worker that is ready."""
+    return int(node.gateway._rinfo().pid)  # xdist has asked for it already, so this asks nobody
+
+
+def num_workers_of(config: pytest.Config) -> int:
+    """Return how many workers xdist will start."""
+    from xdist.workermanage import parse_tx_spec_config
+
+    return len(parse_tx_spec_config(config))

@@ -1,0 +1,174 @@
+"""The evals and engines of a run, as collection finds them: which modules, which cases, which engine each test is parametrised with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from evalharness.api.errors import ConfigError
+from evalharness.config.checks import check_combinations
+from evalharness.pytest_plugin.eval_module import (
+    CasesNotLoaded,
+    EvalModule,
+    gates_of,
+    is_named,
+    parametrize_eval,
+    plugin_names,
+    read_eval,
+    stand_in,
+)
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.execution.units import EvalNode, UnitKey, assign_units, is_eval_test, parse_nodeid
+from evalharness.pytest_plugin.outcomes import ItemRecord
+from evalharness.pytest_plugin.run_context import RunContext, utc_now
+from evalharness.runs.journal import test_name
+from evalharness.runs.schema import EvalLine
+
+__all__ = ["EvalRegistry"]
+
+
+class EvalRegistry:
+    """The evals of one process by the path of their module, and the engines; `engines` None: looked for on first use."""
+
+    def __init__(self, context: RunContext, engines: Sequence[EngineSpec] | None = None) -> None:
+        self.context = context
+        self.modules: dict[str, EvalModule] = {}
+        self.notices: list[str] = [] if context.resumed is None else list(context.resumed.notices)
+        """What is odd about the checkpoints, and which were skipped; said before the run and in run.json."""
+        self.ambiguous_node_ids: set[str] = set()
+        """Ids of tests that read like those of evals but are not; a controller hears of them from its workers."""
+        self._markers: dict[str, pytest.Mark] = {}
+        self._unloaded: dict[str, Exception] = {}
+        self._engines = list(engines) if engines is not None else None
+
+    # Engines
+
+    @property
+    def engines(self) -> list[EngineSpec]:
+        """The engines of the run; their checkpoints are looked for and read on first use."""
+        if self._engines is None:
+            check_combinations(self.context.run)
+            find = engine_specs if self.context.resumed is None else self.context.resumed.engine_specs
+            self._engines = find(self.context.run, self.context.root, self.notices.append)
+        return self._engines
+
+    @property
+    def known_engines(self) -> list[EngineSpec]:
+        """The engines, if they were looked for already."""
+        return self._engines or []
+
+    @property
+    def engine_ids(self) -> list[str]:
+        """The ids of the known engines."""
+        return [spec.id for spec in self.known_engines]
+
+    def engine_spec(self, engine_id: str) -> EngineSpec:
+        """Return the spec of an id."""
+        return next(spec for spec in self.engines if spec.id == engine_id)
+
+    # Evals
+
+    def module(self, marker: pytest.Mark, path: str) -> EvalModule:
+        """Return the eval of a module, its cases loaded once per process."""
+        if path not in self.modules:
+            module = read_eval(marker, path, self.context.run, self.context.root)
+            if self.context.resumed is not None:
+                self.context.resumed.check_eval(module)
+            for other in self.modules.values():
+                if other.name == module.name:  # rows, journals and comparisons go by this name
+                    raise ConfigError(
+                        f"{path} and {other.path} are both the eval {module.name!r}; rename one of the files, or run them apart"
+                    )
+            self.add_module(module, marker)
+        elif self._markers[path] != marker:
+            raise ConfigError(
+                f"{path} has several eval markers; give each eval a module of its own, with one pytestmark = pytest.mark.eval(...)"
+            )
+        return self.modules[path]
+
+    def add_module(self, module: EvalModule, marker: pytest.Mark | None) -> None:
+        """Add an eval under its path."""
+        self.modules[module.path] = module
+        if marker is not None:
+            self._markers[module.path] = marker
+
+    def marker_arguments(self, path: str) -> Mapping[str, Any] | None:
+        """Return the keywords of a module's eval marker, None where another process has imported the module."""
+        return self._markers[path].kwargs if path in self._markers else None
+
+    def parametrize(self, metafunc: pytest.Metafunc, marker: pytest.Mark | None) -> None:
+        """Parametrise a test over engines and, in an eval module, over cases."""
+        path = metafunc.definition.nodeid.partition("::")[0]
+        try:
+            module = self.module(marker, path) if marker is not None and path not in self._unloaded else None
+        except CasesNotLoaded as failed:
+            self._unloaded[path] = failed.error
+        if path in self._unloaded:
+            stand_in(metafunc, self._unloaded[path])
+            return
+        if module is not None and module.no_data is not None and is_named(metafunc):
+            # Who asks for this eval does not want to see it skipped.
+            stand_in(metafunc, ConfigError(f"{path}: {module.no_data}"))
+            return
+        engines = self.engines
+        if module is not None and module.compares_engines:
+            engines = [spec for group in engines_by_checkpoint(engines).values() if len(group) > 1 for spec in group]
+        parametrize_eval(metafunc, [spec.id for spec in engines], module)
+
+    # Tests
+
+    def is_wanted(self, item: pytest.Item) -> bool:
+        """Return whether a collected test is to run: a resumed run has no more tests of evals than it began with."""
+        resumed = self.context.resumed
+        return resumed is None or not is_eval_test(item) or resumed.is_wanted(item.nodeid)
+
+    def eval_node(self, nodeid: str) -> EvalNode:
+        """Return what the id of an eval test says."""
+        node = parse_nodeid(nodeid, self.engine_ids)
+        assert node is not None
+        return node
+
+    def assign_units(self, nodeids: Iterable[str]) -> dict[str, UnitKey]:
+        """Return the unit of every eval test by its id."""
+        evals = [nodeid for nodeid in nodeids if nodeid not in self.ambiguous_node_ids]
+        return assign_units(evals, self.engine_ids, self.context.num_workers)
+
+    def record_for(self, item: pytest.Item, unit: UnitKey) -> ItemRecord:
+        """Return a new record for an eval test that is about to run."""
+        module = self.modules[unit.path]
+        return ItemRecord(
+            nodeid=item.nodeid,
+            eval=module.name,
+            test=test_name(item.nodeid, unit.path, unit.engine),
+            case=item.callspec.params["case"],  # type: ignore[attr-defined]
+            engine=self.engine_spec(unit.engine),
+            options=module.variants,
+            gated=next(item.iter_markers("gate"), None) is not None,
+            started_at=utc_now(),
+        )
+
+    def eval_lines(self, items: Iterable[pytest.Item], units: Mapping[str, UnitKey]) -> Iterator[EvalLine]:
+        """Yield what the journal says of each eval of these tests, so that the controller can judge without importing its module."""
+        tests: dict[str, dict[str, list[str]]] = {}
+        for item in items:
+            if (unit := units.get(item.nodeid)) is not None:
+                gates = tests.setdefault(unit.path, {})
+                test = test_name(item.nodeid, unit.path, unit.engine)
+                if test not in gates:
+                    gates[test] = [gate.expression for gate in gates_of(item)]
+        for path, gates in tests.items():
+            module = self.modules[path]
+            facts: EvalLine = {
+                "name": module.name,
+                "path": path,
+                "num_cases": len(module.cases),
+                "plugins": plugin_names(module.plugins),
+                "options": [options.to_json() for options in module.variants],
+            }
+            if module.notices:
+                facts["notices"] = list(module.notices)
+            if module.directions:
+                facts["directions"] = dict(module.directions)
+            yield {**facts, "tests": gates, "cases": {case.id: {"group": case.group, "tags": dict(case.tags)} for case in module.cases}}

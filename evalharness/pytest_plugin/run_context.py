@@ -1,0 +1,70 @@
+"""What one process knows of its run before anything is collected: options, folders, its own name, and the journal that it writes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evalharness.config import RunConfig
+from evalharness.runs.journal import Journal, journal_name
+
+if TYPE_CHECKING:
+    from evalharness.pytest_plugin.replay.resume import Resumption
+
+__all__ = ["RunContext", "utc_now"]
+
+
+def utc_now() -> str:
+    """Return the current time as ISO 8601, UTC, to the millisecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, eq=False)
+class RunContext:
+    """The fixed facts of one process; `worker` is "main" without xdist, "gw0"… in a worker, "controller" above them."""
+
+    run: RunConfig
+    root: Path
+    worker: str = "main"
+    num_workers: int = 0
+    resumed: Resumption | None = None
+    """What the run has already, where this session resumes one."""
+    cards: tuple[str, ...] | None = None
+    """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; None for whatever is visible."""
+    started_at: str = field(default_factory=utc_now)
+    started_s: float = field(default_factory=time.monotonic)
+    """By the monotonic clock, for the duration of the run."""
+
+    @cached_property
+    def run_dir(self) -> Path:
+        """The folder of the run."""
+        return Path(self.run.report_dir) / self.run.run_id
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether a controller has started this process, and will start another one should it die."""
+        return self.worker not in ("main", "controller")
+
+    @property
+    def session_number(self) -> int:
+        """Which session of the run this is: 0 began it."""
+        return 0 if self.resumed is None else self.resumed.session
+
+    def journal_name(self, worker: str) -> str:
+        """Return how the journal of one of this session's processes is called, and the process itself in rows."""
+        return journal_name(worker, self.session_number)
+
+    @cached_property
+    def journal(self) -> Journal:
+        """This process's journal, opened on first use."""
+        return Journal(self.run_dir, self.journal_name(self.worker))
+
+    def close(self) -> None:
+        """Close the journal, if it was opened; it opens again on its next use."""
+        journal = vars(self).pop("journal", None)
+        if journal is not None:
+            journal.close()

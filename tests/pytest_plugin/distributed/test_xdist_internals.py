@@ -1,0 +1,105 @@
+"""What `distributed/_xdist_internals.py` uses of xdist's private parts is there; run this after an update of xdist."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evalharness.pytest_plugin.distributed import _xdist_internals as internals
+
+xdist = pytest.importorskip("xdist")
+
+PARTS = [
+    ("xdist.dsession", "DSession.worker_errordown"),
+    ("xdist.remote", "TestQueue.lock"),
+    ("xdist.remote", "WorkerInteractor.handle_command"),
+    ("xdist.remote", "WorkerInteractor.sendevent"),
+    ("xdist.scheduler", "LoadScheduling"),
+    ("xdist.workermanage", "WorkerController.send_runtest_some"),
+    ("xdist.workermanage", "WorkerController.sendcommand"),
+    ("xdist.workermanage", "WorkerController.shutting_down"),
+    ("xdist.workermanage", "parse_tx_spec_config"),
+]
+
+
+def lacks(part: str) -> str:
+    """Return what a test says where this xdist has no such part."""
+    return f"pytest-xdist {xdist.__version__} has no {part}: mend pytest_plugin/distributed/_xdist_internals.py"
+
+
+@pytest.mark.parametrize(("module", "part"), PARTS, ids=[part for _, part in PARTS])
+def test_a_part_that_the_plugin_uses_is_there(module: str, part: str) -> None:
+    value: Any = importlib.import_module(module)
+    for name in part.split("."):
+        value = getattr(value, name, None)
+        assert value is not None, lacks(f"{module}.{part}")
+
+
+def test_the_queue_of_a_worker_can_be_read_under_its_lock() -> None:
+    from xdist.remote import TestQueue, WorkerInteractor
+
+    for name in ("self.torun = ", "self.nextitem_index = "):
+        assert name in inspect.getsource(WorkerInteractor), lacks(f"remote.WorkerInteractor.{name.split()[0].removeprefix('self.')}")
+    queue = TestQueue(threading)
+    queue.put(4)
+    queue.put(5)
+    interactor = SimpleNamespace(torun=queue, nextitem_index=3)
+    look = internals.queued_tests(config_with(interactor))
+    assert look() == [3, 4, 5]
+    assert look() is None, "nothing came in"
+    queue.put(6)
+    interactor.nextitem_index = queue.get()
+    assert look() == [4, 5, 6]
+
+
+def config_with(interactor: object) -> Any:
+    return SimpleNamespace(pluginmanager=SimpleNamespace(get_plugins=lambda: [object(), interactor]))
+
+
+def test_a_command_of_ours_does_not_reach_xdist_and_all_others_do() -> None:
+    theirs: list[Any] = []
+    interactor = SimpleNamespace(torun=None, handle_command=theirs.append)
+    ours: list[Any] = []
+    internals.on_command(config_with(interactor), "stop", ours.append)
+    interactor.handle_command(("stop", {"reason": "why"}))
+    interactor.handle_command(("runtests", {"indices": [1]}))
+    interactor.handle_command("end marker")
+    assert (ours, theirs) == ([{"reason": "why"}], [("runtests", {"indices": [1]}), "end marker"])
+
+
+def test_what_is_sent_to_the_controller_is_a_report_that_it_passes_over() -> None:
+    from xdist.remote import WorkerInteractor
+
+    assert "channel.setcallback(self.handle_command" in inspect.getsource(WorkerInteractor), lacks("a handler that can be replaced")
+    sent: list[Any] = []
+    interactor = SimpleNamespace(torun=None, sendevent=lambda name, data: sent.append((name, data)))
+    internals.send_to_controller(config_with(interactor), {"ours": 1})
+    ((name, data),) = sent
+    assert name == "collectreport"
+    assert data.pop("ours") == 1
+    report = pytest.CollectReport._from_json({key: value for key, value in data.items() if key != "$report_type"})
+    assert (report.outcome, report.longrepr) == ("skipped", None)
+
+
+def test_the_controller_says_why_it_ends_a_session() -> None:
+    from xdist.dsession import DSession
+
+    assert "self.shouldstop" in inspect.getsource(DSession), lacks("dsession.DSession.shouldstop")
+
+    def config(reason: object) -> Any:
+        return SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: SimpleNamespace(shouldstop=reason)))
+
+    assert internals.stop_reason(config("stopping after 1 failures")) == "stopping after 1 failures"
+    assert internals.stop_reason(config(False)) is None
+
+
+def test_the_process_of_a_worker_is_known() -> None:
+    execnet = pytest.importorskip("execnet")
+    assert hasattr(execnet.gateway.Gateway, "_rinfo"), f"execnet {execnet.__version__} has no gateway.Gateway._rinfo"
+    node = SimpleNamespace(gateway=SimpleNamespace(_rinfo=lambda: SimpleNamespace(pid=7)))
+    assert internals.process_id(node) == 7
