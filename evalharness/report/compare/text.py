@@ -17,13 +17,15 @@ from evalharness.analysis.comparison.compare import (
 )
 from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.report.score_tables import markdown_table
-from evalharness.report.text import markdown_cell, number_text, plural
+from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.text import display_width, markdown_cell, number_text, plural, terminal_text
 
 __all__ = [
     "ORDER",
     "case_title",
     "changed_scores",
     "comparison_blocks",
+    "comparison_lines",
     "conclusion",
     "coverage_text",
     "differing_texts",
@@ -34,6 +36,7 @@ __all__ = [
     "shown_slices",
     "signed",
 ]
+
 
 ORDER = (REGRESSED, IMPROVED, CHANGED, SAME, NOT_ENOUGH)
 """Verdicts, most important first."""
@@ -254,3 +257,94 @@ def _note(seed: int) -> str:
         f" of 80 %. *Not enough data*: a difference of {WORTH_SHOWING:g} could have gone unseen. Bootstrap seed {seed}. docs/comparing.md"
         " says how each number is made."
     )
+
+
+_MIN_COLUMNS = 40
+TERMINAL_METRICS, TERMINAL_SLICES, TERMINAL_CASES, TERMINAL_CAVEATS = 40, 15, 5, 10
+_TERMINAL_HEADERS = ["metric", "verdict", "base", "candidate", "difference", "p", "95 % interval", "detectable"]
+_FEWEST_COLUMNS = 5
+
+
+def comparison_lines(comparisons: Sequence[Comparison], columns: int) -> Iterator[str]:
+    """Yield lines that take at most `columns` columns and hold no control character."""
+    columns = max(columns, _MIN_COLUMNS)
+    for number, comparison in enumerate(comparisons):
+        if number:
+            yield ""
+        for line in _terminal_lines(comparison, columns):
+            yield fit(line, columns)
+
+
+def _terminal_lines(comparison: Comparison, columns: int) -> Iterator[str]:
+    yield f"base       {terminal_text(comparison.base.label)}"
+    yield f"candidate  {terminal_text(comparison.candidate.label)}"
+    notes = list(remarks(comparison))
+    for remark in notes[:TERMINAL_CAVEATS]:
+        yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
+    if len(notes) > TERMINAL_CAVEATS:
+        yield f"! {plural(len(notes) - TERMINAL_CAVEATS, 'more caveat')} in compare.md"
+    for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
+        yield ""
+        yield from wrapped(terminal_text(sentence, 400), columns)
+        changes = [change for change in shown_metrics(comparison) if (change.eval, change.test) == (part.eval, part.test)]
+        yield from _terminal_table(changes, part.num_paired, columns)
+    yield from _terminal_slices(comparison, columns)
+    yield from _terminal_cases(comparison, columns)
+    yield ""
+    yield from wrapped(terminal_text(conclusion(comparison), 600), columns)
+
+
+def _terminal_table(changes: Sequence[MetricChange], num_paired: int, columns: int) -> Iterator[str]:
+    lines = [_TERMINAL_HEADERS, *(_terminal_line(change, num_paired) for change in changes[:TERMINAL_METRICS])]
+    # On a narrow terminal the last columns are left out whole; compare.md has them.
+    num_shown = len(_TERMINAL_HEADERS)
+    while num_shown > _FEWEST_COLUMNS and max(map(display_width, table_lines([line[:num_shown] for line in lines], 2))) > columns:
+        num_shown -= 1
+    yield from table_lines([line[:num_shown] for line in lines], 2)
+    if len(changes) > TERMINAL_METRICS:
+        yield f"{len(changes) - TERMINAL_METRICS} more metrics in compare.csv"
+
+
+def _terminal_line(change: MetricChange, num_paired: int) -> list[str]:
+    own = change.change
+    name = terminal_text(change.metric, 40) + (f" (n={own.num_pairs})" if own.num_pairs != num_paired else "")
+    verdict = change.verdict.upper() if change.verdict == REGRESSED else change.verdict
+    numbers = [number_text(own.base), number_text(own.candidate), signed(own.difference), p_text(change.p_corrected), interval_text(change)]
+    return [name, verdict, *numbers, number_text(change.detectable) if change.detectable == change.detectable else "-"]
+
+
+def _terminal_slices(comparison: Comparison, columns: int) -> Iterator[str]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for change in shown_slices(comparison):
+        where = f"{change.slice_key} {change.slice_value}"
+        test = f"{change.eval}::{change.test}" if len(comparison.coverage) > 1 else ""
+        own = change.change
+        text = f"{terminal_text(change.metric, 40)} {number_text(own.base)} → {number_text(own.candidate)} (n={own.num_pairs})"
+        found.setdefault((change.verdict, where, test), []).append(text)
+    if found:
+        yield ""
+        yield "changed in slices:"
+    for verdict, where, test in list(found)[:TERMINAL_SLICES]:
+        mark = verdict.upper() if verdict == REGRESSED else verdict
+        title = f"{terminal_text(where, 80)}{' of ' + terminal_text(test, 80) if test else ''}"
+        yield from wrapped(f"  {mark} {title}: {', '.join(found[verdict, where, test])}", columns)
+    if len(found) > TERMINAL_SLICES:
+        yield f"  {len(found) - TERMINAL_SLICES} more slices in compare.md"
+
+
+def _terminal_cases(comparison: Comparison, columns: int) -> Iterator[str]:
+    if not comparison.cases:
+        return
+    yield ""
+    yield from wrapped(case_title(comparison), columns)
+    for change in comparison.cases[:TERMINAL_CASES]:
+        yield from _terminal_case(change, columns)
+    if len(comparison.cases) > TERMINAL_CASES:
+        yield f"  {len(comparison.cases) - TERMINAL_CASES} more in compare.md and compare_cases.csv"
+
+
+def _terminal_case(change: CaseChange, columns: int) -> Iterator[str]:
+    yield from wrapped(f"  {change.direction} {terminal_text(change.case_id, 120)}: {terminal_text(changed_scores(change), 300)}", columns)
+    for name, text in zip(("base", "candidate"), differing_texts(change, columns - 20), strict=True):
+        if text is not None:
+            yield f"      {name:9}  {terminal_text(text, 200)}"
