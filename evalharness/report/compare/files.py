@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,6 +24,7 @@ from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.api.errors import RecordError
 from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
 from evalharness.report.compare.text import (
+    aggregate_changes,
     case_title,
     changed_scores,
     comparison_blocks,
@@ -51,8 +53,6 @@ __all__ = [
     "write_comparison",
 ]
 
-
-# compare.csv (every number of the comparisons, long and tidy) and compare_cases.csv (one line per changed case)
 
 COLUMNS = [
     "base", "candidate", "eval", "test", "kind", "slice_key", "slice_value", "metric", "verdict", "base_value", "candidate_value",
@@ -164,8 +164,8 @@ def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
         {
             "name": f"{part.eval} · {part.test}",
             "coverage": sentence.partition(": ")[2],
-            **_metrics(comparison, (part.eval, part.test), scale),
-            "aggregates": _aggregates(comparison, part.eval, part.test),
+            **_metrics(shown_metrics(comparison, part), scale),
+            "aggregates": aggregate_changes(comparison, part),
         }
         for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True)
     ]
@@ -190,16 +190,14 @@ def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _metrics(comparison: Comparison, test: tuple[str, str], scale: float) -> dict[str, Any]:
+def _metrics(changes: Sequence[MetricChange], scale: float) -> dict[str, Any]:
     """Return the lines of a test's table; those without a difference are apart, so that what changed is seen first."""
-    own = [change for change in shown_metrics(comparison) if (change.eval, change.test) == test]
-    changed = [change for change in own if change.verdict in (REGRESSED, IMPROVED, CHANGED)]
-    same = [change for change in own if change not in changed]
-    words = [f"{word} in {plural(count, 'metric')}" for word in (SAME, NOT_ENOUGH) if (count := sum(one.verdict == word for one in same))]
+    lines = [_line(change, scale) for change in changes]
+    counts = Counter(change.verdict for change in changes)
     return {
-        "metrics": [_line(change, scale) for change in changed],
-        "same": [_line(one, scale) for one in same],
-        "same_words": ", ".join(words),
+        "metrics": [line for line in lines if line["verdict"] in (REGRESSED, IMPROVED, CHANGED)],
+        "same": [line for line in lines if line["verdict"] in (SAME, NOT_ENOUGH)],
+        "same_words": ", ".join(f"{word} in {plural(counts[word], 'metric')}" for word in (SAME, NOT_ENOUGH) if counts[word]),
     }
 
 
@@ -277,15 +275,6 @@ def _line(change: MetricChange, scale: float) -> dict[str, Any]:
 def _share(difference: float, scale: float) -> float:
     """Return where a difference stands on the drawn scale, 0 to 1; none is at the middle."""
     return min(max(0.5 + difference / scale / 2, 0.0), 1.0)
-
-
-def _aggregates(comparison: Comparison, eval_name: str, test: str) -> list[tuple[str, str, str, str]]:
-    found = []
-    for key, after in comparison.candidate.aggregates.items():
-        before = comparison.base.aggregates.get(key)
-        if key[:2] == (eval_name, test) and before is not None:
-            found.append((key[2], number_text(before), number_text(after), signed(after - before)))
-    return found
 
 
 def _blocks(comparisons: Sequence[Comparison], cases: Sequence[ShownCase]) -> Iterator[str]:

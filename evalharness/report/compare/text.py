@@ -13,6 +13,7 @@ from evalharness.analysis.comparison.compare import (
     WORTH_SHOWING,
     CaseChange,
     Comparison,
+    Coverage,
     MetricChange,
 )
 from evalharness.analysis.statistics.paired import LEVEL
@@ -21,14 +22,13 @@ from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import display_width, markdown_cell, number_text, plural, terminal_text
 
 __all__ = [
-    "ORDER",
+    "aggregate_changes",
     "case_title",
     "changed_scores",
     "comparison_blocks",
     "comparison_lines",
     "conclusion",
     "coverage_text",
-    "differing_texts",
     "interval_text",
     "p_text",
     "remarks",
@@ -84,10 +84,19 @@ def remarks(comparison: Comparison) -> Iterator[str]:
             yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
 
 
-def shown_metrics(comparison: Comparison) -> list[MetricChange]:
-    """Return the metrics over all cases by test, then verdict, then size of the change."""
-    tests = {(part.eval, part.test): position for position, part in enumerate(comparison.coverage)}
-    return sorted(comparison.metrics, key=lambda change: (tests[change.eval, change.test], *_rank(change)))
+def shown_metrics(comparison: Comparison, part: Coverage) -> list[MetricChange]:
+    """Return the metrics of one test over all its cases by verdict, then size of the change."""
+    return sorted((change for change in comparison.metrics if (change.eval, change.test) == (part.eval, part.test)), key=_rank)
+
+
+def aggregate_changes(comparison: Comparison, part: Coverage) -> list[tuple[str, str, str, str]]:
+    """Return name, both values and their difference of every aggregate of one test that both sides have."""
+    changes = []
+    for (eval_name, test, name), after in comparison.candidate.aggregates.items():
+        before = comparison.base.aggregates.get((eval_name, test, name))
+        if (eval_name, test) == (part.eval, part.test) and before is not None:
+            changes.append((name, number_text(before), number_text(after), signed(after - before)))
+    return changes
 
 
 def shown_slices(comparison: Comparison) -> list[MetricChange]:
@@ -153,8 +162,6 @@ def case_title(comparison: Comparison) -> str:
     return f"{plural(len(comparison.cases), 'case')} changed{': ' + words if words else ''} ({newly})"
 
 
-# compare.md: comparisons for people, as a GitHub-flavoured Markdown document in which every name and text is escaped
-
 NUM_SLICES, NUM_CASES, TEXT_CHARS = 60, 40, 400
 _WAYS = {"lower": " (lower is better)", "none": " (no better direction)"}
 _HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference", "95 % interval", "p", "detectable"]
@@ -185,10 +192,13 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
         yield f"### {markdown_cell(f'{part.eval} · {part.test}', 160)}"
         yield markdown_cell(sentence, 500) + "."
-        changes = [change for change in shown_metrics(comparison) if (change.eval, change.test) == (part.eval, part.test)]
+        changes = shown_metrics(comparison, part)
         if changes:
             yield markdown_table(_HEADERS, [_line(change) for change in changes], 2)
-        yield from _aggregates(comparison, part.eval, part.test)
+        aggregates = [[markdown_cell(name, 60), *values] for name, *values in aggregate_changes(comparison, part)]
+        if aggregates:
+            yield "Aggregates, over all judged cases of each side; they are not means of cases, so none is tested:"
+            yield markdown_table(["aggregate", "base", "candidate", "difference"], aggregates, 1)
     yield from _slices(comparison)
     yield from _cases(comparison)
 
@@ -199,17 +209,6 @@ def _line(change: MetricChange) -> list[str]:
     numbers = [f"{own.num_pairs:,}", f"{own.num_groups:,}", number_text(own.base), number_text(own.candidate), signed(own.difference)]
     detectable = number_text(change.detectable) if change.detectable == change.detectable else "-"
     return [name, _mark(change.verdict), *numbers, interval_text(change), p_text(change.p_corrected), detectable]
-
-
-def _aggregates(comparison: Comparison, eval_name: str, test: str) -> Iterator[str]:
-    lines = []
-    for key, after in comparison.candidate.aggregates.items():
-        before = comparison.base.aggregates.get(key)
-        if key[:2] == (eval_name, test) and before is not None:
-            lines.append([markdown_cell(key[2], 60), number_text(before), number_text(after), signed(after - before)])
-    if lines:
-        yield "Aggregates, over all judged cases of each side; they are not means of cases, so none is tested:"
-        yield markdown_table(["aggregate", "base", "candidate", "difference"], lines, 1)
 
 
 def _slices(comparison: Comparison) -> Iterator[str]:
@@ -286,8 +285,7 @@ def _terminal_lines(comparison: Comparison, columns: int) -> Iterator[str]:
     for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
         yield ""
         yield from wrapped(terminal_text(sentence, 400), columns)
-        changes = [change for change in shown_metrics(comparison) if (change.eval, change.test) == (part.eval, part.test)]
-        yield from _terminal_table(changes, part.num_paired, columns)
+        yield from _terminal_table(shown_metrics(comparison, part), part.num_paired, columns)
     yield from _terminal_slices(comparison, columns)
     yield from _terminal_cases(comparison, columns)
     yield ""
