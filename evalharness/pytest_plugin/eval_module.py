@@ -42,9 +42,6 @@ __all__ = [
 ]
 
 
-# From an eval's `cases` function to its cases: called, checked, and what it warned of noted
-
-
 class CasesNotLoaded(Exception):
     """An eval's cases cannot be loaded; `error` is what was raised: a `ConfigError`, or whatever the eval's own function raises."""
 
@@ -108,10 +105,10 @@ def _noting_warnings() -> Iterator[list[str]]:
     noted: list[str] = []
     with warnings.catch_warnings(record=True) as caught:  # the filters stay: what is an error is raised
         yield noted
-    for one in caught:
-        if issubclass(one.category, UserWarning):
-            noted.append(str(one.message))
-        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    for warning in caught:
+        if issubclass(warning.category, UserWarning):
+            noted.append(str(warning.message))
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 _KEYWORDS = (
@@ -378,12 +375,9 @@ def as_collection_error(error: EvalHarnessError) -> Exception:
     return pytest.Collector.CollectError(str(error))
 
 
-# An eval whose cases cannot be loaded: one test stands for it, and is an error of collection unless it is deselected
-
-
 @dataclass(frozen=True)
 class _Unloaded:
-    """Stands where a test has its case and its engine."""
+    """Stands for the case and engine of a test whose eval's cases cannot be loaded; an error of collection unless it is deselected."""
 
     error: Exception
 

@@ -141,11 +141,11 @@ def _backends(run: RunConfig, infos: Sequence[CheckpointInfo], chosen: Mapping[s
         return {info.path: [(name, None) for name in run.backend if name != "fake"] for info in infos}
     from evalharness.hardware.auto_backend import choose_backends  # few runs let it choose
 
-    left = [info for info in infos if str(info.path) not in chosen]
+    open_infos = [info for info in infos if str(info.path) not in chosen]
     has_cards = uses_cards(run) and bool(visible_cards(os.environ, installed_cards()))
-    found = dict(chosen)
-    found.update(zip(map(str, (info.path for info in left)), choose_backends(constraints_of(run), left, has_cards=has_cards), strict=True))
-    return {info.path: [(found[str(info.path)].backend, found[str(info.path)].why)] for info in infos}
+    backends = choose_backends(constraints_of(run), open_infos, has_cards=has_cards)
+    choices = {**chosen, **{str(info.path): choice for info, choice in zip(open_infos, backends, strict=True)}}
+    return {info.path: [(choices[str(info.path)].backend, choices[str(info.path)].why)] for info in infos}
 
 
 def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:

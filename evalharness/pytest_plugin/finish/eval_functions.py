@@ -97,9 +97,9 @@ def _marks(module: ModuleType) -> Iterator[pytest.Mark]:
     for holder in (module, *(value for value in vars(module).values() if isinstance(value, (type, FunctionType)))):
         marks = getattr(holder, "pytestmark", [])
         for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
-            found = getattr(mark, "mark", mark)
-            if isinstance(found, pytest.Mark):
-                yield found
+            mark = getattr(mark, "mark", mark)
+            if isinstance(mark, pytest.Mark):
+                yield mark
 
 
 # Metrics that are no mean: the `aggregate` functions of evals, run over the judged rows of each test and engine once all are there
@@ -235,7 +235,7 @@ def across_engines(
     id and with what run.json says of each: `across(rows, engines)` gives `{engine id: {metric: value}}` or an
     `EngineComparison`.
     """
-    found = AcrossEngines()
+    results = AcrossEngines()
     facts = {entry["id"]: entry for entry in engines}
     groups = _engines_together(engines)
     for functions in evals:
@@ -256,9 +256,9 @@ def across_engines(
                 except ANY_FAILURE as error:
                     problems.append(f"{where} failed: {type(error).__name__}: {error}")
                     continue
-                found.remarks.update(remarks)
-                _add(found, (functions.name, test), group, metrics, comparison, (where, problems))
-    return found
+                results.remarks.update(remarks)
+                _add(results, (functions.name, test), group, metrics, comparison, (where, problems))
+    return results
 
 
 def _engines_together(engines: Sequence[EngineEntry]) -> list[list[str]]:
@@ -322,5 +322,5 @@ def _write(functions: EvalFunctions, rows: Sequence[Row], target: OutputTarget, 
 
 def _files(folder: Path) -> dict[Path, tuple[int, int]]:
     """Return size and time of change of every file below a folder."""
-    found = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {path: (facts.st_size, facts.st_mtime_ns) for path, facts in found.items()}
+    stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {path: (facts.st_size, facts.st_mtime_ns) for path, facts in stats.items()}
