@@ -23,6 +23,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "==": operator.eq,
 }
+_SIGNS = {">=": "≥", "<=": "≤", "==": "="}
 _EXPRESSION = re.compile(r"\s*([A-Za-z_][\w.@^/-]*)\s*(>=|<=|==|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 DIRECTIONS = ("higher", "lower", "none")
@@ -38,7 +39,7 @@ def was_judged(row: Row) -> bool:
     return row["outcome"] in ("pass", "miss", "fail")
 
 
-def _was_asked(row: Row) -> bool:
+def _was_run(row: Row) -> bool:
     return row["outcome"] != "skip"
 
 
@@ -76,8 +77,8 @@ class _Rate:
 
 BUILT_IN_METRICS: dict[str, _Rate] = {
     "pass_rate": _Rate(lambda row: row["outcome"] == "pass", was_judged, "judged"),
-    "invalid_rate": _Rate(lambda row: row["outcome"] == "invalid", _was_asked, "asked", is_about_coverage=True),
-    "error_rate": _Rate(lambda row: row["outcome"] == "error", _was_asked, "asked", is_about_coverage=True),
+    "invalid_rate": _Rate(lambda row: row["outcome"] == "invalid", _was_run, "run", is_about_coverage=True),
+    "error_rate": _Rate(lambda row: row["outcome"] == "error", _was_run, "run", is_about_coverage=True),
     "length_rate": _Rate(_hit_the_cap, _generations, "generated"),
     "empty_rate": _Rate(_is_empty, _generations, "generated"),
 }
@@ -113,7 +114,7 @@ class RegressionGate:
 
 def _too_few_judged(rows: Sequence[Row]) -> bool:
     # The few that were left say nothing about the rest. Milder limits are the eval's to set, with a gate on invalid_rate.
-    asked = list(filter(_was_asked, rows))
+    asked = list(filter(_was_run, rows))
     return 2 * sum(map(was_judged, asked)) < len(asked)
 
 
@@ -142,6 +143,13 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in sums.items()}
 
 
+def _shortfall(gate: Gate, value: float) -> str:
+    """Return "0.850, needs ≥ 0.90", the value with so many decimals that it is seen to miss the threshold."""
+    shown = next((text for decimals in (3, 6) if not gate.holds(float(text := f"{value:.{decimals}f}"))), repr(value))
+    needed = f"{gate.threshold:.2f}" if abs(gate.threshold) < 1 and round(gate.threshold, 2) == gate.threshold else f"{gate.threshold:g}"
+    return f"{shown}, needs {_SIGNS.get(gate.comparison, gate.comparison)} {needed}"
+
+
 def evaluate_gate(gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None) -> GateVerdict:
     """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if so."""
     rate = BUILT_IN_METRICS.get(gate.metric)
@@ -157,9 +165,9 @@ def evaluate_gate(gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, floa
             else f"no case was {rate.of}"
         )
     elif not (rate is not None and rate.is_about_coverage) and _too_few_judged(rows):
-        reason = f"not judged: only {sum(map(was_judged, rows))} of {len(rows)} cases could be; the others are invalid or errors"
+        reason = f"not judged: only {sum(map(was_judged, rows))} of {len(rows)} cases have a verdict; the others are invalid or errors"
     else:
-        reason = "" if gate.holds(value) else f"{value:.4f} is not {gate.comparison} {gate.threshold:g}"
+        reason = "" if gate.holds(value) else _shortfall(gate, value)
     return {
         "expression": gate.expression,
         "metric": gate.metric,

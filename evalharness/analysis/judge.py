@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from evalharness.analysis.comparison.sheets import Side
     from evalharness.runs.records import RunRecords
 
-__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judged_run", "not_asked", "not_judged"]
+__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judged_run", "not_judged", "skipped"]
 
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
@@ -46,9 +46,9 @@ def find_baseline(asked: str, *, root: Path, base: Path, report_dir: Path) -> Pa
     return base / asked if is_path else root / BASELINE_FOLDER / f"{asked}.json"
 
 
-def not_asked(gate: RegressionGate, num_cases: int) -> GateVerdict:
+def skipped(gate: RegressionGate, num_cases: int) -> GateVerdict:
     """Return the verdict of a gate without a baseline: neither passed nor failed."""
-    return _verdict(gate, num_cases, passed=None, reason="no baseline was given; give one with --baseline NAME")
+    return _verdict(gate, num_cases, passed=None, reason="no baseline (use --baseline NAME)")
 
 
 def not_judged(gate: RegressionGate, num_cases: int, why: str) -> GateVerdict:
@@ -108,9 +108,9 @@ class RegressionJudge:
         from evalharness.analysis.comparison.sides import read_side
 
         if self._baseline is None:
-            return self._problem or "no baseline was found"
+            return self._problem or "there is no baseline"
         if not self._baseline.exists():
-            return f"baseline {self._baseline} is not there; make it with: evalharness bless RUN_DIR {self._baseline.stem}"
+            return f"baseline {self._baseline} does not exist; create it with: evalharness bless RUN_DIR {self._baseline.stem}"
         try:
             return read_side(str(self._baseline), prefer=engine)
         except EvalHarnessError as error:
@@ -133,7 +133,7 @@ def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
 
     template = next((difference.text for difference in comparison.differences if difference.field == "chat template"), None)
     if template is not None:
-        return f"the baseline is of another kind: {template}; bless a run of this one"
+        return f"the baseline cannot be compared: {template}; bless a run with this template"
     coverage = comparison.coverage[0]
     num_asked = len(comparison.candidate.sheets[coverage.eval, coverage.test].cases)
     if 2 * coverage.num_paired < num_asked:
@@ -144,7 +144,7 @@ def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
         return f"no case has {', '.join(map(repr, missing))} on both sides"
     num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
     if smallest_p(num_groups) > LEVEL / comparison.num_tests:
-        return f"not judged: {num_groups} cases or groups of cases are too few to show anything, whatever they answer"
+        return f"not judged: {num_groups} cases or groups of cases are too few to show any difference"
     return ""
 
 
@@ -207,7 +207,7 @@ def judge_gates(
                     elif no_regression is not None:
                         verdict = no_regression(gate, engine, mine, incomplete)
                     else:
-                        verdict = not_judged(gate, len(mine), unfinished) if unfinished else not_asked(gate, len(mine))
+                        verdict = not_judged(gate, len(mine), unfinished) if unfinished else skipped(gate, len(mine))
                     verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
     return verdicts
 

@@ -1,26 +1,26 @@
-"""Every error that evalharness raises on purpose.
+"""Every error that evalharness raises on purpose, the exit codes of its commands, and hints for names and paths that are wrong.
 
     EvalHarnessError
-    ├── ConfigError (ValueError)             an option or file of settings is wrong
+    ├── ConfigError (ValueError)             an option or a settings file is wrong
     │   ├── UnsupportedOption                a backend cannot honour an option
     │   └── MissingData                      the data folder has nothing for an eval
     ├── ContractTypeError (TypeError)        a field of a contract has the wrong type
     ├── ContractValueError (ValueError)      a field of a contract is out of range
     ├── MissingDependency (ImportError)      a package is not installed; says which command installs it
     ├── CheckpointError (ValueError)         a checkpoint cannot be used; nothing was loaded
-    ├── CapabilityError (RuntimeError)       a backend or plugin cannot do what was asked; nothing was generated
-    ├── RequestError (ValueError)            one request cannot be asked: its row is `invalid`, the others go on
+    ├── CapabilityError (RuntimeError)       a backend or plugin lacks a feature that was requested; nothing was generated
+    ├── RequestError (ValueError)            one request cannot be run: its row is `invalid`, the others go on
     │   ├── PromptTooLong                    prompt exceeds its budget, or prompt + max_new_tokens the context
     │   ├── ImageError                       an image cannot be used, or images and placeholders differ
     │   └── TemplateError                    the chat template is absent or refuses the messages
     ├── BackendError (RuntimeError)          the machine, network or code failed: an `error` row, never a score
     ├── RequestsFailed (RuntimeError)        a batch call finished, but some of its requests failed
-    ├── ComparisonError (ValueError)         two runs cannot be compared, or did not ask the same
+    ├── ComparisonError (ValueError)         two runs cannot be compared, or their requests differ
     │   └── BaselineError                    a baseline is absent, unreadable or of another kind
-    ├── ScoreError (ValueError)              a test passed a value to `score` that is no finite number
+    ├── ScoreError (ValueError)              a test passed a value to `score` that is not a finite number
     └── RecordError (ValueError)             a run directory cannot be read or written
 
-The built-in base (in brackets) lets callers who know only Python's own exceptions catch them too.
+The built-in base (in brackets) lets callers catch them as Python's own exceptions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ __all__ = [
     "BROKEN",
     "DONE",
     "INTERRUPTED",
-    "MEANINGS",
     "NOT_PASSED",
     "REFUSED",
     "BackendError",
@@ -96,11 +95,11 @@ class CheckpointError(EvalHarnessError, ValueError):
 
 
 class CapabilityError(EvalHarnessError, RuntimeError):
-    """A backend or generation plugin cannot do what was asked; nothing was generated."""
+    """A backend or generation plugin lacks a feature that was requested; nothing was generated."""
 
 
 class RequestError(EvalHarnessError, ValueError):
-    """One request cannot be asked or answered; the others of its batch go on."""
+    """One request cannot be run; the others of its batch go on."""
 
 
 class PromptTooLong(RequestError):
@@ -132,7 +131,7 @@ class RequestsFailed(EvalHarnessError, RuntimeError):
 
 
 class ComparisonError(EvalHarnessError, ValueError):
-    """Two runs cannot be compared, or did not ask the same."""
+    """Two runs cannot be compared, or their requests differ."""
 
 
 class BaselineError(ComparisonError):
@@ -147,20 +146,9 @@ class RecordError(EvalHarnessError, ValueError):
     """A run directory, journal or record cannot be read or written."""
 
 
-# What the exit codes of `evalharness` and of runs say: a verdict is told from a wrong command line, and that from a broken machine
-
 DONE, NOT_PASSED, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 10, 130
-
-MEANINGS = {
-    DONE: "done, and what was judged passed",
-    NOT_PASSED: "done, and something did not pass: a gate, a comparison, an answer, a check",
-    REFUSED: "nothing was done: the command line or what it names is wrong; the message says what to do",
-    BROKEN: "machine, network or code broke: no verdict",
-    INTERRUPTED: "stopped by Ctrl-C",
-}
-
-
-# Help for a wrong name: what may have been meant, and which folder of a wrong path does exist
+"""Exit codes of runs and of `evalharness`: everything passed; something did not (a gate, a comparison, an answer, a check); nothing was
+done, because the command line or a file that it names is wrong; the machine, the network or the code failed; stopped by Ctrl-C."""
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

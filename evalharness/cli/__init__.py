@@ -1,7 +1,6 @@
-"""The `evalharness` command: what is done with a run once it is there, and by hand. Runs are started with pytest, or by `watch`.
+"""The `evalharness` command: works on finished runs and asks checkpoints. Runs are started with pytest, or by `watch`.
 
-Click rather than typer, which is made of it and takes twice as long to import. `evalharness/api/errors.py` says what the exit
-codes mean.
+Uses click, as typer is built on it and takes twice as long to import. Exit codes are those of `api/errors.py`.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ __all__ = ["main"]
 
 _PLACE = "evalharness.cli.commands."
 _SECTIONS = {
+    "Start": {
+        "init": _PLACE + "init:init",
+        "doctor": _PLACE + "doctor:doctor",
+    },
     "Runs": {
+        "show": _PLACE + "show:show",
         "report": _PLACE + "finished_runs:report",
         "rescore": _PLACE + "finished_runs:rescore",
         "merge": _PLACE + "finished_runs:merge",
         "summary": _PLACE + "finished_runs:summary",
         "export": _PLACE + "export:export",
     },
-    "Comparing": {
+    "Comparisons": {
         "compare": _PLACE + "compare:compare",
         "bless": _PLACE + "compare:bless",
         "timeline": _PLACE + "compare:timeline",
     },
-    "By hand": {
-        "init": _PLACE + "init:init",
+    "Checkpoints": {
         "generate": _PLACE + "generate:generate",
-        "show": _PLACE + "show:show",
-        "doctor": _PLACE + "doctor:doctor",
-    },
-    "Training runs": {
         "watch": _PLACE + "watch:watch",
     },
 }
@@ -49,21 +48,22 @@ _MESSAGE_CHARS = 2000
     "evalharness",
     cls=CommandGroup,
     sections=_SECTIONS,
-    epilog="evalharness COMMAND --help shows options, defaults and examples. Exit codes: 0 done, 1 something did not pass, 2 nothing was "
-    "done, as the command line or what it names is wrong, 10 machine, network or code broke, 130 stopped by Ctrl-C.",
+    epilog="evalharness COMMAND --help shows options, defaults and examples. Exit codes: 0 done; 1 something did not pass; 2 nothing was "
+    "done, because the command line or a file that it names is wrong; 10 the machine, the network or the code failed; 130 stopped by "
+    "Ctrl-C.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(package_name="evalharness", message="evalharness %(version)s")
 def group() -> None:
-    """Work with evals of checkpoints and with their runs. A run is started with pytest: pytest evals --model PATH"""
+    """Look at, compare and export the runs of your evals, and ask checkpoints. Start a run with pytest: pytest evals --model PATH"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; whatever goes wrong is said on stderr."""
+    """Run one command and return its exit code; every error goes to stderr as a message."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="backslashreplace")  # a terminal that lacks a character gets it escaped
+            reconfigure(errors="backslashreplace")  # escapes characters that the terminal lacks
     try:
         code = group.main(None if arguments is None else list(arguments), prog_name="evalharness", standalone_mode=False)
         sys.stdout.flush()
@@ -75,11 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         _say_error("stopped by Ctrl-C")
         return INTERRUPTED
-    except BrokenPipeError:  # who reads, `head` perhaps, has seen enough; nothing may be written at exit either
+    except BrokenPipeError:  # the reader, `head` perhaps, closed the pipe; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # which of many looks at a path meets it first is chance
+        if error.errno != errno.ENAMETOOLONG:  # any of many calls on a path can meet it first
             return _crash()
         _say_error(f"{error.filename}: {error.strerror}; give another path")
         return REFUSED
@@ -96,12 +96,12 @@ def _usage_error(error: click.ClickException) -> int:
     _say_error(error.format_message())
     if context is not None:
         click.echo(context.get_usage(), err=True)
-        click.echo(f"{context.command_path} --help shows what is legal, with examples", err=True)
+        click.echo(f"{context.command_path} --help shows the options, with examples", err=True)
     return REFUSED
 
 
 def _say_error(message: str) -> None:
-    from evalharness.report.text import one_line  # a message may quote what a model or a file name says
+    from evalharness.report.text import one_line  # a message may quote a model's text or a file's name
 
     print(f"evalharness: error: {one_line(message, _MESSAGE_CHARS)}", file=sys.stderr)
 

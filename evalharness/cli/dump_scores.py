@@ -1,7 +1,6 @@
-"""Answers on disk scored as a run: `gt_vs_pred.jsonl` and `<mission>_stage_a.jsonl`, ours or the original's. No model, no pytest.
+"""Scores files of answers as runs: `gt_vs_pred.jsonl` and `<mission>_stage_a.jsonl`, ours or the original's. No model, no pytest.
 
-The rows, aggregates, tables and output files are made by the functions of the live evals; what tests would add, gates and
-misses by assertion, is not there.
+The live evals' functions make the rows, aggregates, tables and output files; gates and misses by assertion need tests and are absent.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from evalharness.runs.schema import OutputFile, Row, RunFile
 
 __all__ = ["score_dump_file"]
 
-
 _LEGAL = "a gt_vs_pred.jsonl of dense dumps, or a <mission>_stage_a.jsonl of summaries"
 
 
 @dataclass(frozen=True)
 class _Dump:
-    """What a file holds, as rows, and the functions of its eval; `test` is the eval's test that judges such answers live."""
+    """The rows of a file, and the functions of its eval; `test` is the test that judges such answers in a live run."""
 
     eval: str
     test: str
@@ -44,9 +42,10 @@ class _Dump:
 
 
 def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coordinates: str = "norm1000") -> Path:
-    """Score a file's answers and return the new run directory, without reports. `run` names folder, data, spot and seed.
+    """Score a file's answers and return the new run directory, without reports. Of `run` only folder, id, data, spot and seed count.
 
-    `coordinates` is the space of a dense dump's texts where the file does not name it. Raises `RecordError` or `ConfigError`.
+    `coordinates` is the coordinate space of a dense dump that does not name it. Raises `RecordError` for a file that cannot be read or
+    a run that cannot be written, `ConfigError` for wrong options.
     """
     started_at, started = _now(), time.monotonic()
     dump = _read(path, run, coordinates)
@@ -103,15 +102,15 @@ def _read(path: Path, run: RunConfig, coordinates: str) -> _Dump:
 
         rows = dense.score_dump(path, coordinates=coordinates)
         if not rows:
-            raise RecordError(f"{path} holds no picture")
+            raise RecordError(f"{path} holds no image")
         return _Dump("dense_dump", "test_objects", rows, dense.aggregate, dense.tables, dense.outputs)
     from evalharness.tasks import stage_a
 
     if run.data is None:
-        raise RecordError(f"{path.name} holds summaries alone; give the folder of the references with --data")
+        raise RecordError(f"{path.name} holds summaries only; give the folder of the references with --data")
     rows = stage_a.score_summaries(path, run.data)
     problems = tuple(
-        f"{count} photos of {mission} have a reference in {run.data}, but no summary in {path.name}: they are in no number"
+        f"{count} photos of {mission} have a reference in {run.data} but no summary in {path.name}: no number counts them"
         for mission, count in stage_a.unscored_photos(rows, run.data).items()
     )
     return _Dump("stage_a", "test_summary", rows, stage_a.aggregate, stage_a.tables, stage_a.outputs, problems)
@@ -167,7 +166,7 @@ def _make_folder(run_dir: Path) -> None:
     except FileExistsError:
         raise RecordError(f"run {run_dir.name!r} exists already in {run_dir.parent}; choose another --run-id") from None
     except OSError as error:
-        raise RecordError(f"{run_dir} cannot be made: {error.strerror}; choose another folder with --report-dir") from error
+        raise RecordError(f"{run_dir} cannot be created: {error.strerror}; choose another folder with --report-dir") from error
 
 
 def _write_samples(path: Path, rows: Sequence[Row]) -> None:

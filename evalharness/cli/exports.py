@@ -1,7 +1,6 @@
-"""A finished run for other tools: its samples as one flat table, its metrics by training step for experiment trackers.
+"""A finished run for other tools: a flat table of its samples (JSONL, Parquet), and its metrics by training step.
 
-Everything is read from the run directory, so no secret can get in (`redaction.py`). The libraries are optional, and each is imported
-in the one module that knows it; `MissingDependency` says how to install it.
+Reads the run directory only, which holds no secrets (`api/redaction.py`). Optional libraries are imported when an export needs them.
 """
 
 from __future__ import annotations
@@ -24,27 +23,22 @@ from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
 __all__ = ["COLUMNS", "Point", "Track", "columns_of", "flat_rows", "load", "tracks_of", "write_jsonl", "write_parquet"]
 
-
-# Optional libraries, imported when an export needs them
+NUM_PICTURES = 20
+"""Images of spot checks that trackers get per engine, at most."""
+_UNSAFE = re.compile(r"[^\w.\- ]+")
 
 
 def load(module: str, extra: str) -> Any:
-    """Return the imported module; `MissingDependency` says which extra installs it."""
+    """Return the imported module. Raises `MissingDependency` with the command that installs `extra`."""
     try:
         return import_module(module)
     except ImportError as error:
         raise MissingDependency(missing_package("this export", error, extra)) from error
 
 
-# What experiment trackers are told of a run: metrics and pictures of each training run, by the step of its checkpoints
-
-NUM_PICTURES = 20
-_UNSAFE = re.compile(r"[^\w.\- ]+")
-
-
 @dataclass
 class Point:
-    """One checkpoint: `metrics` by "eval/test/metric", `pictures` (files of the run) by "eval/name". `step` 0 where it tells none."""
+    """One checkpoint: `metrics` by "eval/test/metric", `pictures` (files of the run) by "eval/name"; `step` is 0 if unknown."""
 
     engine: str
     checkpoint: str
@@ -55,7 +49,7 @@ class Point:
 
 @dataclass
 class Track:
-    """The checkpoints of one training run on one backend, by step: one line in a tracker. `config` is plain data for its page."""
+    """The checkpoints of one training run on one backend, by step: one line in a tracker. `config` is plain data."""
 
     name: str
     run_id: str
@@ -64,7 +58,7 @@ class Track:
 
 
 def tracks_of(run_dir: Path) -> list[Track]:
-    """Return the tracks of a run; checkpoints without a step are tracks of their own. Raises `RecordError`."""
+    """Return the tracks of a run; each checkpoint without a step is a track of its own. Raises `RecordError` for an unreadable run."""
     run = read_run(run_dir)
     metrics = _metrics(run_dir)
     tracks: dict[str, Track] = {}
@@ -85,7 +79,7 @@ def tracks_of(run_dir: Path) -> list[Track]:
 
 
 def safe_name(text: str) -> str:
-    """Return a name that every tracker and file system takes: letters of any script, digits, '_', '-', '.' and blanks."""
+    """Return a name that every tracker and file system accepts: letters of any script, digits, '_', '-', '.' and blanks."""
     return _UNSAFE.sub("_", terminal_text(printable(text), 100)).strip(" .") or "unnamed"
 
 
@@ -94,39 +88,39 @@ def _key(*parts: str | float | None) -> str:
 
 
 def _in_letters(expression: str) -> str:
-    """Return a gate's expression with its signs as letters, which names of metrics may have."""
+    """Return a gate's expression with letters for its signs, which names of metrics may not have."""
     for sign, letters in ((">=", "ge"), ("<=", "le"), (">", "gt"), ("<", "lt"), ("==", "eq")):
         expression = expression.replace(sign, letters)
     return expression
 
 
 def _metrics(run_dir: Path) -> dict[str, dict[str, float]]:
-    """Return every number of the report by engine and name."""
+    """Return {engine: {name: value}} of every number of the report."""
     tables = load_tables(run_dir)
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for (name, test, engine, metric), mean in tables.scores[["mean"]].itertuples(name=None):
-        found.setdefault(str(engine), {})[_key(name, test, metric)] = float(mean)
+        metrics.setdefault(str(engine), {})[_key(name, test, metric)] = float(mean)
     for (name, test, engine), counts in zip(tables.counts.index, tables.counts.to_dict("records"), strict=True):
         shown = {f"num_{what}": float(counts[what]) for what in ("cases", "miss", "invalid", "error") if what in counts}
-        found.setdefault(str(engine), {}).update({_key(name, test, what): value for what, value in shown.items()})
+        metrics.setdefault(str(engine), {}).update({_key(name, test, what): value for what, value in shown.items()})
     for entry in entries_of(tables.run.get("aggregates")):
         if isinstance(entry.get("value"), (int, float)):
             names = [part for part in (entry.get("eval"), entry.get("test"), entry.get("metric")) if part]
-            found.setdefault(text_of(entry.get("engine")), {})[_key(*names)] = float(entry["value"])
+            metrics.setdefault(text_of(entry.get("engine")), {})[_key(*names)] = float(entry["value"])
     for gate in entries_of(tables.run.get("gates")):
         passed = gate.get("passed")
         if isinstance(passed, bool):
             key = _key(gate.get("eval"), gate.get("test"), "gates", _in_letters(text_of(gate.get("expression"))))
-            found.setdefault(text_of(gate.get("engine")), {})[key] = float(passed)
+            metrics.setdefault(text_of(gate.get("engine")), {})[key] = float(passed)
     for total in entries_of(tables.run.get("throughput")):
         for what, value in total.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                found.setdefault(text_of(total.get("engine")), {})[_key("throughput", what)] = float(value)
-    return found
+                metrics.setdefault(text_of(total.get("engine")), {})[_key("throughput", what)] = float(value)
+    return metrics
 
 
 def _pictures(run_dir: Path, run: RunFile, engine: str) -> Iterator[tuple[str, Path]]:
-    """Yield the pictures of spot checks; a path that leads out of the run's folder is none."""
+    """Yield name and path of an engine's images of spot checks; paths that lead out of the run directory are left out."""
     root, count = run_dir.resolve(), 0
     for entry in entries_of(run.get("outputs")):
         path = (root / text_of(entry.get("path"))).resolve()
@@ -137,13 +131,11 @@ def _pictures(run_dir: Path, run: RunFile, engine: str) -> Iterator[tuple[str, P
 
 
 def _config(run: RunFile) -> dict[str, Any]:
-    """Return what was asked, without what was left to its default."""
-    options = {name: mapping(setting) for name, setting in mapping(run.get("config")).items()}
-    asked = {name: setting.get("value") for name, setting in options.items() if setting.get("origin") != "default"}
-    return {"run_id": text_of(run.get("run_id")), "git_commit": mapping(run.get("git")).get("commit"), **asked}
+    """Return the options that someone set, with the run's id and commit."""
+    settings = {name: mapping(setting) for name, setting in mapping(run.get("config")).items()}
+    options = {name: setting.get("value") for name, setting in settings.items() if setting.get("origin") != "default"}
+    return {"run_id": text_of(run.get("run_id")), "git_commit": mapping(run.get("git")).get("commit"), **options}
 
-
-# The rows of a run as one flat, typed table: JSONL, or Parquet through pyarrow
 
 _ROW = ("run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem", "prompt_sha256",
         "worker", "started_at")  # fmt: skip
@@ -161,13 +153,13 @@ COLUMNS: Mapping[str, str] = {
     "token_ids": "ints",
     **dict.fromkeys(("generations", *_AS_JSON), "text"),
 }
-"""Name → type (text, int, float, ints) of the columns that every export has. `step` and `epoch` are the checkpoint's, where it tells."""
+"""Name → type (text, int, float, ints) of the columns that every export has; `step` and `epoch` are the checkpoint's, null if unknown."""
 
 _ROWS_PER_GROUP = 1000
 
 
 def columns_of(run_dir: Path) -> dict[str, str]:
-    """Return name → type of all columns of a run's table, scores and tags included, in their order."""
+    """Return name → type of all columns of a run's table in their order: `COLUMNS`, then scores, then tags."""
     scores: dict[str, None] = {}
     tags: dict[str, None] = {}
     for row in read_samples(run_dir):
@@ -177,10 +169,8 @@ def columns_of(run_dir: Path) -> dict[str, str]:
 
 
 def flat_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the table, one at a time; columns that a row has not are left out."""
-    engines = read_run(run_dir).get("engines")
-    known = [entry for entry in engines if isinstance(entry, Mapping)] if isinstance(engines, list) else []
-    training = {text_of(entry.get("id")): mapping(entry.get("training")) for entry in known}
+    """Yield the lines of the table, one at a time, without the columns that a row lacks."""
+    training = {text_of(entry.get("id")): mapping(entry.get("training")) for entry in entries_of(read_run(run_dir).get("engines"))}
     for row in read_samples(run_dir):
         generations = generations_of(row)
         first = generations[0] if generations else {}
@@ -198,7 +188,7 @@ def flat_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
 
 
 def _typed(value: Any, kind: str) -> Any:
-    """Return a value as its column has it, None for what is none of that type."""
+    """Return a value as its column's type, None for a value of another type."""
     if value is None:
         return None
     if kind == "text":
@@ -213,7 +203,7 @@ def _typed(value: Any, kind: str) -> Any:
 
 
 def write_jsonl(run_dir: Path, path: Path) -> int:
-    """Write the table as ASCII JSON, one object a line with every column, and return the number of lines."""
+    """Write the table as ASCII JSON, one object per line with every column, and return the number of lines."""
     columns = columns_of(run_dir)
     count = 0
     with path.open("w", encoding="ascii", newline="\n") as file:
@@ -224,7 +214,7 @@ def write_jsonl(run_dir: Path, path: Path) -> int:
 
 
 def write_parquet(run_dir: Path, path: Path) -> int:
-    """Write the table as Parquet and return the number of lines; `MissingDependency` without pyarrow."""
+    """Write the table as Parquet and return the number of lines. Raises `MissingDependency` without pyarrow."""
     pyarrow, parquet = load("pyarrow", "parquet"), load("pyarrow.parquet", "parquet")
     types = {"text": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64(), "ints": pyarrow.list_(pyarrow.int64())}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns_of(run_dir).items()])

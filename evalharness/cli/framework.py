@@ -1,10 +1,9 @@
-"""What all subcommands share: how their help looks, and a kind of value that click lacks."""
+"""What all subcommands share: the layout of their help, options of a run, names of runs, and a stdout of their own."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, TextIO
 
 import click
 
-from evalharness.api.errors import BROKEN, DONE, MEANINGS, NOT_PASSED, REFUSED, RecordError, did_you_mean
+from evalharness.api.errors import BROKEN, DONE, NOT_PASSED, REFUSED, RecordError, did_you_mean
 from evalharness.config import RunConfig, resolve
 from evalharness.config.kinds import Option, Setting
 from evalharness.config.options import ARGUMENTS, EVALS_OWN, OPTIONS
@@ -23,51 +22,70 @@ from evalharness.report.text import one_line
 from evalharness.runs.run_file import find_latest, is_latest
 
 __all__ = [
+    "PATH",
     "RUN_CODES",
     "Command",
     "CommandGroup",
     "command",
+    "expand_run",
     "find_run",
-    "name_side",
     "own_stdout",
     "project_root",
     "resolve_options",
     "run_options",
-    "seconds",
 ]
 
-_USUAL = {code: MEANINGS[code] for code in (DONE, NOT_PASSED, REFUSED, BROKEN)}
+_MAX_PATH_CHARS = 500
+
+PATH = click.Path(path_type=Path)
+_EXIT_CODES = {
+    DONE: "done",
+    REFUSED: "nothing was done, because the command line or a file that it names is wrong; the message says what to do",
+    BROKEN: "the machine, the network or the code failed",
+}
 RUN_CODES = {
-    DONE: "every gate passed and every other test",
+    DONE: "every gate and every other test passed",
     NOT_PASSED: "a gate or a test failed",
     REFUSED: "nothing was run; the message says why",
     BROKEN: "a case ended as an error, or the run has problems",
 }
-"""What the codes say of a command that makes a run: those of pytest with this plugin."""
+"""Exit codes of a command that makes a run: those of pytest with this plugin."""
+_RUNS = (
+    "A run is named by its directory, by its name in the report folder, or as latest: the complete run that ended last (latest~1: the run "
+    "before it)."
+)
 
 
 class Command(click.Command):
-    """A command whose help ends with examples and with what its exit codes say."""
+    """A command whose help ends with how runs are named (`takes_runs`), examples, and the meanings of its exit codes."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), exit_codes: Mapping[int, str] | None = None, **keywords: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str] = (),
+        exit_codes: Mapping[int, str] | None = None,
+        takes_runs: bool = False,
+        **keywords: Any,
+    ) -> None:
         super().__init__(*args, **keywords)
         self.examples = tuple(examples)
-        self.exit_codes = {**_USUAL, **(exit_codes or {})}
+        self.exit_codes = {**_EXIT_CODES, **(exit_codes or {})}
+        self.takes_runs = takes_runs
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the two sections; lines of examples are never broken, so that they can be copied."""
-        if self.examples:
-            with formatter.section("Examples"):
-                formatter.write("".join(f"{' ' * formatter.current_indent}{line}\n" for line in self.examples))
+        """Write the sections; lines of examples are never broken, so that they can be copied."""
+        if self.takes_runs:
+            with formatter.section("Runs"):
+                formatter.write_text(_RUNS)
+        with formatter.section("Examples"):
+            formatter.write("".join(f"{' ' * formatter.current_indent}{line}\n" for line in self.examples))
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in self.exit_codes.items()])
 
 
-def command(
-    name: str, *, examples: Sequence[str], exit_codes: Mapping[int, str] | None = None, **keywords: Any
-) -> Callable[[Any], Command]:
-    """Return the decorator that makes a `Command` of a function; `exit_codes` says what differs from the usual meanings."""
-    return click.command(name, cls=Command, examples=examples, exit_codes=exit_codes, **keywords)
+def command(name: str, *, examples: Sequence[str], **keywords: Any) -> Callable[[Any], Command]:
+    """Return the decorator that makes a `Command` of a function; `exit_codes` names those that differ from the usual meanings."""
+    return click.command(name, cls=Command, examples=examples, **keywords)
 
 
 class CommandGroup(click.Group):
@@ -83,7 +101,7 @@ class CommandGroup(click.Group):
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, imported now; None for a name that is none."""
+        """Return the command, imported now; None for an unknown name."""
         if cmd_name not in self._places:
             return None
         module, _, attribute = self._places[cmd_name].partition(":")
@@ -91,11 +109,11 @@ class CommandGroup(click.Group):
         return loaded
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names, or say which one may have been meant."""
+        """Return the command that the first word names. Raises `UsageError`, with the closest name, for an unknown one."""
         word = args[0]
         if word not in self._places and not word.startswith("-"):
             raise click.UsageError(
-                f"{word!r} is no command{did_you_mean(word, self._places) or '.'} Known: {', '.join(self._places)}.", ctx
+                f"{word!r} is not a command{did_you_mean(word, self._places) or '.'} Known: {', '.join(self._places)}.", ctx
             )
         return super().resolve_command(ctx, args)
 
@@ -103,33 +121,20 @@ class CommandGroup(click.Group):
         """Write one list of commands per section."""
         width = max(map(len, self._places))
         for title, places in self._sections.items():
-            found = [(name, self.get_command(ctx, name)) for name in places]
-            rows = [(f"{name:{width}}", command.get_short_help_str(limit=200)) for name, command in found if command is not None]
+            commands = [(name, self.get_command(ctx, name)) for name in places]
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl(
+                    [(f"{name:{width}}", entry.get_short_help_str(limit=200)) for name, entry in commands if entry is not None]
+                )
 
 
-def seconds(text: Any) -> float:
-    """Return seconds above 0; the `type` of an option."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise click.BadParameter(f"must be seconds above 0, got {text!r}")
-    return value
-
-
-# Options of a run for commands that open engines: the names, kinds and sources that `pytest evals` has, from the same table
-
-
-def run_options(*names: str, defaults: Mapping[str, str] | None = None) -> Callable[[Any], Any]:
-    """Return the decorator that adds these options, in this order; `defaults` says what is another default than in a run."""
+def run_options(*names: str, defaults: Mapping[str, str]) -> Callable[[Any], Any]:
+    """Return the decorator that adds these options of a run, in this order; `defaults` names those that differ from a run's."""
     by_name = {option.name: option for option in ARGUMENTS}
 
     def decorate(function: Any) -> Any:
         for name in reversed(names):
-            function = _click_option(by_name[name], (defaults or {}).get(name))(function)
+            function = _click_option(by_name[name], defaults.get(name))(function)
         return function
 
     return decorate
@@ -152,29 +157,26 @@ def project_root(start: Path) -> Path:
     return start
 
 
-def resolve_options(given: Mapping[str, Any]) -> RunConfig:
-    """Return the config of the options `given` by click, () or None where not given; all other options have their default.
+def resolve_options(values: Mapping[str, Any]) -> RunConfig:
+    """Return the config of the values that click parsed: None, or () for a list, where the option was not given.
 
-    What settings files say of options that the command has not, such as `data`, is about runs and counts for nothing here.
+    Every other option keeps its default: settings files set options such as `data` for runs, not for these commands.
     """
-    cli = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items() if value not in (None, ())}
+    cli = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value not in (None, ())}
     run = resolve(cli, os.environ, project_root(Path.cwd()))
-    plain = {option.name: Setting(option.default, "default") for option in OPTIONS if option.name not in given}
-    return RunConfig.from_settings({**run.settings, **plain})
-
-
-# Which run a word of the command line means: the same for every command that takes one
-
-_SHOWN_CHARS = 500
+    defaults = {option.name: Setting(option.default, "default") for option in OPTIONS if option.name not in values}
+    return RunConfig.from_settings({**run.settings, **defaults})
 
 
 def find_run(word: str) -> Path:
     """Return the run directory that `word` names: `latest` or `latest~1`, a path, or the name of a run in the report folder.
 
-    `latest` is that word wherever it stands; a folder of this name is `./latest`. Raises `RecordError` where no run is meant.
+    `latest` never means a folder of that name, which is `./latest`. Raises `RecordError` where the word names no run.
     """
     if is_latest(word):
-        return _announced(word, find_latest(word, _report_dir()))
+        run_dir = find_latest(word, _report_dir())
+        print(f"evalharness: {word} is {one_line(str(run_dir), _MAX_PATH_CHARS)}", file=sys.stderr)  # nobody blesses or exports by guess
+        return run_dir
     if Path(word).is_dir():
         return Path(word)
     reports = _report_dir()
@@ -182,34 +184,25 @@ def find_run(word: str) -> Path:
     if word in names:
         return reports / word
     raise RecordError(
-        f"{word} is not a run directory, and {reports} has none of that name{did_you_mean(word, names)}; "
-        "give a run directory, the name of one in there, or latest"
+        f"{word} is not a run directory, and {reports} has no run of that name{did_you_mean(word, names)}; "
+        "give a run directory, the name of a run in that folder, or latest"
     )
 
 
-def name_side(text: str) -> str:
-    """Return one side of a comparison as `read_side` takes it: RUN and RUN:ENGINE with the path of the run, all else as it is."""
+def expand_run(text: str) -> str:
+    """Return RUN, or RUN:ENGINE, with the run's path in place of its name or `latest`; paths, patterns and all else as they are."""
     word, colon, engine = text.partition(":")
     is_name = is_latest(word) or (not Path(text).exists() and not Path(word).exists() and word in _run_names(_report_dir()))
     return f"{find_run(word)}{colon}{engine}" if is_name else text
 
 
-def _announced(word: str, run_dir: Path) -> Path:
-    """Return the run, once stderr says which one it is: what is blessed or exported should be no guess."""
-    print(f"evalharness: {word} is {one_line(str(run_dir), _SHOWN_CHARS)}", file=sys.stderr)
-    return run_dir
-
-
 def _report_dir() -> Path:
     """Return the folder that runs go to, as settings and environment say."""
-    return Path(resolve({}, os.environ, project_root(Path.cwd())).report_dir)
+    return resolve({}, os.environ, project_root(Path.cwd())).report_dir
 
 
 def _run_names(report_dir: Path) -> list[str]:
     return sorted(path.name for path in report_dir.iterdir() if path.is_dir()) if report_dir.is_dir() else []
-
-
-# A stdout that is ours alone, while libraries print what they like
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""A run for MLflow: one of its runs per training run, metrics by the step of each checkpoint, the run's tables as artifacts."""
+"""Logs the tracks of a run to MLflow, TensorBoard and Weights & Biases: metrics and images by the step of each checkpoint.
+
+Each track is one run of the tracker. TensorBoard needs no TensorFlow; W&B stays offline unless told otherwise.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ _MAX_PARAM_CHARS = 500
 
 
 def log_to_mlflow(tracks: Sequence[Track], run_dir: Path, *, uri: str, project: str) -> list[str]:
-    """Log every track to the experiment `project` of the store at `uri` and return the ids of its runs."""
+    """Log every track, with the run's tables as artifacts, to the experiment `project` at `uri`; return the ids of MLflow's runs."""
     if "://" not in uri or uri.startswith("file:"):
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow wants a database of new users; a folder is what was asked for
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow refuses a plain folder without this
     client = load("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
     entities = load("mlflow.entities", "mlflow")
     experiment = client.get_experiment_by_name(project)
@@ -42,11 +45,8 @@ def log_to_mlflow(tracks: Sequence[Track], run_dir: Path, *, uri: str, project: 
     return ids
 
 
-# A run as TensorBoard's event files: one folder per training run, steps are those of the checkpoints. Needs no TensorFlow
-
-
 def write_tensorboard(tracks: Sequence[Track], folder: Path) -> list[Path]:
-    """Write scalars and pictures below `folder` and return the tracks' folders; further runs of a track go beside the first."""
+    """Write scalars and images below `folder`, one folder per track, which later runs of the track share; return these folders."""
     writers = load("tensorboard.summary.writer.event_file_writer", "tensorboard")
     events, summaries = (
         load("tensorboard.compat.proto.event_pb2", "tensorboard"),
@@ -71,11 +71,8 @@ def write_tensorboard(tracks: Sequence[Track], folder: Path) -> list[Path]:
     return paths
 
 
-# A run for Weights & Biases: one of its runs per training run, logged by the step of each checkpoint, offline unless told otherwise
-
-
 def log_to_wandb(tracks: Sequence[Track], folder: Path, *, project: str, online: bool) -> list[Path]:
-    """Log every track and return the folders of its runs; those of offline runs are what `wandb sync` takes."""
+    """Log every track and return the folders of W&B's runs, which `wandb sync` uploads where they are offline."""
     wandb = load("wandb", "wandb")
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -95,5 +92,5 @@ def log_to_wandb(tracks: Sequence[Track], folder: Path, *, project: str, online:
             run.log({**point.metrics, **pictures}, step=point.step)
         paths.append(Path(run.dir).parent)
         run.finish()
-    wandb.teardown()  # ends the process that writes: only then all is on disk
+    wandb.teardown()  # ends the writing process; only then everything is on disk
     return paths

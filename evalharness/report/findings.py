@@ -58,7 +58,7 @@ def _what_broke(run: RunFile) -> str:
     """Return why a run in which no sample failed has no verdict."""
     problems = run.get("problems")
     num = len(problems) if isinstance(problems, list) else 0
-    return "but something broke beside the samples" + (f": {plural(num, 'problem')} of the run" if num else "")
+    return "something other than a sample broke" + (f": {plural(num, 'problem')} of the run" if num else "")
 
 
 def judged_gates(run: RunFile) -> list[GateVerdict]:
@@ -87,7 +87,7 @@ def findings(tables: RunTables) -> list[str]:
     found = [*_problems(tables), *tables.derived["findings"]]
     if len(found) > MAX_FINDINGS:
         left_out = len(found) - MAX_FINDINGS
-        found = [*found[:MAX_FINDINGS], f"{left_out} more remarks like these are left out; report.csv has the counts of every line"]
+        found = [*found[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
     return found
 
 
@@ -130,10 +130,10 @@ def _coverage(tables: RunTables) -> Iterator[str]:
             yield f"{name}: {num_cases - present:,} of {num_cases:,} cases are not in this run (deselected, or never collected)"
     counted = [count for count in mapping(tables.run.get("counts")).values() if isinstance(count, int)]
     if counted and sum(counted) != len(tables.rows):
-        yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {len(tables.rows):,}: the two do not belong together"
+        yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {len(tables.rows):,}: the two files do not match"
     if tables.collected.num_duplicates:
-        rows = plural(tables.collected.num_duplicates, "row")
-        yield f"{rows} too many, of a case × test × engine that has one already: counted all the same"
+        rows = plural(tables.collected.num_duplicates, "duplicate row")
+        yield f"{rows} of a case × test × engine that has one already: counted all the same"
     for outcome, count in sorted(tables.collected.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 
@@ -196,31 +196,31 @@ def _cut_answers(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
         answered = counts["answered"]
         if counts["length_cap"] and counts["length_cap"] >= NOTABLE_LENGTH_CAP * answered:
-            yield f"{share_text(counts['length_cap'], answered)} answers of {where} hit the length cap: they may be unfinished"
+            yield f"{share_text(counts['length_cap'], answered)} answers of {where} hit the length cap and may be cut off"
         if counts["empty"]:
             yield f"{share_text(counts['empty'], answered)} answers of {where} are empty"
         if counts["unclosed"]:
             share = share_text(counts["unclosed"], answered)
-            yield f"{share} answers of {where} are thoughts without an end, with no answer behind them (--max-thinking-tokens ends them)"
+            yield f"{share} answers of {where} never stop thinking and give no answer (--max-thinking-tokens limits that)"
 
 
 def _deviations(tables: RunTables) -> Iterator[str]:
     names = tables.collected.engines.names
     for engine, count in tables.collected.cached.items():
-        yield f"{plural(count, 'answer')} of {names[engine]} came from the cache of earlier answers, so their times say nothing"
+        yield f"{plural(count, 'answer')} of {names[engine]} came from the cache of earlier answers, so their times mean nothing"
     for (engine, backend), count in tables.collected.fallbacks.items():
-        yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one asked for"
+        yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one requested"
     for (engine, option), count in tables.collected.ignored_options.items():
         yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
     for entry in entries_of(tables.run.get("engines")):
         not_taken = entry.get("options_not_taken")
         if isinstance(not_taken, list) and not_taken:
             options = ", ".join("--" + text_of(name).replace("_", "-") for name in not_taken)
-            yield f"{text_of(entry.get('id'))} was run without {one_line(options, 300)}: its backend does not take what was set there"
+            yield f"{text_of(entry.get('id'))} was run without {one_line(options, 300)}: its backend does not support it"
 
 
 def _few_cases(tables: RunTables) -> Iterator[str]:
     cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
     for eval_name, count in cases.items():
         if count < FEW_CASES:
-            yield f"{eval_name} has only {plural(int(count), 'case')}: its scores can differ by chance alone"
+            yield f"{eval_name} has only {plural(int(count), 'case')}: scores may differ by chance alone"

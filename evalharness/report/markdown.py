@@ -31,14 +31,14 @@ def worker_sections(run: RunFile) -> Iterator[str]:
     yield "## Workers"
     yield (
         "Idle is the share of the time, from the first load to the last result, in which a worker neither loaded nor generated. "
-        "A swap puts a checkpoint's weights into an engine that runs already."
+        "A swap loads a checkpoint's weights into a running engine."
     )
     yield markdown_table(_HEADERS, [_line(entry) for entry in entries], 2)
 
 
 def _line(entry: WorkerEntry) -> list[str]:
     devices = entry.get("devices")
-    names = [text_of(entry.get("worker")), "as the machine has them" if devices is None else ", ".join(map(text_of, devices)) or "cpu"]
+    names = [text_of(entry.get("worker")), "not assigned" if devices is None else ", ".join(map(text_of, devices)) or "cpu"]
     counts = [_number(entry.get(name), ",") for name in ("num_loads", "num_swaps", "num_units")]
     seconds = [_number(entry.get(name), ",.1f") for name in ("load_s", "generation_s")]
     return [*(markdown_cell(name) for name in names), *counts, *seconds, _number(entry.get("idle_share"), ".1%")]
@@ -120,7 +120,7 @@ def _aggregates(tables: RunTables) -> Iterator[str]:
     entries = entries_of(tables.run.get("aggregates"))
     if entries:
         yield "## Aggregates"
-        yield "Metrics of all cases together, as the eval computed them."
+        yield "Metrics over all cases, as the eval computed them."
         names = ["eval", *(["test"] if any("test" in entry for entry in entries) else []), "engine", "metric"]
         known: list[Mapping[str, Any]] = [*entries]
         lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in known]
@@ -163,13 +163,13 @@ def _throughput(tables: RunTables) -> Iterator[str]:
     entries = entries_of(tables.run.get("throughput"))
     if entries:
         yield "## Throughput"
-        yield "Workers generate side by side: seconds are summed over them, so a rate is that of one worker, not of the run."
+        yield "Workers generate in parallel; seconds are summed over them, so a rate is per worker, not for the run."
         headers = ["engine", "workers", "worker-seconds", "generations", "prompt tokens", "completion tokens"]
         headers += ["completion tokens/s per worker", "all tokens/s per worker"]
         yield markdown_table(headers, [_throughput_line(entry) for entry in entries], 1)
         untimed = [count for count in (entry.get("num_untimed_generations") for entry in entries) if isinstance(count, int) and count]
         if untimed:
-            yield f"{plural(sum(untimed), 'generation')} of units that broke, whose seconds are not known, left out."
+            yield f"{plural(sum(untimed), 'generation')} of work units that broke left out, as their time is not known."
 
 
 def _throughput_line(entry: Throughput) -> list[str]:
@@ -210,7 +210,7 @@ def _rerun(tables: RunTables) -> Iterator[str]:
         yield "## Run it again"
         yield code_block([command])
         if tables.collected.problems:
-            yield "One case alone: its node id as samples.csv has it, in quotes, in place of the folder."
+            yield "To run a single case, put its node id (in samples.csv), quoted, in place of the folder."
 
 
 # One run in short, as GitHub-flavoured Markdown for the page of a CI job: verdict, gates, scores

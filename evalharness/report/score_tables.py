@@ -49,7 +49,7 @@ _SCORE_NOTE = (
     "Scores are means over the cases that have one (n) with a 95 % interval: Wilson's where every case scores 0 or 1, a bootstrap"
     " (seed 0) otherwise, none where no case differs from another. Cases of one group are taken together. Invalid, skipped and"
     " broken cases count towards no mean."
-    " Malformed: the score `valid` is 0; whether that means unreadable, or not exactly in the form asked for, is the eval's to say."
+    " Malformed: the score `valid` is 0; whether that means unreadable or not exactly in the requested form is up to the eval."
     " Hit length cap, empty, unclosed thoughts: cases with at least one such answer."
 )
 
@@ -113,7 +113,7 @@ def _breakdown(counts: pd.DataFrame, scores: pd.DataFrame, metrics: list[str]) -
     per_value = counts.groupby("value", observed=True)["cases"].sum()
     num_shown = max(1, NUM_TAG_LINES * len(per_value) // len(counts))
     if len(per_value) == 1:
-        yield f"Every case that has it: {markdown_cell(per_value.index[0])}."
+        yield f"The only value is {markdown_cell(per_value.index[0])}."
         return
     shown = per_value.sort_values(ascending=False, kind="stable").head(num_shown).index
     kept = counts[counts.index.get_level_values("value").isin(shown)].sort_index()

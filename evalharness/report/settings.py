@@ -67,7 +67,7 @@ def _engines(run: RunFile) -> Iterator[str]:
     yield markdown_table(["engine", *_ENGINE_FACTS.values(), "settings", "load (s)"], lines, 6)
     for entry in entries:
         if entry.get("chosen"):
-            yield f"`--backend auto` took {markdown_cell(text_of(entry.get('id')))}: {markdown_cell(text_of(entry['chosen']), 1000)}."
+            yield f"`--backend auto` chose {markdown_cell(text_of(entry.get('id')))}: {markdown_cell(text_of(entry['chosen']), 1000)}."
 
 
 def _options(run: RunFile) -> Iterator[str]:
@@ -105,11 +105,11 @@ def rescored_remarks(run: RunFile) -> Iterator[str]:
     if not origin:
         return
     if origin.get("dump"):
-        yield one_line(f"scored from the file {text_of(origin['dump'])}: no answer was made, no test was run and no gate asked", 300)
+        yield one_line(f"scored from the file {text_of(origin['dump'])}: nothing was generated, no test ran and no gate was judged", 300)
         return
-    tests = f" by the tests of {text_of(origin['tests'])}" if origin.get("tests") else ""
+    tests = f" with the tests of {text_of(origin['tests'])}" if origin.get("tests") else ""
     when = f" of {text_of(origin['started_at'])}" if origin.get("started_at") else ""
-    yield one_line(f"scored again{tests}: the generations are those of run {text_of(origin.get('run_id'))}{when}, none was made", 300)
+    yield one_line(f"rescored{tests}: the generations are those of run {text_of(origin.get('run_id'))}{when}, none is new", 300)
     yield from _code_changes(run, origin)
     for eval_name, what, cases, first in _changes(origin):
         named = ", ".join(cases[:NUM_CASES_IN_REMARK]) + (", …" if len(cases) > NUM_CASES_IN_REMARK else "")
@@ -142,8 +142,8 @@ def rescored_sections(run: RunFile) -> Iterator[str]:
     found = list(_changes(mapping(run.get("rescored"))))
     if not found:
         return
-    yield "## Cases that are others now"
-    yield "They were asked as the recorded run had them; what they are judged by is today's."
+    yield "## Cases that have changed"
+    yield "They were asked as recorded, but are judged by today's data and tests."
     for eval_name, what, cases, _ in found:
         more = len(cases) - NUM_CASES
         named = ", ".join(markdown_cell(case, 200) for case in cases[:NUM_CASES])

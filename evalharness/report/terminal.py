@@ -151,7 +151,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     for remark in remarks[:NUM_REMARKS]:
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(remarks) > NUM_REMARKS:
-        yield f"! {plural(len(remarks) - NUM_REMARKS, 'more remark')} in report.md"
+        yield f"! {plural(len(remarks) - NUM_REMARKS, 'more caveat')} in report.md"
     word, sentence = verdict(tables)
     yield from wrapped(f"{word}: {terminal_text(sentence, 400)}", columns)
 
@@ -172,8 +172,8 @@ def _gates(tables: RunTables) -> Iterator[str]:
 def _what_it_is(gate: GateVerdict) -> str:
     value, baseline = gate.get("value"), gate.get("baseline")
     if baseline is None:
-        return f"it is {number_text(value)}"
-    changed = "" if value is None else f", it changed by {number_text(value)}"
+        return number_text(value)
+    changed = "" if value is None else f", changed by {number_text(value)}"
     unseen = gate.get("could_have_shown")
     size = f"; a difference of {number_text(unseen)} could have gone unseen" if isinstance(unseen, float) else ""
     return f"no regression shown against {one_line(text_of(baseline), 100)}{changed}{size}"

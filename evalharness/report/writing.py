@@ -117,7 +117,7 @@ def _timeline(tables: RunTables) -> dict[str, Path]:
     engines = entries_of(tables.run.get("engines"))
     if len({(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}) < 2:
         return {}
-    from evalharness.report.timeline.files import write_run_timeline  # a fifth of a second, and matplotlib where it draws
+    from evalharness.report.timeline.files import write_run_timeline  # a fifth of a second
 
     return {path.name: path for path in write_run_timeline(tables.run_dir)}
 

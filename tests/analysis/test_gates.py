@@ -77,7 +77,7 @@ class TestJudging:
         assert (verdict["passed"], verdict["value"], verdict["n"]) == (passed, 0.5, 2)
 
     def test_a_verdict_says_why_it_failed(self) -> None:
-        assert judged("x >= 0.75", row(x=0), row(x=1))["reason"] == "0.5000 is not >= 0.75"
+        assert judged("x >= 0.75", row(x=0), row(x=1))["reason"] == "0.500, needs ≥ 0.75"
 
     def test_a_metric_that_nobody_recorded_never_passes(self) -> None:
         verdict = judged("f1 <= 5", row(x=1, y=2))
@@ -96,7 +96,7 @@ class TestJudging:
         verdict = judged("x >= 0.5", row(x=1), row("invalid"), row("error"))
         assert (verdict["passed"], verdict["reason"]) == (
             False,
-            "not judged: only 1 of 3 cases could be; the others are invalid or errors",
+            "not judged: only 1 of 3 cases have a verdict; the others are invalid or errors",
         )
 
     def test_half_of_the_cases_and_skipped_ones_are_enough(self) -> None:
@@ -139,13 +139,13 @@ class TestJudging:
 
     @pytest.mark.parametrize("expression", ["invalid_rate == 0", "error_rate <= 1"])
     def test_no_rate_passes_where_every_case_was_skipped(self, expression: str) -> None:
-        assert judged(expression, row("skip"))["reason"] == "no case was asked"
+        assert judged(expression, row("skip"))["reason"] == "no case was run"
 
     @pytest.mark.parametrize("expression", ["pass_rate >= 0.5", "length_rate <= 1", "empty_rate <= 1", "x >= 0", "extra >= 0"])
     def test_nothing_but_the_rates_of_failure_is_judged_on_a_minority(self, expression: str) -> None:
         generation = {"finish_reason": "stop", "text": "a"}
         verdict = judged(expression, row("pass", generation, x=1), row("error"), row("invalid"), aggregates={"extra": 1.0})
-        assert verdict["reason"] == "not judged: only 1 of 3 cases could be; the others are invalid or errors"
+        assert verdict["reason"] == "not judged: only 1 of 3 cases have a verdict; the others are invalid or errors"
 
     def test_a_score_or_aggregate_cannot_stand_in_for_a_rate(self) -> None:
         assert judged("pass_rate >= 1", row("miss", pass_rate=1), aggregates={"pass_rate": 1.0})["value"] == 0

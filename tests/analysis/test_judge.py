@@ -31,12 +31,12 @@ def test_a_run_that_answers_as_its_baseline_passes(tmp_path: Path) -> None:
 def test_a_baseline_of_another_chat_template_judges_nothing(tmp_path: Path) -> None:
     found = verdict(run_dir(tmp_path / "base", cases(SCORES)), template_sha256="t2")
     assert (found["passed"], found["asked"]) == (False, True)
-    assert found["reason"].startswith("the baseline is of another kind: chat template differs: t1 in the base, t2 in the candidate")
+    assert found["reason"].startswith("the baseline cannot be compared: chat template differs: t1 in the base, t2 in the candidate")
 
 
 def test_a_baseline_that_is_not_there_says_how_it_is_made(tmp_path: Path) -> None:
     found = verdict(tmp_path / "gone.json")
-    assert (found["passed"], found["reason"].partition("; ")[2]) == (False, "make it with: evalharness bless RUN_DIR gone")
+    assert (found["passed"], found["reason"].partition("; ")[2]) == (False, "create it with: evalharness bless RUN_DIR gone")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_the_first_screen_gives_verdict_scores_with_intervals_and_gates(opened, 
 def test_what_broke_first_names_gates_slices_and_reasons(opened, report):
     text = opened(report).locator("section", has_text="What broke first").first.inner_text()
 
-    for part in ("Failed gates", "0.5000 is not >= 0.95", "CUDA is out of memory", "99 is not the count", "image.jpg is empty"):
+    for part in ("Failed gates", "0.500, needs ≥ 0.95", "CUDA is out of memory", "99 is not the count", "image.jpg is empty"):
         assert part in text
 
 

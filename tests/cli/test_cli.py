@@ -25,8 +25,8 @@ def test_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[
     ("arguments", "message"),
     [
         pytest.param([], "Commands", id="no-command"),
-        pytest.param(["repot", "x"], "'repot' is no command; did you mean 'report'? Known: report,", id="unknown-command"),
-        pytest.param(["zzz"], "'zzz' is no command. Known: report,", id="unlike-any-command"),
+        pytest.param(["repot", "x"], "'repot' is not a command; did you mean 'report'? Known: init,", id="unknown-command"),
+        pytest.param(["zzz"], "'zzz' is not a command. Known: init,", id="unlike-any-command"),
         pytest.param(["report"], "Missing argument 'RUN'", id="no-run"),
         pytest.param(["compare", "a", "b", "--sead", "1"], "No such option '--sead'. Did you mean '--seed'?", id="unknown-option"),
         pytest.param(["compare", "a", "b", "--see", "1"], "No such option '--see'", id="shortened-option"),
@@ -95,7 +95,7 @@ class TestHelp:
     def test_all_commands_are_listed_by_section(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["--help"]) == 0
         printed = capsys.readouterr().out
-        assert [line for line in printed.splitlines() if line.endswith(":")][:2] == ["Options:", "Runs:"]
+        assert [line for line in printed.splitlines() if line.endswith(":")][:2] == ["Options:", "Start:"]
         assert all(f"\n  {name} " in printed for name in COMMANDS)
 
     @pytest.mark.parametrize("name", COMMANDS)

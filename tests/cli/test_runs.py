@@ -9,7 +9,7 @@ import pytest
 
 from evalharness.api.errors import REFUSED, RecordError
 from evalharness.cli import main
-from evalharness.cli.framework import find_run, name_side
+from evalharness.cli.framework import expand_run, find_run
 from tests.analysis.comparison.runs import cases, run_dir
 
 EVERY_COMMAND = [
@@ -20,6 +20,7 @@ EVERY_COMMAND = [
     pytest.param(["bless", "RUN", "nightly"], id="bless"),
     pytest.param(["compare", "RUN", "reports/other"], id="compare-base"),
     pytest.param(["compare", "reports/other", "RUN"], id="compare-candidate"),
+    pytest.param(["timeline", "RUN"], id="timeline"),
 ]
 
 
@@ -75,7 +76,7 @@ class TestComparing:
         ],
     )
     def test_a_side_is_a_run_or_one_of_its_engines(self, root: Path, text: str, side: str) -> None:
-        assert name_side(text) == side.format(reports=root / "reports")
+        assert expand_run(text) == side.format(reports=root / "reports")
 
     def test_the_run_before_and_the_latest_are_compared(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["compare", "latest~1", "latest"]) == 0
@@ -86,7 +87,7 @@ class TestComparing:
     def test_a_path_comes_before_a_name(self, root: Path) -> None:
         Path("old:tiny").mkdir()
         Path("other").mkdir()
-        assert [name_side(text) for text in ("old:tiny", "other", "other:tiny")] == ["old:tiny", "other", "other:tiny"]
+        assert [expand_run(text) for text in ("old:tiny", "other", "other:tiny")] == ["old:tiny", "other", "other:tiny"]
 
 
 class TestFolder:
@@ -111,7 +112,7 @@ class TestWords:
         assert find_run("./latest") == Path("latest")
 
     def test_a_name_that_is_none_is_refused(self, root: Path) -> None:
-        with pytest.raises(RecordError, match="^nwe is not a run directory, and .*reports has none of that name; did you mean 'new'"):
+        with pytest.raises(RecordError, match="^nwe is not a run directory, and .*reports has no run of that name; did you mean 'new'"):
             find_run("nwe")
 
     def test_the_name_of_a_run_cannot_steer_the_terminal(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:

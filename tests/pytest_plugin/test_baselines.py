@@ -76,7 +76,7 @@ class TestVerdict:
         quiet = run(blessed, MANY_WRONG, "quiet")
         gate = quiet.gate("no_regression")
         assert (quiet.exit_code, gate["passed"], gate["asked"]) == (0, None, False)
-        assert "gate skipped: no_regression (a::test_s on fake:quiet): no baseline was given; give one with" in quiet.output
+        assert "gate skipped: no_regression (a::test_s on fake:quiet): no baseline (use --baseline NAME)" in quiet.output
         assert "FINISHED: 1 gate skipped, as no baseline was given" in quiet.output
         assert "| no_regression | skipped |" in (quiet.run_dir / "report.md").read_text("utf-8").replace("  ", " ")
 
@@ -139,7 +139,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("baseline", "reason"),
         [
-            ("nightly", "baselines/nightly.json is not there; make it with: evalharness bless RUN_DIR nightly"),
+            ("nightly", "baselines/nightly.json does not exist; create it with: evalharness bless RUN_DIR nightly"),
             ("torn.json", "torn.json is not JSON"),
             ("reports", "is not a run directory"),
         ],
@@ -162,9 +162,9 @@ class TestRefusals:
         ("change", "options", "reason"),
         [
             ((), ("--max-new-tokens", "7"), "option max_new_tokens differs in a::test_s: 256 in the base, 7 in the candidate"),
-            (("ask {case.id}", "asked {case.id}"), (), "the prompts differ in a::test_s: 40 of 40 cases"),
-            (('id=f"c{i}"', 'id=f"d{i}"'), (), "no case is in both sides in a::test_s"),
-            (("def test_s", "def test_t"), (), "the two have no test in common: the base has a::test_s, the candidate a::test_t"),
+            (("ask {case.id}", "asked {case.id}"), (), "the prompts differ in a::test_s for 40 of 40 cases"),
+            (('id=f"c{i}"', 'id=f"d{i}"'), (), "base and candidate share no case in a::test_s"),
+            (("def test_s", "def test_t"), (), "the two runs have no test in common: the base has a::test_s, the candidate a::test_t"),
         ],
         ids=["options", "prompts", "cases", "test"],
     )

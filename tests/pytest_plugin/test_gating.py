@@ -27,10 +27,10 @@ class TestGates:
         run = gated(project, "x >= 2", "pass_rate >= 0.75", mode=mode)
         assert run.exit_code == run.facts["exit_code"] == 1
         assert [(gate["value"], gate["passed"], gate["reason"]) for gate in run.facts["gates"]] == [
-            (1.5, False, "1.5000 is not >= 2"),
+            (1.5, False, "1.500, needs ≥ 2"),
             (0.75, True, ""),
         ]
-        assert "GATE FAILED: x >= 2 (a::test_s on fake:echo): 1.5000 is not >= 2" in run.output
+        assert "GATE FAILED: x >= 2 (a::test_s on fake:echo): 1.500, needs ≥ 2" in run.output
 
     def test_misses_do_not_fail_a_run_whose_gates_pass(self, project: Project) -> None:
         run = gated(

@@ -93,6 +93,6 @@ def gate(passed: bool = True, **changes: Any) -> dict[str, Any]:
         "threshold": 0.95,
         "n": 4,
         "passed": passed,
-        "reason": "" if passed else "0.5000 is not >= 0.95",
+        "reason": "" if passed else "0.500, needs ≥ 0.95",
     }
     return {**whole, **changes}

@@ -47,7 +47,7 @@ def test_one_and_the_same_answer_to_all_cases_is_named(tmp_path: Path) -> None:
 
 def test_several_tests_of_one_case_are_no_identical_answers(tmp_path: Path) -> None:
     found = findings_of(tmp_path, [row("only", test=name) for name in ("test_a", "test_b", "test_c")])
-    assert found == ["stage_a has only 1 case: its scores can differ by chance alone"]
+    assert found == ["stage_a has only 1 case: scores may differ by chance alone"]
 
 
 def test_two_checkpoints_with_the_same_answers_are_suspect(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_length_cap_hits_are_named_from_a_share_on(tmp_path: Path, capped: int, 
     cut = [row(f"case-{number}", generation=generation(text=str(number), finish_reason="length")) for number in range(capped)]
     found = findings_of(tmp_path, [*cut, *(row(f"more-{number}") for number in range(100 - capped))])
     assert bool(found) is named
-    assert all("hit the length cap: they may be unfinished" in sentence for sentence in found)
+    assert all("hit the length cap and may be cut off" in sentence for sentence in found)
 
 
 def test_empty_answers_are_named(tmp_path: Path) -> None:
@@ -87,20 +87,20 @@ def test_empty_answers_are_named(tmp_path: Path) -> None:
 def test_options_that_an_engine_of_a_matrix_does_not_take_are_named(tmp_path: Path) -> None:
     engines = [{"id": "hf:tiny", "options_not_taken": ["enforce_eager", "max_x"]}, {"id": "a", "options_not_taken": []}, {"id": "b"}]
     assert findings_of(tmp_path, rows(20), engines=engines) == [
-        "hf:tiny was run without --enforce-eager, --max-x: its backend does not take what was set there"
+        "hf:tiny was run without --enforce-eager, --max-x: its backend does not support it"
     ]
 
 
 def test_fallback_and_ignored_options_are_named(tmp_path: Path) -> None:
     changed = row("z", generation=generation(fallback="hf", ignored_options=["top_k"]), engine="vllm:tiny")
     assert findings_of(tmp_path, [*rows(19, engine="vllm:tiny"), changed]) == [
-        "1 answer of vllm:tiny came from the fallback backend hf, not from the one asked for",
+        "1 answer of vllm:tiny came from the fallback backend hf, not from the one requested",
         "vllm:tiny ignored the option top_k in 1 answer",
     ]
 
 
 def test_few_cases_are_named(tmp_path: Path) -> None:
-    assert findings_of(tmp_path, rows(2)) == ["stage_a has only 2 cases: its scores can differ by chance alone"]
+    assert findings_of(tmp_path, rows(2)) == ["stage_a has only 2 cases: scores may differ by chance alone"]
 
 
 def test_cases_that_are_not_in_the_run_are_named(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_problems_of_the_run_are_repeated(tmp_path: Path) -> None:
 
 def test_what_rows_say_is_worked_out_once_and_new_problems_are_shown_all_the_same(tmp_path: Path) -> None:
     tables = load_tables(write_run(tmp_path, rows(2)))
-    few = "stage_a has only 2 cases: its scores can differ by chance alone"
+    few = "stage_a has only 2 cases: scores may differ by chance alone"
     assert findings(tables) == [few]
     tables.run["problems"] = ["report.html could not be made"]
     object.__setattr__(tables, "rows", None)  # whoever read the rows again would break
@@ -134,12 +134,12 @@ def test_a_run_that_did_not_finish_is_named(tmp_path: Path) -> None:
 
 def test_counts_that_differ_from_the_rows_are_named(tmp_path: Path) -> None:
     found = findings_of(tmp_path, rows(19), counts={"pass": 20})
-    assert found == ["run.json counts 20 rows, samples.jsonl holds 19: the two do not belong together"]
+    assert found == ["run.json counts 20 rows, samples.jsonl holds 19: the two files do not match"]
 
 
 def test_repeated_rows_and_unknown_outcomes_are_named(tmp_path: Path) -> None:
     assert findings_of(tmp_path, [*rows(12), row("case-0"), row("z", outcome="novel", scores={})]) == [
-        "1 row too many, of a case × test × engine that has one already: counted all the same",
+        "1 duplicate row of a case × test × engine that has one already: counted all the same",
         "1 row with the unknown outcome 'novel': counted as other, never scored",
     ]
 
@@ -178,7 +178,7 @@ def test_a_baseline_that_no_gate_asks_for_is_named(tmp_path: Path, baseline: Any
 def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
     found = findings_of(tmp_path, [row("a", eval=f"eval-{number}") for number in range(40)])
     assert len(found) == MAX_FINDINGS + 1
-    assert found[-1] == "10 more remarks like these are left out; report.csv has the counts of every line"
+    assert found[-1] == "10 more caveats are left out; report.csv has the counts of every line"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
         (
             rows(2),
             {"gates": [gate()], "exit_code": 10, "problems": ["worker gw1 died"]},
-            ("BROKEN", "the gate passed; but something broke beside the samples: 1 problem of the run"),
+            ("BROKEN", "the gate passed; something other than a sample broke: 1 problem of the run"),
         ),
         (rows(2), {"interrupted": "Ctrl-C", "exit_code": 2}, ("INTERRUPTED", "Ctrl-C; no gates were set; pytest ended with exit code 2")),
         ([], {}, ("EMPTY", "no case was recorded; no gates were set")),
@@ -231,5 +231,5 @@ def test_thoughts_without_an_end_are_named(tmp_path: Path) -> None:
         row(f"case-{i}", generation=generation(text=str(i), thinking=thinking)) for i, thinking in enumerate([*thoughts, *[None] * 17])
     ]
     assert findings_of(tmp_path, samples) == [
-        f"2 of 20 answers of {WHERE} are thoughts without an end, with no answer behind them (--max-thinking-tokens ends them)"
+        f"2 of 20 answers of {WHERE} never stop thinking and give no answer (--max-thinking-tokens limits that)"
     ]

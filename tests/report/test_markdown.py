@@ -130,8 +130,8 @@ def test_the_rate_of_several_workers_is_called_that_of_one(tmp_path: Path) -> No
     report = report_of(tmp_path, rows(4), throughput=[{**speed, "num_generations": 4, "num_untimed_generations": 3}])
     (line,) = tables_in(report)["Throughput"]
     assert (line["workers"], line["worker-seconds"], line["completion tokens/s per worker"]) == ("4", "8.00", "2.0")
-    assert "a rate is that of one worker, not of the run" in report
-    assert "3 generations of units that broke, whose seconds are not known, left out." in report
+    assert "a rate is per worker, not for the run" in report
+    assert "3 generations of work units that broke left out, as their time is not known." in report
 
 
 def test_tags_are_broken_down_with_engines_side_by_side(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_tags_are_broken_down_with_engines_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_tag_with_one_value_needs_no_table(tmp_path: Path) -> None:
-    assert "Every case that has it: RRU." in report_of(tmp_path, rows(3, tags={"domain": "RRU"}))
+    assert "The only value is RRU." in report_of(tmp_path, rows(3, tags={"domain": "RRU"}))
 
 
 def test_long_breakdowns_are_cut_and_say_so(tmp_path: Path) -> None:

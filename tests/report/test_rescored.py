@@ -25,14 +25,14 @@ def test_a_live_run_is_not_spoken_of() -> None:
 
 def test_the_run_that_generated_is_named() -> None:
     (remark,) = rescored_remarks(run())
-    assert remark == "scored again: the generations are those of run live of 2026-01-01T00:00:00+00:00, none was made"
+    assert remark == "rescored: the generations are those of run live of 2026-01-01T00:00:00+00:00, none is new"
     (remark,) = rescored_remarks(run(tests="checks.py"))
-    assert remark.startswith("scored again by the tests of checks.py: ")
+    assert remark.startswith("rescored with the tests of checks.py: ")
 
 
 def test_a_file_is_named() -> None:
     (remark,) = rescored_remarks({"rescored": {"dump": "gt_vs_pred.jsonl"}})
-    assert remark == "scored from the file gt_vs_pred.jsonl: no answer was made, no test was run and no gate asked"
+    assert remark == "scored from the file gt_vs_pred.jsonl: nothing was generated, no test ran and no gate was judged"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_each_change_has_its_cases_and_its_first_detail() -> None:
         "a: since run live, 1 case: gone: c9",
     ]
     sections = list(rescored_sections(found))
-    assert sections[0] == "## Cases that are others now"
+    assert sections[0] == "## Cases that have changed"
     assert sections[2:] == ["a, the case is new: c1, c2, c3, c4.", "a, gone: c9."]
 
 

@@ -19,14 +19,14 @@ def lines_of(tmp_path: Path, samples: list[dict[str, Any]], columns: int = 100, 
 
 def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
     samples = [*rows(3), row("z", outcome="miss", problem="no JSON", scores={"valid": 0.0}), invalid("y")]
-    assert lines_of(tmp_path, samples, gates=[gate(False, reason="0.7500 is not >= 0.95")], exit_code=1) == [
+    assert lines_of(tmp_path, samples, gates=[gate(False, reason="0.750, needs ≥ 0.95")], exit_code=1) == [
         "eval                   engine   cases  malformed  cut  invalid  errors  miss",
         "stage_a::test_summary  hf:tiny      5          1    0        1       0     1  valid 0.750 (n=4)",
-        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.7500 is not >= 0.95",
+        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.750, needs ≥ 0.95",
         "! 1 of 4 answers of stage_a::test_summary on hf:tiny is malformed (valid is 0)",
         "! 1 of 5 cases of stage_a::test_summary on hf:tiny are invalid (could not be run) and count towards",
         "  no mean",
-        "! stage_a has only 5 cases: its scores can differ by chance alone",
+        "! stage_a has only 5 cases: scores may differ by chance alone",
         "FAILED: the gate failed; 1 sample could not be run",
     ]
 
@@ -67,8 +67,8 @@ def test_gates_come_failed_ones_first_and_many_passed_ones_are_counted(tmp_path:
     lines = lines_of(tmp_path, rows(12), gates=[*[gate()] * 7, gate(False)])
     found = [line for line in lines if "gate" in line.lower()]
     assert found == [
-        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.5000 is not >= 0.95",
-        *["gate passed: valid >= 0.95 (stage_a::test_summary on hf:tiny): it is 1.000"] * NUM_PASSED_GATES,
+        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.500, needs ≥ 0.95",
+        *["gate passed: valid >= 0.95 (stage_a::test_summary on hf:tiny): 1.000"] * NUM_PASSED_GATES,
         "2 more gates passed",
         "FAILED: 1 of 8 gates failed",
     ]
@@ -86,7 +86,7 @@ def test_scores_that_gates_ask_for_come_first_and_many_are_counted(tmp_path: Pat
 def test_many_lines_are_cut_and_say_so(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, [row("a", eval=f"eval-{number}") for number in range(50)])
     assert "10 more lines in report.md" in lines
-    assert "! 26 more remarks in report.md" in lines
+    assert "! 26 more caveats in report.md" in lines
 
 
 def test_a_run_without_rows_still_gets_its_verdict(tmp_path: Path) -> None:

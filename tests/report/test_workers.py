@@ -27,7 +27,7 @@ def test_each_worker_has_a_line_with_what_it_did() -> None:
 
 
 def test_a_process_that_was_given_no_devices_is_said_to_have_the_machines() -> None:
-    assert cells({"workers": [worker("gw0"), worker("gw1")]})[2][1] == "as the machine has them"
+    assert cells({"workers": [worker("gw0"), worker("gw1")]})[2][1] == "not assigned"
 
 
 @pytest.mark.parametrize("run", [{}, {"workers": []}, {"workers": [worker("main")]}, {"workers": "odd"}], ids=["old", "none", "one", "odd"])

@@ -45,7 +45,7 @@ def golden_run(run_dir: Path) -> Path:
         command=["pytest", "evals", "-k", "stage_a"],
         started_at="2030-01-01T00:00:00+00:00",
         exit_code=1,
-        gates=[gate(), gate(False, engine="vllm:tiny", value=0.0, reason="0.0000 is not >= 0.95")],
+        gates=[gate(), gate(False, engine="vllm:tiny", value=0.0, reason="0.000, needs ≥ 0.95")],
         engines=[{"id": "hf:tiny", "checkpoint_path": "models/tiny", "backend": "hf", "load_s": 1.25}],
         config={"limit": {"value": 30, "origin": "command line"}},
         tables=[

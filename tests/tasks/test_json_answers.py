@@ -93,7 +93,7 @@ def test_a_whole_chat_may_be_given(tmp_path: Path) -> None:
         pytest.param({**ROW, "prompt": " "}, r":1: prompt must be a text", id="blank"),
         pytest.param({**ROW, "images": "7.png"}, r":1: images must be a list of paths", id="image"),
         pytest.param({**ROW, "expected": {"a": {"$numbr": 1}}}, r":1: expected 'a': '\$numbr' is unknown; known: \$number", id="matcher"),
-        pytest.param({**ROW, "expected": {"a[": 1}}, r":1: 'a\[' is no path", id="path"),
+        pytest.param({**ROW, "expected": {"a[": 1}}, r":1: 'a\[' is not a path", id="path"),
         pytest.param({"id": "a", "messages": ["x"], "expected": {"x": 1}}, r":1: request.messages\[0\] must be a mapping", id="message"),
     ],
 )
@@ -231,7 +231,7 @@ def test_a_path_leads_to_a_value(path: str, found: Any) -> None:
 
 @pytest.mark.parametrize("path", ["", ".", "a.", ".a", "a..b", "a[", "a[x]", "a]", "a[0]b"])
 def test_what_is_no_path_is_refused(path: str) -> None:
-    with pytest.raises(ConfigError, match="is no path"):
+    with pytest.raises(ConfigError, match="is not a path"):
         read_path(path)
 
 

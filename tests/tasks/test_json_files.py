@@ -31,8 +31,8 @@ def test_a_line_is_named_by_its_number_and_blank_ones_are_passed_over(tmp_path: 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"1\n{", "a.jsonl:2 is no JSON"),
-        (b"NaN", "a.jsonl:1 is no JSON: NaN is no JSON"),
+        (b"1\n{", "a.jsonl:2 is not JSON"),
+        (b"NaN", "a.jsonl:1 is not JSON: NaN is not JSON"),
         (b"\xff", "cannot be read"),
         (None, "cannot be read"),
     ],

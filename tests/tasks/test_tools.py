@@ -61,7 +61,7 @@ def test_rows_that_are_none_are_told_with_their_line(tmp_path: Path, changes: di
 
 
 def test_a_file_of_tools_that_holds_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"tools.json holds no list of tools: tools must be a sequence"):
+    with pytest.raises(ConfigError, match=r"tools.json does not hold a list of tools: tools must be a sequence"):
         tools.load_cases(write(tmp_path, row(), known={"f": TOOL}))
 
 

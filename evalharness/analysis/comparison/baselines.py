@@ -78,11 +78,11 @@ def read_baseline(path: Path) -> Side:
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:
-        raise BaselineError(f"baseline {path} cannot be read: {error.strerror}; make one with: evalharness bless RUN_DIR NAME") from error
+        raise BaselineError(f"baseline {path} cannot be read: {error.strerror}; create one with: evalharness bless RUN_DIR NAME") from error
     except (ValueError, RecursionError) as error:
         raise BaselineError(f"baseline {path} is not JSON ({error}); bless the run again") from error
     if not isinstance(values, Mapping) or values.get("format") != FORMAT:
-        raise BaselineError(f"{path} is no baseline; make one with: evalharness bless RUN_DIR NAME")
+        raise BaselineError(f"{path} is not a baseline; create one with: evalharness bless RUN_DIR NAME")
     if values.get("version") != VERSION:
         raise BaselineError(f"{path} has version {values.get('version')!r}; this evalharness reads {VERSION}: bless the run again")
     try:

@@ -137,14 +137,14 @@ def _of_sheets(base: Sheet, candidate: Sheet) -> Iterator[Difference]:
         yield from _of_facts({"options": base.options}, {"options": candidate.options}, is_grave=True, where=where)
     both = [case_id for case_id in candidate.cases if case_id in base.cases]
     if not both:
-        yield Difference("cases", f"no case is in both sides{where}", True)
+        yield Difference("cases", f"base and candidate share no case{where}", True)
     elif len(both) < len(candidate.cases) or len(both) < len(base.cases):
         only = [f"{len(sheet.cases) - len(both)} only in the {name}" for name, sheet in (("base", base), ("candidate", candidate))]
         yield Difference("cases", f"the cases differ{where}: {len(both)} in both, {', '.join(only)}", False)
     asked = [(case_id, base.cases[case_id].prompt, candidate.cases[case_id].prompt) for case_id in both]
     unlike = [case_id for case_id, before, after in asked if None not in (before, after) and before != after]
     if unlike:
-        text = f"the prompts differ{where}: {len(unlike)} of {len(both)} cases (text or image), first {_short(unlike[0])}"
+        text = f"the prompts differ{where} for {len(unlike)} of {len(both)} cases (text or image), first for {_short(unlike[0])}"
         yield Difference("prompts", text, True)
 
 
@@ -158,7 +158,7 @@ def _of_weights(base: Side, candidate: Side) -> Iterator[Difference]:
         before = base.sheets[key].cases if key in base.sheets else {}
         pairs = [(before[case_id].answer, line.answer) for case_id, line in sheet.cases.items() if case_id in before and line.answer]
         if len(pairs) >= SAME_TEXT_CASES and all(one == other for one, other in pairs):
-            same = f"gave the same text to all {len(pairs)} cases of {sheet.eval}::{sheet.test}"
+            same = f"gave the same answers to all {len(pairs)} cases of {sheet.eval}::{sheet.test}"
             text = f"{base.checkpoint} and {candidate.checkpoint} {same}: are they the same weights?"
             yield Difference("texts", text, False)
 
@@ -265,7 +265,7 @@ def compare(
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
         names = [", ".join(sorted("::".join(key) for key in side.sheets)) for side in (base, candidate)]
-        raise ComparisonError(f"the two have no test in common: the base has {names[0]}, the candidate {names[1]}")
+        raise ComparisonError(f"the two runs have no test in common: the base has {names[0]}, the candidate {names[1]}")
     if (base.source, base.engine) == (candidate.source, candidate.engine) and base.source:
         raise ComparisonError(f"base and candidate are the same: {base.label}; name another run, or another engine with RUN:ENGINE")
     found = differences(base, candidate)
@@ -273,12 +273,12 @@ def compare(
     if grave and not anyway:
         more = f" (and {len(grave) - 3} more)" if len(grave) > 3 else ""
         raise ComparisonError(
-            f"the two did not ask the same: {'; '.join(difference.text for difference in grave[:3])}{more}; "
+            f"base and candidate were not asked the same: {'; '.join(difference.text for difference in grave[:3])}{more}; "
             "run both with the same settings, or compare with --anyway"
         )
     coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
     if not any(part.num_paired for part in coverage):
-        raise ComparisonError("no case was judged on both sides, so nothing can be paired; look into the reports of the two runs")
+        raise ComparisonError("no case was judged on both sides, so nothing can be paired; read the reports of the two runs")
     directions = {**base.directions, **candidate.directions}
     metrics: list[MetricChange] = []
     slices: list[MetricChange] = []

@@ -73,7 +73,7 @@ class Side:
     aggregates: dict[tuple[str, str, str], float] = field(default_factory=dict)
     """By eval, test and metric."""
     directions: dict[tuple[str, str, str], str] = field(default_factory=dict)
-    """By eval, test and metric: "lower" or "none" (neither way is better), as the eval or a gate with `<` says."""
+    """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
     notes: tuple[str, ...] = ()
     source: str = ""
 

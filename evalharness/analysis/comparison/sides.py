@@ -34,7 +34,7 @@ def read_side(text: str, prefer: str = "") -> Side:
     # One row at a time: with their prompts and token ids, all rows of a large run take gigabytes.
     side = side_of_rows(run, chosen, (row for row in read_samples(path, notes) if str(row.get("engine")) == chosen))
     if not side.sheets:
-        raise ComparisonError(f"{path} holds no rows of {chosen}; a killed run gets its rows with: evalharness report {path}")
+        raise ComparisonError(f"{path} has no rows for {chosen}; if the run was killed, recover them with: evalharness report {path}")
     side.source = str(path)
     side.notes = (*notes, *_unfinished(run))
     return side
@@ -69,7 +69,7 @@ def _engines(run: RunFile, path: Path) -> list[str]:
     named = [str(entry.get("id")) for entry in entries_of(run.get("engines"))]
     found = named or list(dict.fromkeys(str(row.get("engine")) for row in read_samples(path)))
     if not found:
-        raise ComparisonError(f"{path} holds no rows to compare; a killed run gets them with: evalharness report {path}")
+        raise ComparisonError(f"{path} has no rows to compare; if the run was killed, recover them with: evalharness report {path}")
     return found
 
 
@@ -87,7 +87,7 @@ def _unfinished(run: RunFile) -> Iterable[str]:
     if run.get("interrupted"):
         yield f"the run was interrupted ({run['interrupted']})"
     elif run.get("rebuilt") is True or (run and not run.get("finished_at")):
-        yield "the run did not come to its end"
+        yield "the run did not finish"
 
 
 def side_of_rows(run: RunFile, engine: str, rows: Iterable[Row]) -> Side:

@@ -93,12 +93,12 @@ def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
             notes.append(f"{folder.name} is left out: {error}")
             continue
         if not sides:
-            notes.append(f"{folder.name} is left out: it holds no rows; a run that was killed gets them with: evalharness report {folder}")
+            notes.append(f"{folder.name} is left out: it has no rows; if it was killed, recover them with: evalharness report {folder}")
         for side in sides:
             notes += [f"{folder.name}: {note}" for note in side.notes]
             measured.append(_measured(run, side))
     if not measured:
-        raise ComparisonError("none of these runs holds a row; look into them with: evalharness report RUN_DIR")
+        raise ComparisonError("none of these runs has a row; recover those of a killed run with: evalharness report RUN_DIR")
     tracks: dict[_Shape, dict[str, Point]] = {}
     for path, shape, point, fingerprint in sorted(measured, key=lambda one: one[2].started_at):
         _add(tracks.setdefault(shape, {}), path, point, fingerprint, notes)
@@ -226,7 +226,7 @@ class Timeline:
 
 
 def timeline_of(track: Track, seed: int = DEFAULT_SEED) -> Timeline:
-    """Return the timeline of a track. A checkpoint that was asked otherwise has values, but is neither best nor flips."""
+    """Return the timeline of a track. A checkpoint that was asked differently has values, but is neither best nor flips."""
     tests = dict.fromkeys(key for point in track.points for key in point.side.sheets)
     curves: list[Curve] = []
     flips = {}

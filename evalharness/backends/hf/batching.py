@@ -20,7 +20,6 @@ __all__ = [
     "BatchCost",
     "BatchSizes",
     "available_bytes",
-    "describe_error",
     "groups_of_equal_plan",
     "is_broken_device",
     "is_out_of_memory",
@@ -201,11 +200,6 @@ def release_memory() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # absent in musl
         if trim is not None:
             trim(0)
-
-
-def describe_error(error: BaseException) -> str:
-    """Return type and message; kept instead of the error itself, which keeps a batch's tensors alive."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def logit_bytes(num_positions: int, vocab_size: int) -> int:

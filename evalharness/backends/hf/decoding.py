@@ -15,8 +15,7 @@ import torch
 
 from evalharness.api.errors import BackendError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
-from evalharness.api.requests import GenerationFailure
-from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
+from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, failure_of
 from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
 from evalharness.backends.hf.sampling import TokenBans, processors_for
 from evalharness.backends.hf.structured import Grammars
@@ -335,8 +334,8 @@ def _output(
     token_ids, found_id = trim_at_stop_id(new_ids[:budget], row.prompt.plan.stop_token_ids)
     num_tokens = len(token_ids)
     if broken_at < num_tokens:
-        problem = f"the model gave no usable scores (NaN, infinite, or every token banned) at token {broken_at}"
-        return row.prompt.index, GenerationFailure("error", problem, BackendError(problem))
+        problem = BackendError(f"the model gave no usable scores (NaN, infinite, or every token banned) at token {broken_at}")
+        return row.prompt.index, failure_of(problem)
     stopped_by: Literal["id", "string", "plugin", "length"] = "length"
     if found_id:
         stopped_by = "id"

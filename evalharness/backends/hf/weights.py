@@ -15,9 +15,9 @@ import torch
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, MissingDependency
 from evalharness.api.installing import missing_package
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.backends.base import LiveChange, WeightReport
+from evalharness.backends.base import LiveChange, WeightReport, describe_error
 from evalharness.backends.checkpoint_reading import pixel_budget
-from evalharness.backends.hf.batching import BatchSizes, describe_error, release_memory
+from evalharness.backends.hf.batching import BatchSizes, release_memory
 from evalharness.backends.hf.loading import read_companions
 from evalharness.backends.hf.shared_model import SharedModel, stamp_of
 from evalharness.backends.hf.structured import Grammars

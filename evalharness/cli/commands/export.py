@@ -25,7 +25,8 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
         "evalharness export reports/RUN_ID --format wandb --project sft-42",
         "evalharness export reports/RUN_ID --format mlflow --out http://localhost:5000",
     ],
-    exit_codes={DONE: "written"},
+    exit_codes={DONE: "the export was written"},
+    takes_runs=True,
 )
 @click.argument("run", metavar="RUN")
 @click.option(
@@ -33,17 +34,16 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
     "kind",
     required=True,
     type=click.Choice([*_TABLES, *_TRACKERS]),
-    help="jsonl, parquet: a flat table of the samples; tensorboard, wandb, mlflow: metrics by the step of each checkpoint, with pictures",
+    help="jsonl, parquet: a flat table of the samples; tensorboard, wandb, mlflow: metrics by training step, with images",
 )
-@click.option("--out", metavar="PATH", help="File, folder, or for mlflow also the address of a server (default: in the run's folder)")
-@click.option("--project", default="evalharness", metavar="NAME", help="Project of W&B, experiment of MLflow (default: evalharness)")
-@click.option("--online", is_flag=True, help="Let W&B send the run now; otherwise `wandb sync` sends what is written")
+@click.option("--out", metavar="PATH", help="File, folder, or, for mlflow, the address of a server (default: in the run directory)")
+@click.option("--project", default="evalharness", metavar="NAME", help="W&B project or MLflow experiment (default: evalharness)")
+@click.option("--online", is_flag=True, help="Let W&B upload the run now (default: write it for `wandb sync`)")
 def export(run: str, kind: str, out: str | None, project: str, online: bool) -> int:
-    """Write a run's samples as a table, or give its metrics to an experiment tracker.
+    """Write a run's samples as a table, or log its metrics to an experiment tracker.
 
-    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
-    before). docs/command_line.md has the columns and the names of metrics. Needs pip install 'evalharness[parquet]', [tensorboard],
-    [wandb] or [mlflow].
+    docs/command_line.md lists the columns and the names of metrics. All formats but jsonl need an extra of their name:
+    pip install 'evalharness[parquet]', [tensorboard], [wandb] or [mlflow].
     """
     run_dir = find_run(run)
     if not (run_dir / "samples.jsonl").is_file():

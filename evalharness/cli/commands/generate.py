@@ -1,4 +1,4 @@
-"""`evalharness generate`: questions asked by hand, of the same engine, with the same options and errors as in a run."""
+"""`evalharness generate`: sends requests from the command line or a JSONL file to a checkpoint, with the engine of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evalharness.api.errors import BROKEN, DONE, NOT_PASSED, ConfigError, Contra
 from evalharness.api.images import image_size
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import TextGenerationRequest, VlmGenerationRequest
-from evalharness.cli.framework import command, own_stdout, project_root, resolve_options, run_options
+from evalharness.cli.framework import PATH, command, own_stdout, project_root, resolve_options, run_options
 from evalharness.config import RunConfig
 from evalharness.config.options import ARGUMENTS
 from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn
@@ -33,7 +33,7 @@ _OF_RUNS = frozenset(
         "report_dir", "baseline",
     }
 )  # fmt: skip
-"""Options that say how a run is made or kept; all others, and so those of further backends, are options here, too."""
+"""Options that are about runs and their records; all others, further backends' included, are options of this command too."""
 
 
 @command(
@@ -46,34 +46,27 @@ _OF_RUNS = frozenset(
     ],
     exit_codes={
         DONE: "every request was answered",
-        NOT_PASSED: "a request could not be asked: image broken, prompt too long",
-        BROKEN: "the engine broke, or a request ended as an error",
+        NOT_PASSED: "a request is invalid: its image is broken, its prompt too long",
+        BROKEN: "the engine failed, or a request ended as an error",
     },
 )
-@click.option("--prompt", metavar="TEXT", help="What to ask; - reads standard input (default: what --file says)")
-@click.option(
-    "--image",
-    "images",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Picture before the prompt; may be given several times (default: none)",
-)
-@click.option("--system", metavar="TEXT", help="System turn before the prompt (default: none)")
+@click.option("--prompt", metavar="TEXT", help="Prompt; - reads standard input (default: the requests of --file)")
+@click.option("--image", "images", multiple=True, type=PATH, metavar="PATH", help="Image before the prompt; repeatable (default: none)")
+@click.option("--system", metavar="TEXT", help="System message before the prompt (default: none)")
 @click.option(
     "--file",
     "path",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="JSONL",
-    help='Requests, one a line: {"prompt": …} or {"messages": […]}, with id, system, images, options (default: --prompt)',
+    help='Requests, one per line: {"prompt": …} or {"messages": […]}, with id, system, images, options (default: the one of --prompt)',
 )
-@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given several times (default: none)")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, one a line (default: for people)")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable (default: none)")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per answer (default: formatted text)")
 @click.option(
     "--overlay",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="PICTURE",
-    help="Draw the objects that a dense answer names on its photo, into this file; for one request with one image (default: no)",
+    help="Draw the objects of a dense answer on its image, into this file; for one request with one image (default: no drawing)",
 )
 @run_options(
     *(option.name for option in ARGUMENTS if option.name not in _OF_RUNS),
@@ -89,17 +82,17 @@ def generate(
     overlay: Path | None,
     **options: Any,
 ) -> int:
-    """Ask a checkpoint something by hand, with the engine, the options and the errors of a run.
+    """Generate from a checkpoint, with the engine, the options and the errors of a run.
 
-    Shows text, raw text, how the answer ended, tokens, ids and time. --model takes checkpoints, LoRA adapters and patterns; several
-    checkpoints or backends are asked one after the other.
+    Shows text, raw text, finish reason, tokens, ids and time. --model takes checkpoints, LoRA adapters and patterns; several
+    checkpoints or backends run one after the other.
     """
     from evalharness.config.checks import check_combinations
     from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto, engine_specs
 
     run = resolve_options(options)
     check_combinations(run)
-    questions = _questions(prompt, images, system, path)
+    questions = _read_requests(prompt, images, system, path)
     _check_overlay(overlay, questions, run)
     specs = engine_specs(run, project_root(Path.cwd()), _notice)
     for choice in choices_of_auto(specs):
@@ -109,19 +102,18 @@ def generate(
     outcomes: set[str] = set()
     with own_stdout() as stream:
         for spec in specs:
-            for row in _asked(spec, run, questions, stop, overlay):
+            for row in _generate(spec, run, questions, stop, overlay):
                 outcomes.add(row["outcome"])
                 _show(row, stream, as_json)
     return BROKEN if "error" in outcomes else NOT_PASSED if "invalid" in outcomes else DONE
 
 
-def _questions(prompt: str | None, images: Sequence[Path], system: str | None, path: Path | None) -> list[OneOff]:
-
+def _read_requests(prompt: str | None, images: Sequence[Path], system: str | None, path: Path | None) -> list[OneOff]:
     if (prompt is None) == (path is None):
         raise ConfigError("give either --prompt TEXT (--prompt - for standard input) or --file REQUESTS.jsonl")
     if path is not None:
         if images or system is not None:
-            raise ConfigError("--image and --system go with --prompt; in a file each request has images and system of its own")
+            raise ConfigError("--image and --system go with --prompt; a request of --file has its own images and system")
         return read_one_offs(path)
     assert prompt is not None
     return [one_off(sys.stdin.read() if prompt == "-" else prompt, system=system, images=images)]
@@ -132,7 +124,7 @@ def _check_overlay(overlay: Path | None, questions: Sequence[OneOff], run: RunCo
         return
     if len(questions) != 1 or len(questions[0].images) != 1 or run.num_samples > 1:
         raise ConfigError(
-            f"--overlay draws one answer about one photo; got {len(questions)} requests, the first with {len(questions[0].images)} images, "
+            f"--overlay draws one answer about one image; got {len(questions)} requests, the first with {len(questions[0].images)} images, "
             f"and {run.num_samples} samples of each"
         )
     if overlay.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp") or not overlay.absolute().parent.is_dir():
@@ -145,22 +137,22 @@ def _notice(message: str) -> None:
     print(f"evalharness: {one_line(message, 1000)}", file=sys.stderr)
 
 
-def _asked(
+def _generate(
     spec: EngineSpec, run: RunConfig, questions: Sequence[OneOff], stop: Sequence[str], overlay: Path | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per question and sample, in their order, as soon as all before it are there."""
+    """Yield one row per request and sample, in their order, each as soon as it and all before it are finished."""
     from evalharness.api.requests import GenerationResult
     from evalharness.pytest_plugin.execution.engines import open_engine
 
-    asked = [(question, sample) for question in questions for sample in range(run.num_samples)]
-    options = [options_of(question, run, stop=stop, sample=sample) for question, sample in asked]
+    samples = [(question, sample) for question in questions for sample in range(run.num_samples)]
+    options = [options_of(question, run, stop=stop, sample=sample) for question, sample in samples]
     started = time.monotonic()
     with open_engine(spec, run, _notice) as engine:
         load_s, started = time.monotonic() - started, time.monotonic()
         ready: dict[int, dict[str, Any]] = {}
-        given = 0
-        for place, outcome in engine.stream([question.request for question, _ in asked], options):
-            question, sample = asked[place]
+        num_yielded = 0
+        for place, outcome in engine.stream([question.request for question, _ in samples], options):
+            question, sample = samples[place]
             result = outcome if isinstance(outcome, GenerationResult) else None
             row: dict[str, Any] = {
                 "id": question.id,
@@ -178,9 +170,9 @@ def _asked(
             if overlay is not None and result is not None:
                 row["overlay"] = _draw(result, question.images[0], overlay, spec, run)
             ready[place] = row
-            while given in ready:
-                yield ready.pop(given)
-                given += 1
+            while num_yielded in ready:
+                yield ready.pop(num_yielded)
+                num_yielded += 1
 
 
 def _draw(result: GenerationResult, picture: Path, overlay: Path, spec: EngineSpec, run: RunConfig) -> str:
@@ -207,8 +199,6 @@ def _show(row: Mapping[str, Any], stream: TextIO, as_json: bool) -> None:
     stream.flush()
 
 
-# Questions asked by hand: one from words and pictures, or one per row of a JSONL file. Knows no engine and no command line
-
 Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 
 _KEYS = ("id", "prompt", "messages", "system", "images", "options")
@@ -217,7 +207,7 @@ _DECODING = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "ma
 
 @dataclass(frozen=True)
 class OneOff:
-    """One question; `options` are those of its row, by name."""
+    """One request outside any eval; `options` are those of its line in the file, by name."""
 
     id: str
     request: Request
@@ -226,7 +216,7 @@ class OneOff:
 
 
 def one_off(prompt: str, *, system: str | None = None, images: Sequence[Path] = (), name: str = "prompt") -> OneOff:
-    """Return the question of one user turn, pictures first. Raises `ConfigError` or `ImageError` for what cannot be asked."""
+    """Return the request of one user turn, images first. Raises `ConfigError` for an empty prompt, `ImageError` for a bad image."""
     if not prompt.strip():
         raise ConfigError("the prompt is empty; give --prompt TEXT, or --prompt - for standard input")
     turns = [user_turn(prompt, len(images))]
@@ -236,13 +226,13 @@ def one_off(prompt: str, *, system: str | None = None, images: Sequence[Path] = 
 
 
 def read_one_offs(path: Path) -> list[OneOff]:
-    """Return the questions of a JSONL file; `ConfigError` names the line of whatever is wrong."""
+    """Return the requests of a JSONL file. Raises `ConfigError` naming the line that is wrong."""
     if not path.is_file():
-        raise ConfigError(f"{path} is no file; the nearest folder that exists is {nearest_folder(path)}")
-    found = [_question(row, number) for number, row in rows_of_file(path, _KEYS)]
-    if not found:
-        raise ConfigError(f"{path} holds no request; write one JSON object a line, with {', '.join(_KEYS)}")
-    return found
+        raise ConfigError(f"{path} is not a file; the nearest folder that exists is {nearest_folder(path)}")
+    requests = [_question(row, number) for number, row in rows_of_file(path, _KEYS)]
+    if not requests:
+        raise ConfigError(f"{path} holds no request; write one JSON object per line, with {', '.join(_KEYS)}")
+    return requests
 
 
 def _question(row: PromptRow, number: int) -> OneOff:
@@ -254,7 +244,7 @@ def _question(row: PromptRow, number: int) -> OneOff:
             raise ConfigError(f"{where}: {key} must be a text, got {values[key]!r}")
     name, options = values.get("id", f"line {number}"), values.get("options", {})
     try:
-        GenerationOptions.from_mapping(options)  # refuses what is none
+        GenerationOptions.from_mapping(options)  # refuses unknown ones
         if "messages" in values:
             return OneOff(name, _request(values["messages"], paths), paths, options)
         return replace(one_off(values["prompt"], system=values.get("system"), images=paths, name=name), options=options)
@@ -266,14 +256,14 @@ def _request(messages: Sequence[Mapping[str, Any]], images: Sequence[Path]) -> R
     if not images:
         return TextGenerationRequest(messages)
     for image in images:
-        image_size(image)  # says what is wrong with a picture before a checkpoint is loaded
-    # Verified: only then the generation tells the patch grid, and with it the size at which the model saw the picture.
+        image_size(image)  # reports a bad image before a checkpoint is loaded
+    # Only verified requests record the patch grid, and with it the size at which the model saw the image.
     return VlmGenerationRequest(messages, images=tuple(map(str, images)), verify=True)
 
 
 def options_of(question: OneOff, run: RunConfig, *, stop: Sequence[str] = (), sample: int = 0) -> GenerationOptions:
-    """Return how a sample of the question is decoded: what its row says, unless the run says otherwise; sample k has seed + k."""
-    given = {name: getattr(run, name) for name in _DECODING if getattr(run, name) is not None}
+    """Return the decoding options of a sample: those of the run before those of the request; sample k has seed + k."""
+    of_run = {name: getattr(run, name) for name in _DECODING if getattr(run, name) is not None}
     seed = run.seed if run.is_set("seed") else question.options.get("seed", run.seed)
     stops: dict[str, Any] = {"stop": {"stop": list(stop)}} if stop else {}
-    return GenerationOptions.from_mapping({**question.options, **given, **stops, "seed": int(seed) + sample})
+    return GenerationOptions.from_mapping({**question.options, **of_run, **stops, "seed": int(seed) + sample})

@@ -1,4 +1,4 @@
-"""`evalharness init [DIR]`: a new project with an eval of one's own, ready to run."""
+"""`evalharness init [DIR]`: writes a new project with an eval, ready to run, from the starters of the package."""
 
 from __future__ import annotations
 
@@ -14,40 +14,37 @@ import click
 
 from evalharness.api.errors import DONE, ConfigError, nearest_folder
 from evalharness.api.installing import install_command
-from evalharness.cli.framework import command
+from evalharness.cli.framework import PATH, command
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 __all__ = ["STARTERS", "init", "write_project"]
 
-
-# A new project with an eval of one's own, from the starters of the package
-
 STARTERS = {
-    "text": "an eval with a judge of your own, of short text answers",
-    "json": "prompts of your own whose answers are JSON, judged field by field",
+    "text": "an eval of short text answers with a judge of your own",
+    "json": "prompts whose JSON answers are judged field by field",
 }
 _SUFFIX = ".in"
 
 
 def write_project(folder: Path, starter: str, *, model: Path | None = None) -> list[Path]:
-    """Write a starter's files below `folder` and return their paths. `ConfigError`, and nothing written, where one is there already.
+    """Write a starter's files below `folder` and return their paths. Raises `ConfigError`, and writes nothing, where a file exists.
 
-    `model` is the checkpoint that the project runs on; None: the scripted answers that the starter brings.
+    `model` is the checkpoint that the project runs on; None means the starter's scripted answers.
     """
     targets = {folder / name: content for name, content in _files(starter, folder, model)}
     taken = [path for path in targets if os.path.lexists(path)]
     if taken:
         listed = ", ".join(map(str, taken[:5]))
-        raise ConfigError(f"{listed} {'is' if len(taken) == 1 else 'are'} there already, and nothing is overwritten; give an empty folder")
+        raise ConfigError(f"{listed} {'exists' if len(taken) == 1 else 'exist'} already, and nothing is overwritten; give an empty folder")
     try:
         for path, content in targets.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8", newline="\n") as file:
                 file.write(content)
     except OSError as error:
-        raise ConfigError(f"{error.filename or folder} cannot be written: {error.strerror}; give a folder that can") from error
+        raise ConfigError(f"{error.filename or folder} cannot be written: {error.strerror}; give another folder") from error
     return list(targets)
 
 
@@ -83,23 +80,21 @@ def _templates(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversa
     examples=["evalharness init my-evals", "evalharness init my-evals --template json --model runs/sft-42/checkpoint-300"],
     exit_codes={DONE: "the project was written"},
 )
-@click.argument("folder", metavar="[DIR]", default=Path(), type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR]", default=Path(), type=PATH)
 @click.option(
     "--template",
     default="text",
     type=click.Choice(list(STARTERS)),
     help="; ".join(f"{name}: {what}" for name, what in STARTERS.items()) + " (default: text)",
 )
-@click.option(
-    "--model", type=click.Path(path_type=Path), metavar="PATH", help="Checkpoint that the project runs on (default: none, scripted answers)"
-)
+@click.option("--model", type=PATH, metavar="PATH", help="Checkpoint that the project runs on (default: scripted answers, no model)")
 def init(folder: Path, template: str, model: Path | None) -> int:
     """Write a new project with an eval of your own, ready to run.
 
-    DIR is made if it is not there (default: the current folder). Nothing that is there is overwritten.
+    DIR is created if it does not exist (default: the current folder). Nothing is overwritten.
     """
     if model is not None and not model.is_dir():
-        raise ConfigError(f"--model {model} is no folder; the nearest that exists is {nearest_folder(model)}")
+        raise ConfigError(f"--model {model} is not a folder; the nearest that exists is {nearest_folder(model)}")
     for path in write_project(folder, template, model=model):
         print(path)
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "

@@ -1,4 +1,4 @@
-"""`evalharness show RUN CASE`: everything that a run knows about one case."""
+"""`evalharness show RUN CASE`: everything that a run recorded about one case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from evalharness.api.errors import DONE, ConfigError, RecordError, did_you_mean
-from evalharness.cli.framework import command, find_run
+from evalharness.cli.framework import PATH, command, find_run
 from evalharness.runs.schema import Row
 
 __all__ = ["show"]
@@ -21,25 +21,25 @@ __all__ = ["show"]
         "evalharness show RUN_ID image_17 --engine hf:final --json",
         "evalharness show latest image_17 --overlay objects.png",
     ],
-    exit_codes={DONE: "shown, whatever its outcome"},
+    exit_codes={DONE: "the case was shown, whatever its outcome"},
+    takes_runs=True,
 )
 @click.argument("run", metavar="RUN")
 @click.argument("case", metavar="CASE")
-@click.option("--engine", metavar="ID", help="Show one engine only, such as hf:final; the checkpoint's name is enough (default: all)")
-@click.option("--test", metavar="NAME", help="Show one test only, such as test_summary or stage_a::test_summary (default: all)")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows of samples.jsonl, one a line (default: for people)")
+@click.option("--engine", metavar="ID", help="Show only this engine, such as hf:final; the checkpoint's name is enough (default: all)")
+@click.option("--test", metavar="NAME", help="Show only this test, such as test_summary or stage_a::test_summary (default: all)")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows of samples.jsonl, one a line (default: formatted text)")
 @click.option(
     "--overlay",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="PICTURE",
-    help="Draw truth and prediction of a dense eval's case into this file; for one row (default: no)",
+    help="Draw reference and prediction of a dense eval's row into this file (default: no drawing)",
 )
-@click.option("--data", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the photos are for --overlay (default: the run's)")
+@click.option("--data", type=PATH, metavar="FOLDER", help="Folder of the images for --overlay (default: the run's)")
 def show(run: str, case: str, engine: str | None, test: str | None, as_json: bool, overlay: Path | None, data: Path | None) -> int:
-    """Show a case of a run: prompt, images, text, raw text, scores, details and what went wrong, per test and engine.
+    """Show one case of a run: prompt, images, text, raw text, scores, details and problem, per test and engine.
 
-    RUN is a run directory, the name of one in the report folder, or latest, the complete run that ended last (latest~1: the one
-    before). CASE is a case id or a node id; a part is enough where it fits one case only, else the candidates are listed.
+    CASE is a case id or a node id. A part of it is enough if only one case matches; otherwise the matching cases are listed.
     """
     from evalharness.report.case_view import find_rows, print_row
     from evalharness.report.terminal import open_console
@@ -82,7 +82,7 @@ def _draw(rows: list[Row], run_dir: Path, overlay: Path, data: Path | None) -> N
         raise ConfigError("--overlay draws rows of dense evals; this one has no objects")
     folder = data or (read_run(run_dir).get("config", {}).get("data") or {}).get("value")
     if folder is None:
-        raise ConfigError("the run does not say where its photos are; give --data FOLDER")
+        raise ConfigError("the run does not record where its images are; give --data FOLDER")
     try:
         draw_row(rows[0], Path(folder)).save(overlay)
     except (OSError, ValueError) as error:

@@ -1,8 +1,9 @@
-"""`evalharness watch DIR -- evals …`: evaluates each checkpoint of a training run as it appears, until stopped."""
+"""`evalharness watch DIR -- evals …`: evaluates each checkpoint of a training run as it appears, in a pytest of its own."""
 
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -20,11 +22,22 @@ from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.discovery import is_numbered, why_unfinished
 from evalharness.checkpoints.info import name_checkpoints, natural_key
 from evalharness.checkpoints.weights import find_weights, fingerprint_checkpoint
-from evalharness.cli.framework import command, seconds
+from evalharness.cli.framework import PATH, command
 
 __all__ = ["Watch", "watch"]
 
-_OWN = ("--model", "--run-id", "--report-dir")
+_SET_BY_WATCH = ("--model", "--run-id", "--report-dir")
+
+
+def seconds(text: Any) -> float:
+    """Return seconds above 0; the `type` of an option."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"must be seconds above 0, got {text!r}")
+    return value
 
 
 @command(
@@ -33,29 +46,26 @@ _OWN = ("--model", "--run-id", "--report-dir")
         "evalharness watch runs/sft-42 -- evals --backend vllm",
         "evalharness watch runs/sft-42 --idle 3600 --report-dir reports/sft-42 -- evals -k stage_a",
     ],
-    exit_codes={DONE: "every run ended with 0", NOT_PASSED: "a run did not"},
+    exit_codes={DONE: "every run ended with 0", NOT_PASSED: "a run ended with another code"},
 )
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=PATH, metavar="DIR")
 @click.argument("for_pytest", nargs=-1, type=click.UNPROCESSED, metavar="-- PYTEST_ARGUMENTS")
-@click.option(
-    "--report-dir", type=click.Path(path_type=Path), default=Path("reports"), metavar="FOLDER", help="Folder of the runs (default: reports)"
-)
-@click.option("--interval", type=seconds, default=10.0, metavar="SECONDS", help="How often to look (default: 10)")
-@click.option("--idle", type=seconds, metavar="SECONDS", help="End after so long without a new checkpoint (default: never)")
+@click.option("--report-dir", type=PATH, default=Path("reports"), metavar="FOLDER", help="Folder for the runs (default: reports)")
+@click.option("--interval", type=seconds, default=10.0, metavar="SECONDS", help="Time between two looks at DIR, in seconds (default: 10)")
+@click.option("--idle", type=seconds, metavar="SECONDS", help="End after this time without a new checkpoint, in seconds (default: never)")
 def watch(folder: Path, for_pytest: Sequence[str], report_dir: Path, interval: float, idle: float | None) -> int:
     """Evaluate each checkpoint of a training run as it appears, until stopped (Ctrl-C).
 
-    DIR is the folder whose checkpoints lie in it: pytest PYTEST_ARGUMENTS --model CHECKPOINT, one at a time, those that are there
-    first, in the order of their steps. A checkpoint with a finished run is not evaluated again. PYTEST_ARGUMENTS are those of a run
-    without --model: evals --backend vllm
+    DIR is the folder that training writes its checkpoints into. Each checkpoint gets a run of its own, one at a time, in the order
+    of their steps: pytest PYTEST_ARGUMENTS --model CHECKPOINT. A checkpoint with a finished run is not evaluated again.
     """
-    taken = [part for part in for_pytest if part.partition("=")[0] in _OWN]
+    taken = [part for part in for_pytest if part.partition("=")[0] in _SET_BY_WATCH]
     if taken:
-        raise ConfigError(f"{taken[0]} is given by the watch itself for each checkpoint; leave it out after `--`")
+        raise ConfigError(f"{taken[0]} is set by watch for each checkpoint; leave it out after `--`")
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; give the folder that training writes its checkpoints into")
+        raise ConfigError(f"{folder} is not a folder; give the folder that training writes its checkpoints into")
     if not for_pytest:
-        raise ConfigError("say after `--` what to run, as for pytest: evalharness watch DIR -- evals")
+        raise ConfigError("no tests to run; name them after `--`, as for pytest: evalharness watch DIR -- evals")
 
     watching = Watch(folder, for_pytest, report_dir, interval, idle)
     with watching.stopped_by_signals():
@@ -63,11 +73,8 @@ def watch(folder: Path, for_pytest: Sequence[str], report_dir: Path, interval: f
     return NOT_PASSED if watching.num_failed else DONE
 
 
-# Each checkpoint of a training run evaluated as it appears, in a pytest of its own. Knows nothing of the command line
-
-
 class Watch:
-    """A watch over one folder; `num_failed` counts the runs that did not end with 0."""
+    """Watches one folder; `num_failed` counts the runs that ended with another code than 0."""
 
     def __init__(self, folder: Path, for_pytest: Sequence[str], report_dir: Path, interval_s: float, idle_s: float | None) -> None:
         self._folder = folder
@@ -75,15 +82,15 @@ class Watch:
         self._report_dir = report_dir
         self._interval_s = interval_s
         self._idle_s = idle_s
-        self._looked_at: set[tuple[Path, str]] = set()
-        self._told: set[tuple[Path, str]] = set()
+        self._seen: set[tuple[Path, str]] = set()
+        self._printed: set[tuple[Path, str]] = set()
         self._stop = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self.num_failed = 0
 
     @contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM end the watch once the running pytest has ended; it gets each of them as Ctrl-C."""
+        """Let SIGINT and SIGTERM end the watch, once the running pytest, which gets each as Ctrl-C, has ended."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         previous = [signal.signal(number, self._on_signal) for number in numbers]
         try:
@@ -126,26 +133,26 @@ class Watch:
             except (CheckpointError, FileNotFoundError) as error:
                 self._tell(folder, f"leaving out {folder.name}: {error}")
                 continue
-            if (folder, fingerprint) not in self._looked_at:
-                self._looked_at.add((folder, fingerprint))
-                done = _finished_run(self._report_dir, _run_id(folder, fingerprint))
-                if done is None:
+            if (folder, fingerprint) not in self._seen:
+                self._seen.add((folder, fingerprint))
+                finished = _finished_run(self._report_dir, _run_id(folder, fingerprint))
+                if finished is None:
                     return folder, fingerprint
-                self._tell(folder, f"{folder.name} was evaluated already: {done}")
+                self._tell(folder, f"{folder.name} was evaluated already: {finished}")
         return None
 
     def _tell(self, folder: Path, text: str) -> None:
-        if (folder, text) not in self._told:
-            self._told.add((folder, text))
+        if (folder, text) not in self._printed:
+            self._printed.add((folder, text))
             _say(text)
 
     def _evaluate(self, folder: Path, fingerprint: str) -> None:
         run_id = _free_id(self._report_dir, _run_id(folder, fingerprint))
-        own = [f"--model={folder}", f"--run-id={run_id}", f"--report-dir={self._report_dir}"]
+        arguments = [f"--model={folder}", f"--run-id={run_id}", f"--report-dir={self._report_dir}"]
         _say(f"evaluating {folder.name}, run {run_id}")
-        # A session of its own: Ctrl-C at the terminal then reaches it once, from here.
+        # In a session of its own, so that Ctrl-C at the terminal reaches it once, from here.
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *self._for_pytest, *own], stdin=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, "-m", "pytest", *self._for_pytest, *arguments], stdin=subprocess.DEVNULL, start_new_session=True
         )
         if self._stop.is_set():
             self._child.send_signal(signal.SIGINT)
@@ -156,13 +163,13 @@ class Watch:
 
 
 def _candidates(folder: Path) -> Sequence[Path]:
-    """Return the folders in it that are, or will be, checkpoints, by step."""
-    found = [
+    """Return the subfolders that are, or will be, checkpoints, by step."""
+    folders = [
         entry
         for entry in folder.iterdir()
         if entry.is_dir() and (is_numbered(entry) or (entry / "config.json").is_file() or (entry / "adapter_config.json").is_file())
     ]
-    return sorted(found, key=natural_key)
+    return sorted(folders, key=natural_key)
 
 
 def _fingerprint(folder: Path) -> str:
@@ -174,7 +181,7 @@ def _run_id(folder: Path, fingerprint: str) -> str:
 
 
 def _runs(report_dir: Path, run_id: str) -> Iterator[tuple[str, Path]]:
-    """Yield the ids that runs of a checkpoint may have, the first one free last."""
+    """Yield the ids and folders of a checkpoint's runs, and last the first id that is free."""
     number = 1
     while True:
         name = run_id if number == 1 else f"{run_id}-{number}"
@@ -185,7 +192,7 @@ def _runs(report_dir: Path, run_id: str) -> Iterator[tuple[str, Path]]:
 
 
 def _finished_run(report_dir: Path, run_id: str) -> Path | None:
-    """Return the folder of a run of the checkpoint that came to its end, None without one."""
+    """Return the folder of the checkpoint's first complete run; None if there is none."""
     for _, folder in _runs(report_dir, run_id):
         try:
             run = json.loads((folder / "run.json").read_text(encoding="utf-8"))

@@ -165,7 +165,7 @@ def _line(change: MetricChange, scale: float) -> dict[str, Any]:
         "key": change.slice_key,
         "value": change.slice_value,
         "metric": change.metric,
-        "way": {"lower": "lower is better", "none": "neither way is better"}.get(change.direction, ""),
+        "way": {"lower": "lower is better", "none": "no better direction"}.get(change.direction, ""),
         "verdict": change.verdict,
         "n": own.num_pairs,
         "groups": own.num_groups,

@@ -25,7 +25,7 @@ __all__ = ["comparison_lines"]
 
 MIN_COLUMNS = 40
 NUM_METRICS, NUM_SLICES, NUM_CASES, NUM_REMARKS = 40, 15, 5, 10
-_HEADERS = ["metric", "verdict", "base", "candidate", "difference", "p", "95 % interval", "could show"]
+_HEADERS = ["metric", "verdict", "base", "candidate", "difference", "p", "95 % interval", "detectable"]
 _FEWEST_COLUMNS = 5
 
 
@@ -46,7 +46,7 @@ def _lines(comparison: Comparison, columns: int) -> Iterator[str]:
     for remark in notes[:NUM_REMARKS]:
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(notes) > NUM_REMARKS:
-        yield f"! {plural(len(notes) - NUM_REMARKS, 'more remark')} in compare.md"
+        yield f"! {plural(len(notes) - NUM_REMARKS, 'more caveat')} in compare.md"
     for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
         yield ""
         yield from wrapped(terminal_text(sentence, 400), columns)

@@ -153,8 +153,8 @@ def case_title(comparison: Comparison) -> str:
 # compare.md: comparisons for people, as a GitHub-flavoured Markdown document in which every name and text is escaped
 
 NUM_SLICES, NUM_CASES, TEXT_CHARS = 60, 40, 400
-_WAYS = {"lower": " (lower is better)", "none": " (neither way is better)"}
-_HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference", "95 % interval", "p", "could have shown"]
+_WAYS = {"lower": " (lower is better)", "none": " (no better direction)"}
+_HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference", "95 % interval", "p", "detectable"]
 
 
 def comparison_blocks(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -214,10 +214,10 @@ def _slices(comparison: Comparison) -> Iterator[str]:
         return
     yield "### Changes in slices"
     found = shown_slices(comparison)
-    counted = f"p values corrected for the {plural(comparison.num_slice_tests, 'test')} that could show anything"
-    yield f"{plural(len(comparison.slices), 'metric')} of slices looked at ({counted})."
+    counted = f"p values corrected for the {plural(comparison.num_slice_tests, 'test')} that could show a difference"
+    yield f"{plural(len(comparison.slices), 'slice metric')} examined ({counted})."
     if not found:
-        yield "No change is shown in any of them."
+        yield "None of them shows a change."
         return
     several = len(comparison.coverage) > 1
     lines = []

@@ -1,20 +1,18 @@
-"""timeline.html, timeline.csv, timeline_flips.csv, timeline.png and timeline.svg in a folder; the same runs give the same bytes."""
+"""timeline.html, timeline.csv, timeline_flips.csv and timeline.svg in a folder; the same runs give the same bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
 from evalharness.analysis.comparison.timeline import Timeline, read_tracks, timeline_of
 from evalharness.api.errors import RecordError
-from evalharness.api.installing import install_command
 from evalharness.report.csv import write_csv
 from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import number_text, terminal_text
 from evalharness.report.timeline.page import best_note, falls, gate_metrics, main_curves, point_name, write_timeline_page
-from evalharness.report.timeline.plots import write_plots
+from evalharness.report.timeline.picture import write_picture
 from evalharness.report.writing import replacing
 
 __all__ = ["COLUMNS", "FLIP_COLUMNS", "timeline_lines", "write_flips_csv", "write_run_timeline", "write_timeline_csv", "write_timelines"]
@@ -76,15 +74,12 @@ def _flips(timeline: Timeline) -> Iterator[list[Any]]:
             yield [timeline.track.label, *test, flip.case_id, flip.metric, *ends, flip.was, flip.now]
 
 
-MAX_PLOTS = 8
+MAX_PICTURES = 8
 NUM_LINES, NUM_FALLS = 8, 8
 
 
 def write_timelines(timelines: Sequence[Timeline], notes: list[str], folder: Path) -> list[Path]:
-    """Write the files and return their paths; a further track's pictures are timeline-2.png and so on. Raises `RecordError`.
-
-    Without matplotlib there are no pictures, and `notes` gets a line that says so: timeline.html draws its own.
-    """
+    """Write the files and return their paths; a further track's picture is timeline-2.svg and so on. Raises `RecordError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -95,11 +90,8 @@ def write_timelines(timelines: Sequence[Timeline], notes: list[str], folder: Pat
     with replacing(paths[2]) as file:
         write_flips_csv(timelines, file)
     several = [timeline for timeline in timelines if len(timeline.track.points) > 1]
-    if several and find_spec("matplotlib") is None:
-        notes.append(f"timeline.png and timeline.svg need matplotlib, which is not installed; {install_command('plots')}")
-        return paths
-    for number, timeline in enumerate(several[:MAX_PLOTS], start=1):
-        paths += write_plots(timeline, folder / ("timeline" if number == 1 else f"timeline-{number}"))
+    for number, timeline in enumerate(several[:MAX_PICTURES], start=1):
+        paths.append(write_picture(timeline, folder / ("timeline.svg" if number == 1 else f"timeline-{number}.svg")))
     return paths
 
 
@@ -123,9 +115,9 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
         yield from wrapped(f"{terminal_text(timeline.track.label, 80)}: {len(points)} checkpoints, {terminal_text(ends, 120)}", columns)
         for point in points:
             if point.asked_otherwise:
-                yield from wrapped(f"! {terminal_text(f'{point.name} was asked otherwise: {point.asked_otherwise}', 300)}", columns)
+                yield from wrapped(f"! {terminal_text(f'{point.name} was asked differently: {point.asked_otherwise}', 300)}", columns)
         for test in timeline.tests():
-            lines = [[terminal_text(f"{test[0]}::{test[1]}", 60), "best", "mean", "95 % interval", "last", "how sure"]]
+            lines = [[terminal_text(f"{test[0]}::{test[1]}", 60), "best", "mean", "95 % interval", "last", "significance"]]
             for curve in main_curves(timeline, test, held=gate_metrics(timeline)):
                 if curve.best is not None and len(lines) <= NUM_LINES:
                     best = next(value for value in curve.values if value.place == curve.best.point)

@@ -105,7 +105,7 @@ def _track(timeline: Timeline) -> dict[str, Any]:
         "num_points": len(points),
         "first": point_name(timeline, 0),
         "last": point_name(timeline, len(points) - 1),
-        "remarks": [f"{point.name} was asked otherwise: {point.asked_otherwise}" for point in points if point.asked_otherwise],
+        "remarks": [f"{point.name} was asked differently: {point.asked_otherwise}" for point in points if point.asked_otherwise],
         "falls": [_fall_line(timeline, *fall) for fall in falls(timeline)[:NUM_FALLS]],
         "num_falls": len(falls(timeline)),
         "tests": [_best_table(timeline, test) for test in timeline.tests()],
@@ -153,7 +153,7 @@ def best_note(timeline: Timeline, curve: Curve) -> str:
     alike = [point_name(timeline, place) for place in curve.best.alike]
     if len(alike) == curve.best.num_compared:
         return "no significant difference"
-    return f"not told apart from {', '.join(alike)}" if alike else "significantly better than all others"
+    return f"not significantly better than {', '.join(alike)}" if alike else "significantly better than all others"
 
 
 def falls(timeline: Timeline) -> list[tuple[Curve, Mean]]:

@@ -1,7 +1,7 @@
-"""`<mission>_stage_a.jsonl` of a run, one per mission, as Stage-B and other tools read it; and the list of groups left out.
+"""`<mission>_stage_a.jsonl`: summaries and references on disk, one row per group, as Stage-B and other tools read them.
 
-A group with one photo that failed, or that was not in the run, is left out as a whole, like in the original. Unlike there,
-each such group is listed with its reason, and a run that could write none at all fails.
+A group with a photo that failed, or that was not in the run, is left out as a whole, like in the original. Unlike there, each
+such group is listed with its reason, and a run that could write no group at all fails.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ __all__ = [
 ]
 
 
-# Stage-A summaries on disk: `<mission>_stage_a.jsonl`, one row per group, in the form that Stage-B and other tools read
-
 ROW_TYPES: Mapping[str, type] = {"group_id": str, "mission": str, "label": str, "images": list, "per_image": dict}
 
 
 def check_row(row: Any, where: str = "row") -> dict[str, Any]:
-    """Return the row if it is one: `RecordError` (a ValueError) for keys and values, `ContractTypeError` for types."""
+    """Return the checked row: `RecordError` (a ValueError) for wrong keys and values, `ContractTypeError` for wrong types."""
     if not isinstance(row, Mapping):
         raise ContractTypeError(f"{where} must be an object, got {type(row).__name__}")
     for key, wanted in ROW_TYPES.items():
@@ -106,7 +104,7 @@ class GroupRows:
 
 
 def group_rows(groups: Sequence[Group], results: Iterable[Mapping[str, Any]]) -> GroupRows:
-    """Return the rows of all groups whose images each have exactly one summary.
+    """Return the rows of all groups whose images have exactly one summary each.
 
     `results` are rows per image, in any order: `group_seq` (place in `groups`, from 0), `image_index` (from 1), `ok`, and
     `summary` or `error`. A missing, duplicate, out-of-range or failed image leaves out its own group only.
@@ -127,11 +125,14 @@ def group_rows(groups: Sequence[Group], results: Iterable[Mapping[str, Any]]) ->
             summaries[place][index] = str(result["summary"])
     rows = []
     for place, group in enumerate(groups):
-        missing = [f"image_{number}" for number in range(1, len(group.images) + 1) if number not in summaries[place]]
+        numbers = range(1, len(group.images) + 1)
+        missing = [f"image_{number}" for number in numbers if number not in summaries[place]]
         if missing:
             problems.setdefault(place, f"{', '.join(missing)} missing")
         if place not in problems:
-            rows.append(_row(group, summaries[place]))
+            row = {"group_id": group.group_id, "mission": group.mission, "label": group.label}
+            images = {"images": [image.name for image in group.images]}
+            rows.append({**row, **images, "per_image": {f"image_{number}": summaries[place][number] for number in numbers}})
     return GroupRows(tuple(rows), problems)
 
 
@@ -139,22 +140,12 @@ def _in_range(number: object, low: int, high: int) -> TypeGuard[int]:
     return isinstance(number, int) and not isinstance(number, bool) and low <= number <= high
 
 
-def _row(group: Group, summaries: Mapping[int, str]) -> dict[str, Any]:
-    return {
-        "group_id": group.group_id,
-        "mission": group.mission,
-        "label": group.label,
-        "images": [image.name for image in group.images],
-        "per_image": {f"image_{number}": summaries[number] for number in sorted(summaries)},
-    }
-
-
 LEFT_OUT_FILE = "stage_a_left_out.jsonl"
 
 
 @dataclass
 class _Answers:
-    """The rows of one group, by photo number; `group` is `<group id>::<label>`."""
+    """The answers of one group, by photo number; `group` is `<group id>::<label>`."""
 
     mission: str
     group: str
@@ -165,20 +156,15 @@ class _Answers:
 
     @property
     def not_in_run(self) -> list[int]:
-        """Numbers of the photos that no row is about (--limit, -k); [] where no answer says how many there are."""
-        num = len(self.photo["images"]) if self.photo is not None else 0
-        return [number for number in range(1, num + 1) if number not in self.by_number]
-
-    @property
-    def asked_whole(self) -> bool:
-        """Whether every photo was asked, as far as is known: a run that was cut short is no failure of its groups."""
-        return not self.not_in_run and not self.has_skipped
+        """Numbers of the photos without a row (--limit, -k); [] where no answer says how many there are."""
+        num_photos = len(self.photo["images"]) if self.photo is not None else 0
+        return [number for number in range(1, num_photos + 1) if number not in self.by_number]
 
 
 def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     """Write the summaries of all complete groups, mission by mission, and `stage_a_left_out.jsonl` if any is left out.
 
-    `rows` carry what `details` gave, and case ids as `load_cases` makes them. Raises `RecordError` where groups were asked
+    `rows` have the details of `stage_a.details` and the case ids of `load_cases`. Raises `RecordError` where groups were run
     whole and none of them is complete.
     """
     left_out: list[dict[str, str]] = []
@@ -192,7 +178,8 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
             num_written += write_rows(reference_path(target.folder, mission), complete)
         for answers in groups:
             if answers.problem is not None:
-                num_failed += answers.asked_whole
+                # A run that was cut short is not a failure of its groups.
+                num_failed += not answers.not_in_run and not answers.has_skipped
                 left_out.append({"mission": mission, "group": answers.group, "problem": answers.problem})
     if left_out:
         lines = "".join(f"{json.dumps(entry)}\n" for entry in left_out)
@@ -202,53 +189,43 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, _Answers]:
-    """Return the answers of each group, in the order of the rows; of several tests of a photo the first that has a summary."""
-    found: dict[str, _Answers] = {}
+    """Return the answers of each group, in the order of the rows; of several tests of a photo, the first that has a summary."""
+    groups: dict[str, _Answers] = {}
     for row in rows:
         place, _, number = str(row["case_id"]).rpartition("/image_")
         if not (place and number.isdecimal()):
-            raise RecordError(f"{row['case_id']!r} is no case of Stage-A; ids end in /image_1, /image_2, …")
-        answers = found.setdefault(place, _Answers(row["tags"]["mission"], f"{row['group']}::{row['tags']['label']}"))
+            raise RecordError(f"{row['case_id']!r} is not a case of Stage-A; ids end in /image_1, /image_2, …")
+        answers = groups.setdefault(place, _Answers(row["tags"]["mission"], f"{row['group']}::{row['tags']['label']}"))
         answers.has_skipped |= row["outcome"] == "skip"
-        kept = row.get("details") or {}
-        ok = was_judged(row) and "summary" in kept
-        if "photo" in kept:
-            answers.photo = kept["photo"]
+        details = row.get("details") or {}
+        ok = was_judged(row) and "summary" in details
+        if "photo" in details:
+            answers.photo = details["photo"]
         if ok or int(number) not in answers.by_number:
-            result = {"ok": ok, "summary": kept.get("summary"), "error": None if ok else row.get("problem") or row["outcome"]}
+            result = {"ok": ok, "summary": details.get("summary"), "error": None if ok else row.get("problem") or row["outcome"]}
             answers.by_number[int(number)] = {"image_index": int(number), **result}
-    return found
+    return groups
 
 
 def _complete_rows(groups: Sequence[_Answers]) -> tuple[dict[str, Any], ...]:
-    """Return the rows of the groups that are complete, and note at each other one why it is not."""
-    whole = [answers for answers in groups if answers.photo is not None and not answers.not_in_run]
-    found = group_rows([_group(answers) for answers in whole], _results(whole))
+    """Return the rows of the complete groups, and set the problem of each other group."""
+    whole = [(answers, answers.photo) for answers in groups if answers.photo is not None and not answers.not_in_run]
+    collected = group_rows(
+        [
+            Group(answers.mission, MISSIONS[answers.mission].domain, photo["label"], photo["group_id"], tuple(map(Path, photo["images"])))
+            for answers, photo in whole
+        ],
+        [{"group_seq": place, **result} for place, (answers, _) in enumerate(whole) for result in answers.by_number.values()],
+    )
     for answers in groups:
-        answers.problem = _why_not_whole(answers)
-    for place, answers in enumerate(whole):
-        answers.problem = found.problems.get(place)
-    return found.rows
+        if answers.not_in_run:
+            answers.problem = f"{', '.join(f'image_{number}' for number in answers.not_in_run)} not in this run"
+        else:
+            answers.problem = "; ".join(f"image_{number} failed: {result['error']}" for number, result in answers.by_number.items())
+    for place, (answers, _) in enumerate(whole):
+        answers.problem = collected.problems.get(place)
+    return collected.rows
 
-
-def _group(answers: _Answers) -> Group:
-    assert answers.photo is not None
-    images = tuple(Path(name) for name in answers.photo["images"])
-    mission = MISSIONS[answers.mission]
-    return Group(mission.name, mission.domain, answers.photo["label"], answers.photo["group_id"], images)
-
-
-def _results(groups: Sequence[_Answers]) -> list[dict[str, Any]]:
-    return [{"group_seq": place, **result} for place, answers in enumerate(groups) for result in answers.by_number.values()]
-
-
-def _why_not_whole(answers: _Answers) -> str:
-    if answers.not_in_run:
-        return f"{', '.join(f'image_{number}' for number in answers.not_in_run)} not in this run"
-    return "; ".join(f"image_{number} failed: {result['error']}" for number, result in answers.by_number.items())
-
-
-# Reference summaries beside the photos: whose each is, and which photos they name that are not there
 
 PhotoKey: TypeAlias = "tuple[str, str, str]"
 """Group id, label, file name."""
@@ -263,27 +240,27 @@ def reference_rows(root: Path, mission: str) -> list[dict[str, Any]]:
 
 
 def read_summaries(path: Path | str) -> dict[PhotoKey, str]:
-    """Return the summaries of a file in the five-key form, ours or the original's, by photo."""
+    """Return the summaries of a file in the five-key form by photo."""
     return summaries_by_photo(read_rows(path), path)
 
 
 def summaries_by_photo(rows: Iterable[Mapping[str, Any]], path: Path | str) -> dict[PhotoKey, str]:
     """Return the summaries of rows by photo; `ConfigError` where a photo has two."""
-    found: dict[PhotoKey, str] = {}
+    summaries: dict[PhotoKey, str] = {}
     for number, row in enumerate(rows, start=1):
         for place, name in enumerate(row["images"], start=1):
             key = (row["group_id"], row["label"], name)
-            if key in found:
+            if key in summaries:
                 raise ConfigError(f"{path}: row {number} gives {name} of {row['group_id']}::{row['label']} a second summary")
-            found[key] = row["per_image"][f"image_{place}"]
-    return found
+            summaries[key] = row["per_image"][f"image_{place}"]
+    return summaries
 
 
 def with_named_photos(groups: Sequence[Group], rows: Iterable[Mapping[str, Any]], path: Path) -> list[Group]:
-    """Return a mission's groups with the photos that its reference rows name and that are missing on disk, in natural order.
+    """Return a mission's groups with the photos that its reference rows name but that are missing on disk, in natural order.
 
-    Without them later photos would get their numbers: image_2 would become image_1. Each is a path that does not exist.
-    Rows of groups of which nothing is there are said in a `DataWarning`.
+    Without those paths, which do not exist, image_2 would become image_1. Rows of groups without any photo on disk are named in
+    a `DataWarning`.
     """
     completed = list(groups)
     places: dict[str, list[int]] = {}
@@ -291,31 +268,31 @@ def with_named_photos(groups: Sequence[Group], rows: Iterable[Mapping[str, Any]]
         places.setdefault(group.key, []).append(place)
     absent = []
     for row in rows:
-        mine = places.get(f"{row['group_id']}::{row['label']}", [])
-        missing = set(row["images"]).difference(*(_names(completed[place]) for place in mine))
-        if not mine:
+        copies = places.get(f"{row['group_id']}::{row['label']}", [])
+        missing = set(row["images"]).difference(*(_names(completed[place]) for place in copies))
+        if not copies:
             absent.append(f"{row['group_id']}::{row['label']}")
         elif missing:
-            # Of several folders of one order, the one that has most of the row's photos.
-            place = max(mine, key=lambda place: len(_names(completed[place]).intersection(row["images"])))
+            # Of several folders of one order, take the folder with most of the row's photos.
+            place = max(copies, key=lambda place: len(_names(completed[place]).intersection(row["images"])))
             folder = completed[place].images[0].parent
             images = [*completed[place].images, *(folder / name for name in missing)]
             completed[place] = replace(completed[place], images=tuple(sorted(images, key=lambda image: natural_key(image.name))))
     if absent:
-        warnings.warn(DataWarning(f"{path}: {len(absent)} groups have no photos here: {_shown(absent)}"), stacklevel=3)
+        warnings.warn(DataWarning(f"{path}: {len(absent)} groups have no photos here: {_listed(absent)}"), stacklevel=3)
     return completed
 
 
 def warn_of_missing_references(photos: Mapping[str, Sequence[str]], root: Path) -> None:
-    """Say in a `DataWarning` which photos, by mission, have no reference summary."""
+    """Name the photos without a reference summary in a `DataWarning` per mission."""
     for mission, names in photos.items():
         path = reference_path(root, mission)
-        warnings.warn(DataWarning(f"{path}: no reference summary for {len(names)} photos: {_shown(names)}"), stacklevel=3)
+        warnings.warn(DataWarning(f"{path}: no reference summary for {len(names)} photos: {_listed(names)}"), stacklevel=3)
 
 
 def _names(group: Group) -> set[str]:
     return {image.name for image in group.images}
 
 
-def _shown(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NUM_NAMED]) + (", …" if len(names) > _NUM_NAMED else "")

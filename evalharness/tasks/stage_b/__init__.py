@@ -1,15 +1,15 @@
-"""Stage-B: one verdict per work order, from its photos' summaries. What an eval of it needs, in one import.
+"""Stage-B: one verdict per work order, from its photos' summaries. Everything that an eval of it needs.
 
 load_cases     `<mission>_stage_a.jsonl` and `guidance.json` → one case per ticket
 request        case → chat with rules and summaries, never the label
-ONE_VOTE       greedy, one answer; THREE_VOTES draws three
+ONE_VOTE       greedy, one answer; THREE_VOTES samples three
 judge          a ticket's answers → votes, scores, details
-aggregate      rows → rates that are no mean
-tables         rows → tables by mission and domain, and of what was wrong with answers
+aggregate      rows → rates that are not means
+tables         rows → tables by mission and domain, and of the problems of answers
 write_outputs  rows → the files that the original's tools read
 
-Beside it: `stage_b_chain` judges a checkpoint's own summaries. For those who change rules: `stage_b_guidance` reads and
-writes them, `stage_b_proposals` and `stage_b_reflection` check what a model proposes, `stage_b_gate` says if it is better.
+`chain` judges a checkpoint's own summaries. For those who change rules: `files` reads and writes guidance, `rule_proposals`
+checks the changes that a model proposes, `rule_gate` decides whether new rules are better.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any
 from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError
 from evalharness.api.requests import TextGenerationRequest
+from evalharness.runs.schema import Row
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a import typeable
 from evalharness.tasks.stage_a.data import SUMMARIES_SUFFIX, Label, find_missions, reference_path
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain
-from evalharness.tasks.stage_b.files import write_outputs
+from evalharness.tasks.stage_b.files import Guidance, read_guidance, read_tickets, ticket_key, write_outputs
 from evalharness.tasks.stage_b.metrics import Ballot, Confusion, cast, confusion, decode_grid, rates
 from evalharness.tasks.stage_b.prompt import messages
-from evalharness.tasks.stage_b.tickets import Guidance, TicketFile, read_guidance, read_tickets, ticket_key
 from evalharness.tasks.stage_b.verdict import Verdict, parse_verdict, render_verdict
 
 __all__ = [
@@ -66,7 +66,7 @@ THREE_VOTES = decode_grid(
 
 @dataclass(frozen=True, kw_only=True)
 class StageBCase(Case):
-    """One ticket: a work order under one label, the summaries of its photos, and its mission's rules by id."""
+    """One ticket: a work order under one label, the summaries of its photos, and the rules of its mission by id."""
 
     mission: str
     domain: Domain
@@ -84,20 +84,41 @@ class StageBCase(Case):
 def load_cases(data_dir: Path | str | None) -> list[Case]:
     """Return one case per ticket of a folder, or of one mission's folder in it; ids read `rru-install/fail/QC-…-0000001`.
 
-    A row that gives no ticket is told in a `DataWarning` and stands as an `invalid` case, `rru-install/line_7`. No tickets
+    A row that is not a ticket is named in a `DataWarning` and becomes an `invalid` case, `rru-install/line_7`. No tickets
     at all, or no rules for a mission, is an error.
     """
-    root, missions = find_missions(data_dir, _missions_with_summaries, LAYOUT)
+
+    def names_in(root: Path) -> Iterator[str]:
+        return (path.name.removesuffix(SUMMARIES_SUFFIX) for path in root.glob(f"*{SUMMARIES_SUFFIX}"))
+
+    root, missions = find_missions(data_dir, names_in, LAYOUT)
     if not missions:
         raise ConfigError(f"no Stage-A summaries in {root}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
     guidance = read_guidance(root / "guidance.json")
     cases: list[Case] = []
-    for mission in (mission.name for mission in missions):
-        path = reference_path(root, mission)
-        found = read_tickets(path, mission)
-        rules = rules_of(guidance, mission, root)
-        cases += [_case(ticket.group_id, ticket.label, ticket.summaries, mission, rules) for ticket in found.tickets]
-        cases += _bad_rows(path, mission, found)
+    for mission in missions:
+        path = reference_path(root, mission.name)
+        file = read_tickets(path, mission.name)
+        tags = {"mission": mission.name, "domain": mission.domain}
+        rules = rules_of(guidance, mission.name, root)
+        for ticket in file.tickets:
+            case = StageBCase(
+                id=f"{mission.slug}/{ticket.label}/{typeable(ticket.group_id)}",
+                group=ticket.group_id,
+                tags={**tags, "label": ticket.label},
+                reference=ticket.label,
+                mission=mission.name,
+                domain=mission.domain,
+                label=ticket.label,
+                group_id=ticket.group_id,
+                summaries=ticket.summaries,
+                rules=rules,
+            )
+            cases.append(case)
+        for bad in file.bad_rows:
+            warnings.warn(DataWarning(f"{path}:{bad.line} is not a ticket: {bad.problem}"), stacklevel=2)
+            invalid = f"{path.name}:{bad.line}: {bad.problem}"
+            cases.append(Case(id=f"{mission.slug}/line_{bad.line}", tags=tags, invalid=invalid))
     return cases
 
 
@@ -108,42 +129,14 @@ def rules_of(guidance: Mapping[str, Guidance], mission: str, root: Path) -> Mapp
     return guidance[mission].experiences
 
 
-def _missions_with_summaries(root: Path) -> Iterator[str]:
-    return (path.name.removesuffix(SUMMARIES_SUFFIX) for path in root.glob(f"*{SUMMARIES_SUFFIX}"))
-
-
-def _case(group_id: str, label: Label, summaries: tuple[str, ...], mission: str, rules: Mapping[str, str]) -> StageBCase:
-    about = MISSIONS[mission]
-    return StageBCase(
-        id=f"{about.slug}/{label}/{typeable(group_id)}",
-        group=group_id,
-        tags={"mission": mission, "domain": about.domain, "label": label},
-        reference=label,
-        mission=mission,
-        domain=about.domain,
-        label=label,
-        group_id=group_id,
-        summaries=summaries,
-        rules=rules,
-    )
-
-
-def _bad_rows(path: Path, mission: str, found: TicketFile) -> list[Case]:
-    about = MISSIONS[mission]
-    for bad in found.bad_rows:
-        warnings.warn(DataWarning(f"{path}:{bad.line} gives no ticket: {bad.problem}"), stacklevel=3)
-    tags = {"mission": mission, "domain": about.domain}
-    return [Case(id=f"{about.slug}/line_{bad.line}", tags=tags, invalid=f"{path.name}:{bad.line}: {bad.problem}") for bad in found.bad_rows]
-
-
 def request(case: StageBCase) -> TextGenerationRequest:
-    """Return the question about one ticket."""
+    """Return the request for a verdict on one ticket."""
     return TextGenerationRequest(messages(case.mission, case.summaries, case.rules))
 
 
 @dataclass(frozen=True, repr=False)
 class JudgedTicket:
-    """A ticket's answers, read and counted."""
+    """A ticket's answers, parsed and counted."""
 
     label: Label
     ticket_key: str
@@ -157,12 +150,12 @@ class JudgedTicket:
 
     @property
     def is_right(self) -> bool:
-        """Whether the majority says what is right; no vote at all is wrong."""
+        """Whether the majority is right; no vote at all is wrong."""
         return self.ballot.prediction == self.label
 
     @property
     def scores(self) -> dict[str, float]:
-        """Every metric of the ticket; shares are over its answers. `valid` carries a vote, `strict` has nothing to forgive."""
+        """Every metric of the ticket; shares are over its answers. A `valid` answer carries a vote, a `strict` one has no problems."""
         num_answers = len(self.verdicts)
         return {
             "valid": self.ballot.num_valid / num_answers,
@@ -177,7 +170,7 @@ class JudgedTicket:
 
     @property
     def details(self) -> dict[str, Any]:
-        """Return what tables and output files need, as plain JSON."""
+        """Plain JSON for tables and output files."""
         ballot = self.ballot
         return {
             "ticket_key": self.ticket_key,
@@ -191,50 +184,47 @@ class JudgedTicket:
 
     @property
     def problem(self) -> str:
-        """What a failed assertion says: the wrong prediction, its votes, and the first answer."""
+        """The message of a failed assertion: the wrong prediction, its votes, and the first answer."""
         votes = f"{self.ballot.num_pass} pass, {self.ballot.num_fail} fail, {self.ballot.num_invalid} invalid"
         first = self.verdicts[0]
         return f"{self.ticket_key} was judged {self.ballot.prediction} ({votes}): {first.problem or first.reason}"
 
 
 def judge(texts: Sequence[str], case: StageBCase) -> JudgedTicket:
-    """Return the answers to a ticket, read and counted; their order does not matter to any number."""
+    """Return the answers to a ticket, parsed and counted; their order changes no number."""
     return judge_votes(texts, case.label, case.ticket_key, len(case.summaries))
 
 
 def judge_votes(texts: Sequence[str], label: Label, key: str, num_images: int) -> JudgedTicket:
-    """Return answers to the ticket `key` of so many images, read and counted."""
+    """Return the answers to the ticket `key` with that many images, parsed and counted."""
     verdicts = tuple(parse_verdict(text, num_images) for text in texts)
     return JudgedTicket(label, key, num_images, verdicts, cast(verdict.label for verdict in verdicts))
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> Confusion:
+def _cells(rows: Sequence[Row]) -> Confusion:
     return confusion((row["tags"]["label"], row["details"]["prediction"]) for row in rows if "prediction" in (row.get("details") or {}))
 
 
-def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the rates of `stage_b_metrics` over the judged rows; accuracy is a mean already."""
+def aggregate(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the rates of `stage_b/metrics.py` over the judged rows, without accuracy, which is a mean."""
     return {name: value for name, value in rates(_cells(rows)).items() if name != "accuracy"}
 
 
-def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the tickets by mission and by domain, and how many answers had which problem."""
+def tables(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
+    """Return the tickets by mission and by domain, and how many tickets had which problem."""
     problems = Counter(kind for row in rows for kind in (row.get("details") or {}).get("problems", ()))
-    found = {f"Verdicts by {tag}": _by(tag, rows) for tag in ("mission", "domain")}
+    made: dict[str, list[dict[str, Any]]] = {}
+    for tag in ("mission", "domain"):
+        values = dict.fromkeys(row["tags"][tag] for row in rows)
+        made[f"Verdicts by {tag}"] = [{tag: value, **_line([row for row in rows if row["tags"][tag] == value])} for value in values]
     if problems:
-        found["What was wrong with answers"] = [{"problem": kind, "tickets": count} for kind, count in problems.most_common()]
-    return found
+        made["What was wrong with answers"] = [{"problem": kind, "tickets": count} for kind, count in problems.most_common()]
+    return made
 
 
-def _by(tag: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {tag: value, **_line(_cells([row for row in rows if row["tags"][tag] == value]))}
-        for value in dict.fromkeys(row["tags"][tag] for row in rows)
-    ]
-
-
-def _line(cells: Confusion) -> dict[str, float]:
-    found = rates(cells)
+def _line(rows: Sequence[Row]) -> dict[str, float]:
+    cells = _cells(rows)
+    shares = rates(cells)
     return {
         "tickets": cells.num_tickets,
         "released rightly": cells.tp,
@@ -242,5 +232,5 @@ def _line(cells: Confusion) -> dict[str, float]:
         "released wrongly": cells.fp,
         "blocked wrongly": cells.fn,
         "no verdict": cells.num_unparsed,
-        **{name.replace("_", " "): found[name] for name in ("accuracy", "false_release_rate", "false_block_rate")},
+        **{name.replace("_", " "): shares[name] for name in ("accuracy", "false_release_rate", "false_block_rate")},
     }

@@ -22,12 +22,13 @@ from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.api.cases import Case, OutputTarget
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.runs.schema import Row
 from evalharness.tasks import stage_a, stage_b
 from evalharness.tasks.stage_a import StageACase
 from evalharness.tasks.stage_a.data import LAYOUT, Label, find_missions
 from evalharness.tasks.stage_a.metrics import canonical_equal, fact_overlap
 from evalharness.tasks.stage_a.parse import Summary, parse_summary
-from evalharness.tasks.stage_b.tickets import read_guidance, ticket_key
+from evalharness.tasks.stage_b.files import read_guidance, ticket_key
 
 __all__ = ["CAUSES", "ChainCase", "JudgedChain", "judge", "load_cases", "request", "tables", "write_outputs"]
 
@@ -162,7 +163,7 @@ def judge(case: ChainCase, steps: Sequence[Sequence[GenerationResult]], texts: S
     return JudgedChain(own, by_references, summaries, case.references)
 
 
-def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def tables(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
     """Return where verdicts of the chain go wrong, by mission and over all, then Stage-B's tables."""
     judged = [row for row in rows if row.get("details")]
     lines = [
@@ -172,12 +173,12 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]
     return {"Where verdicts go wrong": [*lines, {"mission": "all", **_causes(judged)}], **stage_b.tables(rows)}
 
 
-def _causes(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _causes(rows: Sequence[Row]) -> dict[str, Any]:
     recalls = [row["scores"]["evidence_recall"] for row in rows if "evidence_recall" in row["scores"]]
     counts: dict[str, int] = {cause: sum(row["details"]["cause"] == cause for row in rows) for cause in CAUSES}
     return {"tickets": len(rows), **counts, "evidence recall": sum(recalls) / len(recalls) if recalls else None}
 
 
-def write_outputs(rows: Sequence[Mapping[str, Any]], target: OutputTarget) -> None:
+def write_outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     """Write the files of `stage_b/files.py` below `stage_b_chain/`."""
     stage_b.write_outputs(rows, target, "stage_b_chain")

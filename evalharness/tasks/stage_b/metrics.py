@@ -1,18 +1,17 @@
-"""What verdicts are worth, over tickets. Positive means pass: the work order is released.
+"""Rates of verdicts over tickets, votes on one ticket, and decode grids. Positive means pass: the work order is released.
 
-Two documented rates look at the two costly mistakes, over the share that each concerns:
+Two documented rates measure the two costly mistakes:
 
-    false_release_rate = fp / (tp + fp)     of what was released, how much should not have been
-    false_block_rate   = fn / (tp + fn)     of what should have been released, how much was not
+    false_release_rate = fp / (tp + fp)     share of the released orders that should not have been released
+    false_block_rate   = fn / (tp + fn)     share of the orders to be released that were not
 
-In the rates a ticket without any verdict counts as the mistake of its side: a pass order without one is blocked, and a
-fail order without one is no proof of a check. So a checkpoint cannot get good rates by writing nothing that parses. The
-cells of `Confusion` keep such tickets apart, and the rates named `…_parsed` leave them out.
+In these rates a ticket without any verdict counts as the mistake of its label: a pass order without one is blocked, a fail
+order without one was not stopped. So a checkpoint cannot get good rates by writing nothing that parses. `Confusion` counts
+such tickets apart, and the rates named `…_parsed` leave them out.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ class Confusion:
 
     @property
     def num_tickets(self) -> int:
-        """All tickets that were asked; dropped ones are not among them."""
+        """All judged tickets, without the dropped ones."""
         return self.tp + self.fn + self.fp + self.tn + self.num_unparsed
 
     @property
@@ -48,7 +47,7 @@ class Confusion:
 
     @property
     def num_blocked(self) -> int:
-        """The documented fn (np): pass orders that were not released, whether by a verdict or for want of one."""
+        """The documented fn (np): pass orders that were not released, by a verdict or for lack of one."""
         return self.fn + self.num_unparsed_pass
 
     @property
@@ -56,18 +55,8 @@ class Confusion:
         """The documented fp (ng): fail orders that no verdict stopped."""
         return self.fp + self.num_unparsed_fail
 
-    @property
-    def fn_over_tp(self) -> float:
-        """Orders blocked wrongly per order released rightly; infinite where none was released rightly, 0 where there is neither."""
-        return _over(self.num_blocked, self.tp)
 
-    @property
-    def fp_over_tp(self) -> float:
-        """Orders released wrongly per order released rightly, likewise."""
-        return _over(self.num_released, self.tp)
-
-
-def confusion(judged: Iterable[tuple[Label, Label | None]]) -> Confusion:
+def confusion(judged: Iterable[tuple[str, str | None]]) -> Confusion:
     """Return the cells of (label, prediction) pairs; a prediction of None is a ticket without any verdict."""
     counts = Counter(judged)
     return Confusion(
@@ -81,7 +70,7 @@ def confusion(judged: Iterable[tuple[Label, Label | None]]) -> Confusion:
 
 
 def rates(cells: Confusion) -> dict[str, float]:
-    """Return accuracy and the rates, each 0–1; a rate of nothing is 0.
+    """Return accuracy and the rates, each 0–1; 0 where the denominator is 0.
 
     `fn_rate` and `fp_rate` are shares of all tickets, not of a class.
     """
@@ -102,14 +91,6 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _over(part: int, whole: int) -> float:
-    if whole:
-        return part / whole
-    return math.inf if part else 0.0
-
-
-# Several answers to one ticket: how they are drawn, and what they decide together
-
 _REQUIRED = ("temperature", "top_p", "max_new_tokens")
 _OPTIONAL = ("repetition_penalty", "no_repeat_ngram_size", "seed", "stop", "max_prompt_tokens")
 
@@ -129,7 +110,7 @@ class Ballot:
 
     @property
     def prediction(self) -> Label | None:
-        """What the majority says; a tie is fail, no vote at all None."""
+        """The majority of the votes; "fail" for a tie, None without any vote."""
         if not self.num_valid:
             return None
         return "pass" if self.num_pass > self.num_fail else "fail"
@@ -144,13 +125,13 @@ class Ballot:
         """1 − agreement, 0–0.5; 0.5 without votes."""
         return 1 - self.agreement if self.num_valid else 0.5
 
-    def hard_wrong(self, label: Label) -> float:
-        """Return how sure the votes are of a wrong prediction: the agreement, or 0 where the prediction is right."""
+    def hard_wrong(self, label: str) -> float:
+        """Return the agreement on a wrong prediction, 0 where the prediction is right."""
         return 0.0 if self.prediction == label else self.agreement
 
 
 def cast(votes: Iterable[Label | None]) -> Ballot:
-    """Return the ballot of these answers' verdicts, None where an answer carries none; order does not matter."""
+    """Return the ballot of the answers' verdicts, None for an answer without one; order does not matter."""
     counts = Counter(votes)
     return Ballot(counts["pass"], counts["fail"], counts[None])
 
@@ -159,8 +140,8 @@ def decode_grid(grid: Sequence[Mapping[str, Any]], samples_per_decode: int = 1) 
     """Return one options object per answer: every setting of the grid × samples; sample i of a setting has its seed + i.
 
     A setting needs temperature, top_p and max_new_tokens; repetition_penalty, no_repeat_ngram_size, seed, stop (strings)
-    and max_prompt_tokens are free. Several samples of a setting without a seed count from 0; greedy settings give one
-    answer each, as more would be equal. Of each seed the harness makes one for every case. Answers are decoded with
+    and max_prompt_tokens are optional. Several samples of a setting without a seed count from 0; greedy settings give one
+    answer each, as more would be equal. The harness derives one seed per case from each seed. Answers are decoded with
     clean-up of spaces, as Stage-B always does.
     """
     if isinstance(samples_per_decode, bool) or not isinstance(samples_per_decode, int) or samples_per_decode < 1:
@@ -186,6 +167,6 @@ def _options(where: str, setting: Mapping[str, Any]) -> GenerationOptions:
     unknown = [name for name in setting if name not in (*_REQUIRED, *_OPTIONAL)]
     if unknown:
         raise ConfigError(f"{where} has an unknown {unknown[0]!r}; known: {', '.join((*_REQUIRED, *_OPTIONAL))}")
-    given = {name: value for name, value in setting.items() if value is not None}
-    stop = StopOptions.from_mapping({"stop": given.pop("stop", ())})
-    return GenerationOptions.from_mapping({**given, "stop": stop, "decode": DecodeOptions(clean_up_tokenization_spaces=True)})
+    values = {name: value for name, value in setting.items() if value is not None}
+    stop = StopOptions.from_mapping({"stop": values.pop("stop", ())})
+    return GenerationOptions.from_mapping({**values, "stop": stop, "decode": DecodeOptions(clean_up_tokenization_spaces=True)})

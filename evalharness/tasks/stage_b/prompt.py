@@ -16,7 +16,7 @@ from evalharness.api.errors import ConfigError
 from evalharness.tasks.shared import tokens
 from evalharness.tasks.stage_a.parse import IRRELEVANT, parse_summary
 from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE, MISSIONS, READABLE_KEY, STATS_KEY, TEXT_KEY, Domain, items_of
-from evalharness.tasks.stage_b.tickets import FOCUS, in_order
+from evalharness.tasks.stage_b.files import FOCUS, in_order
 
 __all__ = [
     "THIRD_STATES",

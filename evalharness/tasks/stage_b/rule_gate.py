@@ -97,7 +97,7 @@ def _judged(row: Any, where: str) -> tuple[str, Judged]:
     try:
         key, label, prediction = row["ticket_key"], row["gt_label"], row["majority_pred"]
     except (TypeError, KeyError) as error:
-        raise RecordError(f"{where} is no row of ticket_key, gt_label and majority_pred: {error!r}") from error
+        raise RecordError(f"{where} is not a row of ticket_key, gt_label and majority_pred: {error!r}") from error
     if not isinstance(key, str) or label not in LABELS or prediction not in (*LABELS, None):
         raise RecordError(f"{where}: gt_label must be pass or fail, and majority_pred too or null, got {label!r} and {prediction!r}")
     return key, Judged(label, prediction)

@@ -26,7 +26,7 @@ OTHER_PROMPT = [*cases([1.0] * 4), row("c004", scores={"f1": 1.0}, prompt_sha256
 OTHER_OPTION = cases([1.0] * 5, options={"max_new_tokens": 32})
 WHERE = "in stage_a::test_summary"
 GRAVE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
-    "prompts": (OTHER_PROMPT, {}, f"the prompts differ {WHERE}: 1 of 5 cases (text or image), first c004"),
+    "prompts": (OTHER_PROMPT, {}, f"the prompts differ {WHERE} for 1 of 5 cases (text or image), first for c004"),
     "option": (OTHER_OPTION, {}, f"option max_new_tokens differs {WHERE}: 16 in the base, 32 in the candidate"),
     "pixels": (BASE, settings(max_pixels=100), "max_pixels differs: none in the base, 100 in the candidate"),
 }
@@ -42,7 +42,7 @@ def test_a_question_made_of_other_answers_is_the_same_question(tmp_path: Path) -
     base = run_dir(tmp_path / "base", in_steps("ab12", "cd34"))
     alike = compared(base, run_dir(tmp_path / "cand", in_steps("ab12", "ef56"), {**ENGINE, "fingerprint": "f2"}))
     assert "prompts" not in {difference.field for difference in alike.differences}
-    with pytest.raises(ComparisonError, match=f"the prompts differ {WHERE}: 5 of 5 cases"):
+    with pytest.raises(ComparisonError, match=f"the prompts differ {WHERE} for 5 of 5 cases"):
         compared(base, run_dir(tmp_path / "other", in_steps("ab13", "cd34"), {**ENGINE, "fingerprint": "f2"}))
 
 
@@ -50,7 +50,7 @@ def test_a_question_made_of_other_answers_is_the_same_question(tmp_path: Path) -
 def test_what_was_not_asked_alike_is_refused_by_its_field(tmp_path: Path, name: str) -> None:
     samples, engine, text = GRAVE[name]
     base, candidate = run_dir(tmp_path / "base", BASE), run_dir(tmp_path / "cand", samples, {**engine, "fingerprint": "f2"})
-    with pytest.raises(ComparisonError, match="the two did not ask the same: ") as refused:
+    with pytest.raises(ComparisonError, match="base and candidate were not asked the same: ") as refused:
         compared(base, candidate)
     assert text in str(refused.value)
     assert text in [difference.text for difference in compared(base, candidate, anyway=True).differences]
@@ -102,7 +102,7 @@ def test_other_cases_are_counted(tmp_path: Path) -> None:
 
 def test_no_common_case_is_refused_even_anyway(tmp_path: Path) -> None:
     base, candidate = pair(tmp_path, [row("a")], [row("b")])
-    with pytest.raises(ComparisonError, match="no case is in both sides"):
+    with pytest.raises(ComparisonError, match="base and candidate share no case"):
         compared(base, candidate)
     with pytest.raises(ComparisonError, match="no case was judged on both sides"):
         compared(base, candidate, anyway=True)
@@ -111,7 +111,7 @@ def test_no_common_case_is_refused_even_anyway(tmp_path: Path) -> None:
 def test_the_same_texts_of_two_checkpoints_are_a_warning(tmp_path: Path) -> None:
     other = run_dir(tmp_path / "other", BASE, {"fingerprint": "f2", "checkpoint": "other"})
     found = [difference.text for difference in compared(run_dir(tmp_path / "base", BASE), other).differences]
-    assert found == ["tiny and other gave the same text to all 5 cases of stage_a::test_summary: are they the same weights?"]
+    assert found == ["tiny and other gave the same answers to all 5 cases of stage_a::test_summary: are they the same weights?"]
     changed = [*cases([1.0] * 4), row("c004", scores={"f1": 1.0}, text="other")]
     other = run_dir(tmp_path / "unlike", changed, {"fingerprint": "f2", "checkpoint": "other"})
     assert compared(tmp_path / "base", other).differences == []

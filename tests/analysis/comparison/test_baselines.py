@@ -99,10 +99,10 @@ def test_hostile_names_survive_as_ascii(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read: No such file or directory; make one with: evalharness bless RUN_DIR NAME"),
+        (None, "cannot be read: No such file or directory; create one with: evalharness bless RUN_DIR NAME"),
         ("{", "is not JSON"),
-        ("[]", "is no baseline"),
-        ('{"format": "other"}', "is no baseline"),
+        ("[]", "is not a baseline"),
+        ('{"format": "other"}', "is not a baseline"),
         ('{"format": "evalharness baseline", "version": 99}', "has version 99; this evalharness reads 1"),
         ('{"format": "evalharness baseline", "version": 1}', "is damaged"),
     ],

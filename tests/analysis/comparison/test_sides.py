@@ -53,7 +53,7 @@ def test_what_is_neither_run_nor_baseline_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_without_rows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ComparisonError, match="holds no rows"):
+    with pytest.raises(ComparisonError, match="has no rows"):
         read_side(str(run_dir(tmp_path / "a", [])))
 
 
@@ -61,8 +61,8 @@ def test_a_run_without_rows_is_refused(tmp_path: Path) -> None:
     ("run", "note"),
     [
         ({"interrupted": "Ctrl-C"}, "the run was interrupted (Ctrl-C)"),
-        ({"finished_at": None}, "the run did not come to its end"),
-        ({"rebuilt": True}, "the run did not come to its end"),
+        ({"finished_at": None}, "the run did not finish"),
+        ({"rebuilt": True}, "the run did not finish"),
     ],
 )
 def test_a_run_that_did_not_end_says_so(tmp_path: Path, run: dict[str, object], note: str) -> None:

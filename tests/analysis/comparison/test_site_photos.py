@@ -78,7 +78,7 @@ def test_all_four_forms_tell_the_same_story(folder: Path, tmp_path: Path) -> Non
     assert float(line["candidate_value"]) == pytest.approx(1 / 23)
     assert f"REGRESSED category {FORGOTTEN}: f1 of category 1.000 → 0.043" in terminal
     assert re.search(rf"\| category +\| {FORGOTTEN} +\| f1 of category +\| \*\*REGRESSED\*\* .* 1\.000 \| +0\.043 ", markdown)
-    first = page[page.index("Lost where the average hides it") :]
+    first = page[page.index("Losses that the average hides") :]
     assert re.search(
         rf"</span> {FORGOTTEN}</th><td>f1 of category.*?REGRESSED</span></td><td class=\"num\">1\.000</td><td class=\"num\">0\.043<",
         first,

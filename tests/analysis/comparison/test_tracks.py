@@ -130,5 +130,5 @@ def test_nothing_to_read_is_refused(tmp_path: Path, pattern: str) -> None:
 
 
 def test_runs_without_a_row_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ComparisonError, match="none of these runs holds a row"):
+    with pytest.raises(ComparisonError, match="none of these runs has a row"):
         tracks(run_dir(tmp_path / "empty", []))

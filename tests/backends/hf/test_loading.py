@@ -100,12 +100,12 @@ def test_a_device_map_wins_over_the_device(hf_text_checkpoint):
 @pytest.mark.parametrize("variant, supports_vlm", [(None, True), ("vlm", True), ("VLM", True), ("text", False)], ids=str)
 def test_the_variant_is_found_out_or_obeyed(vlm_checkpoint, variant, supports_vlm):
     backend = load(vlm_checkpoint, variant=variant)
-    assert backend.supports_vlm is supports_vlm
+    assert backend.capabilities.supports_vlm is supports_vlm
     assert (backend.processor is not None) is supports_vlm
 
 
 def test_a_text_checkpoint_is_no_vlm(hf_text_checkpoint):
-    assert load(hf_text_checkpoint).supports_vlm is False
+    assert load(hf_text_checkpoint).capabilities.supports_vlm is False
     with pytest.raises(CheckpointError, match=r"has no image_processor; .* takes text only: .* set model\.variant to 'text'"):
         load(hf_text_checkpoint, variant="vlm")
 
@@ -114,7 +114,7 @@ def test_a_vlm_without_image_processor_loads_as_text(vlm_checkpoint, tmp_path):
     copy = shutil.copytree(vlm_checkpoint, tmp_path / "copy")
     (copy / "preprocessor_config.json").unlink()
     (copy / "video_preprocessor_config.json").unlink()
-    assert load(copy, variant="text").supports_vlm is False
+    assert load(copy, variant="text").capabilities.supports_vlm is False
 
 
 def test_without_a_pad_token_the_end_token_pads(tmp_path):

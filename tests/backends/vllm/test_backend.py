@@ -28,7 +28,7 @@ def run(backend: VllmBackend, *prompts: Prompt) -> list[Any]:
 
 def test_backend_fulfils_the_protocol(vllm_vlm_backend: VllmBackend) -> None:
     assert isinstance(vllm_vlm_backend, Backend)
-    assert vllm_vlm_backend.supports_vlm
+    assert vllm_vlm_backend.capabilities.supports_vlm
     assert vllm_vlm_backend.max_model_len == 4096
     assert vllm_vlm_backend.eos_token_ids == (642, 640)
 
@@ -102,8 +102,6 @@ def test_its_own_detection_of_repetition_ends_a_row_and_is_named(vllm_vlm_backen
         ({"extra": (("num_beams", 3),)}, r"'num_beams' cannot be honoured by the vllm backend; it knows: .*top_k"),
         ({"no_repeat_ngram_size": 3}, r"no_repeat_ngram_size=3 cannot be honoured"),
         ({"use_cache": False}, r"use_cache=False cannot be honoured"),
-        ({"temperature": 0.001}, r"temperature=0.001 cannot be honoured by vLLM, which takes 0 \(greedy\) or 0.01 to 2.0"),
-        ({"temperature": 3.0}, r"temperature=3.0 cannot be honoured"),
         ({"temperature": 1.0, "extra": (("min_p", 4.0),)}, r"vLLM refuses these generation options: min_p must be in"),
         ({"extra": (("logit_bias", {5: 300.0}),)}, r"cannot be passed to vLLM: 300.0 is outside of -100.0 to 100.0"),
         ({"logprobs": True, "structured": StructuredOutput(regex="a")}, r"takes log-probabilities after the mask of options.structured"),
@@ -214,7 +212,7 @@ def test_a_prompt_that_exceeds_the_context_fails_alone(vllm_vlm_backend: VllmBac
     (failed,) = [output for output in outputs if isinstance(output, tuple)]
     assert failed[1].kind == "invalid"
     assert isinstance(failed[1].error, PromptTooLong)
-    assert f"{num_ids} prompt tokens + {max_new_tokens} new tokens exceed the context of 4096" in failed[1].problem
+    assert f"{num_ids} tokens and max_new_tokens {max_new_tokens} exceed the context of 4096" in failed[1].problem
     assert len(outputs) == 2
 
 

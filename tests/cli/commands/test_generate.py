@@ -132,7 +132,7 @@ class TestOverlay:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            pytest.param(["--overlay", "out.png"], "one answer about one photo; got 1 requests, the first with 0 images", id="no-image"),
+            pytest.param(["--overlay", "out.png"], "one answer about one image; got 1 requests, the first with 0 images", id="no-image"),
             pytest.param(["--image", "photo.png", "--overlay", "out.txt"], "--overlay must be a .png, .jpg or .webp file", id="no-picture"),
             pytest.param(["--image", "photo.png", "--overlay", "no/out.png"], "in a folder that exists", id="no-folder"),
         ],
@@ -151,7 +151,7 @@ class TestRefusals:
             pytest.param([], "give either --prompt TEXT", id="no-question"),
             pytest.param(["--prompt", " "], "the prompt is empty", id="empty"),
             pytest.param(["--prompt", "x", "--file", "f"], "give either --prompt TEXT", id="both"),
-            pytest.param(["--file", "nowhere.jsonl"], "nowhere.jsonl is no file; the nearest folder", id="no-file"),
+            pytest.param(["--file", "nowhere.jsonl"], "nowhere.jsonl is not a file; the nearest folder", id="no-file"),
             pytest.param(["--file", "f.jsonl", "--image", "x.png"], "--image and --system go with --prompt", id="image-of-a-file"),
             pytest.param(["--prompt", "x", "--image", "nowhere.png"], "nowhere.png", id="no-image"),
             pytest.param(["--prompt", "x", "--backend", "vlm"], "did you mean 'vllm'?", id="backend"),

@@ -62,7 +62,7 @@ def test_a_checkpoint_is_written_into_the_settings(tmp_path: Path, capsys: pytes
 def test_nothing_is_overwritten_and_then_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "README.md").write_text("mine")
     assert main(["init", str(tmp_path)]) == REFUSED
-    assert f"{tmp_path / 'README.md'} is there already, and nothing is overwritten" in capsys.readouterr().err
+    assert f"{tmp_path / 'README.md'} exists already, and nothing is overwritten" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert (tmp_path / "README.md").read_text() == "mine"
 
@@ -77,7 +77,7 @@ def test_a_link_that_leads_nowhere_is_there_already(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         pytest.param(["x", "--template", "jsn"], "'jsn' is not one of", id="template"),
-        pytest.param(["x", "--model", "nowhere"], "--model nowhere is no folder; the nearest that exists", id="model"),
+        pytest.param(["x", "--model", "nowhere"], "--model nowhere is not a folder; the nearest that exists", id="model"),
         pytest.param(["/proc/version/x"], "cannot be written", id="folder"),
     ],
 )

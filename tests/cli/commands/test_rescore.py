@@ -91,7 +91,7 @@ def report_lines(run: Run) -> list[str]:
     # The command, in a fence of its own, is pytest's there, evalharness's here, and `-c …` in a worker of the project's own tests.
     text = re.sub(r"(## Run it again\s+)(`{3,})\S*\n.*?\n\2\n", r"\1", (run.run_dir / "report.md").read_text("utf-8"), flags=re.DOTALL)
     lines = text.splitlines()
-    own = re.compile(r"# Run|- scored again|\| (started|finished|duration \(s\)|run_id|report_dir|git) ")
+    own = re.compile(r"# Run|- rescored|\| (started|finished|duration \(s\)|run_id|report_dir|git) ")
     return [re.sub(r" +", " ", re.sub(r"-{2,}", "-", line)) for line in lines if not own.match(line)]
 
 
@@ -230,8 +230,8 @@ def test_a_rescored_run_says_so_and_can_be_scored_again(project: Project) -> Non
     rescored = again(project, live)
     assert rescored.facts["rescored"]["run_id"] == "live"
     assert rescored.facts["rescored"]["changes"] == []
-    assert "scored again: the generations are those of run live of 20" in (rescored.run_dir / "report.md").read_text("utf-8")
-    assert "scored again" in rescored.output
+    assert "rescored: the generations are those of run live of 20" in (rescored.run_dir / "report.md").read_text("utf-8")
+    assert "rescored" in rescored.output
     code, output = rescore(project, str(rescored.run_dir), "--run-id", "third", "--report-dir", "elsewhere")
     assert code == 0, output
     third = Run(code, output, 0.0, project.root)
@@ -300,7 +300,7 @@ def test_an_installed_package_is_no_reason_for_a_warning(project: Project) -> No
     variables = {**environment(PYTHONPATH=path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
     command = [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir)]
     done = subprocess.run(command, cwd=project.root, env=variables, capture_output=True, text=True, check=False)
-    assert "scored again" in done.stdout
+    assert "rescored" in done.stdout
     assert "warning" not in done.stdout + done.stderr
 
 

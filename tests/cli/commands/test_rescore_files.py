@@ -84,7 +84,7 @@ def test_summaries_are_scored_against_the_references_of_data(here: Path) -> None
     assert {row["scores"]["exact"] for row in samples(run_dir)} == {1.0}
     assert {row["eval"] for row in samples(run_dir)} == {"stage_a"}
     assert facts(run_dir)["rescored"]["dump"] == SUMMARIES.name
-    assert "no answer was made, no test was run and no gate asked" in (run_dir / "report.md").read_text("utf-8")
+    assert "nothing was generated, no test ran and no gate was judged" in (run_dir / "report.md").read_text("utf-8")
 
 
 def test_references_come_from_the_settings_too(here: Path) -> None:
@@ -97,7 +97,7 @@ def test_photos_without_summary_are_said(here: Path) -> None:
     (here / SUMMARIES.name).write_text("".join(rows[2:]), "utf-8")
     assert main(["rescore", SUMMARIES.name, "--data", str(DATA), "--run-id", "r"]) == 0
     (problem,) = facts(here / "reports" / "r")["problems"]
-    assert problem.endswith(f"but no summary in {SUMMARIES.name}: they are in no number")
+    assert problem.endswith(f"but no summary in {SUMMARIES.name}: no number counts them")
 
 
 def test_the_report_can_be_made_again(here: Path) -> None:
@@ -132,7 +132,7 @@ class TestRefused:
             pytest.param(b"", "is neither a gt_vs_pred.jsonl of dense dumps nor a <mission>_stage_a.jsonl", id="empty"),
             pytest.param(b"[1]\n", "its first row has no keys", id="list"),
             pytest.param(b'{"a": 1, "b": 2}\n', "its first row has a, b", id="other-keys"),
-            pytest.param(b'{"summary": true, "num_samples": 0}\n', "holds no picture", id="no-picture"),
+            pytest.param(b'{"summary": true, "num_samples": 0}\n', "holds no image", id="no-picture"),
             pytest.param(b"nonsense\n", "does not begin with a line of JSON", id="no-json"),
             pytest.param(b"[" * 100_000 + b"\n", "does not begin with a line of JSON", id="deep"),
             pytest.param(b"\xff\xfe\n", "cannot be read", id="no-text"),

@@ -138,9 +138,9 @@ def test_a_training_run_that_is_rotated_away_is_no_crash(root: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["nowhere"], "nowhere is no folder; give the folder that training writes", id="no-folder"),
-        pytest.param(["."], "say after `--` what to run", id="nothing-to-run"),
-        pytest.param([".", "--", "evals", "--model=x"], "--model=x is given by the watch itself", id="model"),
+        pytest.param(["nowhere"], "nowhere is not a folder; give the folder that training writes", id="no-folder"),
+        pytest.param(["."], "no tests to run; name them after `--`", id="nothing-to-run"),
+        pytest.param([".", "--", "evals", "--model=x"], "--model=x is set by watch for each checkpoint", id="model"),
     ],
 )
 def test_what_cannot_be_watched_says_why(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

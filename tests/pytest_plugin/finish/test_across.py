@@ -159,9 +159,9 @@ def test_a_failed_gate_on_a_comparison_says_in_what_the_engines_differ(project: 
     assert run.exit_code == pytest.ExitCode.TESTS_FAILED
     reasons = {gate["expression"]: gate["reason"] for gate in run.facts["gates"] if gate["engine"] == "fake:one"}
     assert reasons == {
-        "same_tokens >= 1": "0.0000 is not >= 1; the engines differ in no setting that is known",
+        "same_tokens >= 1": "0.000, needs ≥ 1; the engines differ in no setting that is known",
         "same_prompt >= 1": "",
-        "mean >= 1": "0.0000 is not >= 1",
+        "mean >= 1": "0.000, needs ≥ 1",
     }
     (table,) = [table for table in run.facts["tables"] if table["engine"] == "fake:one" and table["title"] == "first differences"]
     assert [(line["case"], line["token"], line["here"], line["there"]) for line in table["rows"]] == [

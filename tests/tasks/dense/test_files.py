@@ -144,7 +144,7 @@ def test_a_row_that_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], pr
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"[1]\n", "d.jsonl:1 must be a JSON object, got list"), (b"{\n", "d.jsonl:1 is no JSON"), (b"\xff\n", "cannot be read")],
+    [(b"[1]\n", "d.jsonl:1 must be a JSON object, got list"), (b"{\n", "d.jsonl:1 is not JSON"), (b"\xff\n", "cannot be read")],
     ids=["list", "cut", "bytes"],
 )
 def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -171,7 +171,7 @@ def test_a_written_dump_has_the_originals_keys_and_flags_what_it_hides(tmp_path:
         "finish_reason": "length",
         "text_space": [1000, 1000],
     }
-    assert row["dropped"] == ["object_3: it is cut off or no JSON"]
+    assert row["dropped"] == ["object_3: it is cut off or not JSON"]
     assert aggregate == SUMMARY
 
 

@@ -40,7 +40,7 @@ def test_a_cut_inside_the_third_object_keeps_the_first_two() -> None:
     dump = parse_dump(THREE[: THREE.index("[9") + 4], "bbu")
     assert corners(dump) == [(1, 2, 3, 4), (5, 6, 7, 8)]
     assert (dump.truncated, dump.valid, dump.problem) == (True, False, "the JSON is cut off")
-    assert dump.dropped == ("object_3: it is cut off or no JSON",)
+    assert dump.dropped == ("object_3: it is cut off or not JSON",)
 
 
 @pytest.mark.parametrize("cut", range(THREE.index("[5"), len(THREE)))
@@ -55,7 +55,7 @@ def test_a_cut_keeps_a_complete_object_that_holds_another_one() -> None:
     text = dumped(object_1={**one_box(1, 2, 3, 4), "extra": {"more": {"x": 1}}}, object_2=one_box(5, 6, 7, 8))
     dump = parse_dump(text[: text.index("[5")], "bbu")
     assert corners(dump) == [(1, 2, 3, 4)]
-    assert (dump.truncated, dump.dropped) == (True, ("object_2: it is cut off or no JSON",))
+    assert (dump.truncated, dump.dropped) == (True, ("object_2: it is cut off or not JSON",))
 
 
 def test_objects_come_in_the_order_of_their_numbers() -> None:

@@ -116,5 +116,5 @@ def test_ten_thousand_groups_take_time_by_their_number(tmp_path: Path) -> None:
 
 
 def test_rows_of_other_evals_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="'capital' is no case of Stage-A"):
+    with pytest.raises(RecordError, match="'capital' is not a case of Stage-A"):
         written(tmp_path, {**row("A", 1), "case_id": "capital"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evalharness.api.cases import OutputTarget
 from evalharness.api.errors import ConfigError
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.tasks import stage_a, stage_b
@@ -190,10 +190,6 @@ def test_the_table_separates_what_was_not_seen_from_what_was_judged_wrongly(tmp_
 
 
 def test_files_are_written_beside_those_of_stage_b(tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class Target:
-        folder: Path
-
-    stage_b_chain.write_outputs(rows(tmp_path / "data"), Target(tmp_path / "out"))
+    stage_b_chain.write_outputs(rows(tmp_path / "data"), OutputTarget(tmp_path / "out", "hf:x"))
     metrics = json.loads((tmp_path / "out" / "stage_b_chain" / RRU / "baseline_metrics.json").read_text("utf-8"))
     assert (metrics["n_used"], metrics["tp"]) == (8, 2)

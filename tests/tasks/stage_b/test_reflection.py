@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
-from evalharness.tasks.stage_b.reflection import Reflection, check_decision, check_reflection, read_reflection
+from evalharness.tasks.stage_b.rule_proposals import Reflection, check_decision, check_reflection, read_reflection
 
 RULES = {
     "S1": "若照片模糊，则判定不通过",
@@ -45,7 +45,7 @@ BAD_DECISIONS: dict[str, tuple[Any, type[Exception], str]] = {
     "unknown ticket": (
         {"no_evidence_group_ids": ["c::fail"], "decision_analysis": ""},
         ContractValueError,
-        "'c::fail', which is no ticket",
+        "'c::fail', which is not a ticket",
     ),
     "unknown key": ({"no_evidence_group_ids": [], "decision_analysis": "", "x": 1}, ContractValueError, "'x' is unknown"),
     "no text": ({"no_evidence_group_ids": [], "decision_analysis": 1}, ContractTypeError, "decision_analysis must be a text"),
@@ -87,7 +87,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no op": ({}, "op is missing"),
     "unknown key": ({"op": "none", "x": 1}, "'x' is unknown"),
     "no evidence": ({"op": "delete", "key": "G1"}, "evidence names no ticket"),
-    "unknown ticket": ({"op": "delete", "key": "G1", "evidence": ["z"]}, "'z', which is no ticket that was shown"),
+    "unknown ticket": ({"op": "delete", "key": "G1", "evidence": ["z"]}, "'z', which is not a ticket that was shown"),
     "without key": ({"op": "update", "text": "若松动则不通过", **SEEN}, "update needs the key of a rule"),
     "unknown rule": ({"op": "delete", "key": "G9", **SEEN}, "there is no rule 'G9'"),
     "key is no id": ({"op": "delete", "key": ["G1"], **SEEN}, "there is no rule"),

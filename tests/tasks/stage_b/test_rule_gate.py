@@ -128,9 +128,9 @@ def test_ticket_stats_are_read_for_the_gate(tmp_path: Path) -> None:
 
 
 BAD_STATS = {
-    "no JSON": ("{", ":2 is no JSON"),
-    "list": ("[]", "is no row of ticket_key"),
-    "no label": ('{"ticket_key": "a", "majority_pred": null}', "is no row of ticket_key"),
+    "no JSON": ("{", ":2 is not JSON"),
+    "list": ("[]", "is not a row of ticket_key"),
+    "no label": ('{"ticket_key": "a", "majority_pred": null}', "is not a row of ticket_key"),
     "label": ('{"ticket_key": "a", "gt_label": "x", "majority_pred": null}', "got 'x' and None"),
     "prediction": ('{"ticket_key": "a", "gt_label": "pass", "majority_pred": "maybe"}', "got 'pass' and 'maybe'"),
     "twice": ('{"ticket_key": "first", "gt_label": "pass", "majority_pred": "pass"}', "ticket first was there already"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import RecordError
-from evalharness.tasks.stage_b.tickets import TicketFile, read_tickets
+from evalharness.tasks.stage_b.files import TicketFile, read_tickets
 
 MISSION = "RRU安装检查"
 ID = "QC-DEMO-20300101-0000001"
@@ -58,9 +58,9 @@ def test_further_keys_missing_images_and_blank_lines_do_not_matter(tmp_path: Pat
 
 
 BAD = {
-    "no JSON": ("{", "no JSON"),
-    "deep": ("[" * 100_000, "no JSON"),
-    "broken bytes": (b'{"group_id": "\xff"}', "no JSON"),
+    "no JSON": ("{", "not JSON"),
+    "deep": ("[" * 100_000, "not JSON"),
+    "broken bytes": (b'{"group_id": "\xff"}', "not JSON"),
     "list": ([], "a row must be an object, got list"),
     "no group": (row(group_id=None), "group_id must be a text, got 'None'"),
     "blank group": (row(group_id=" "), "group_id must be a text"),

@@ -131,7 +131,7 @@ function more(detail, entry) {
   if (detail.reference !== null) parts.push(el("h4", {}, "Reference"), el("pre", { class: "text" }, visible(typeof detail.reference === "string" ? detail.reference : JSON.stringify(detail.reference, null, 1))));
   if (detail.prompt) parts.push(el("h4", {}, "Prompt"), el("pre", { class: "text" }, visible(detail.prompt)));
   for (const [number, nodeid] of nodeids.entries()) {
-    if (nodeid) parts.push(el("h4", {}, `The test, ${["base", "candidate"][number]}`), el("div", { class: "command" }, el("code", {}, shellQuoted(nodeid)), el("button", { type: "button", "data-copy": true }, "Copy")));
+    if (nodeid) parts.push(el("h4", {}, `Test id, ${["base", "candidate"][number]}`), el("div", { class: "command" }, el("code", {}, shellQuoted(nodeid)), el("button", { type: "button", "data-copy": true }, "Copy")));
   }
   return parts.length ? el("details", {}, el("summary", {}, "Reference, prompt and test ids"), parts) : "";
 }

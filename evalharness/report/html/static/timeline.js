@@ -32,7 +32,7 @@ function pointName({ name, step }) {
 function sentence(curve, [place, mean, low, high, n]) {
   const interval = low === null ? "" : `, ${numberText(low)} to ${numberText(high)}`;
   const best = place === curve.best ? "; best" : curve.alike.includes(place) ? "; not significantly worse than the best" : "";
-  const other = track().points[place].other ? "; was asked otherwise" : "";
+  const other = track().points[place].other ? "; was asked differently" : "";
   return `${pointName(track().points[place])}: ${numberText(mean)}${interval}, n=${n.toLocaleString("en")}${best}${other}`;
 }
 
@@ -236,7 +236,7 @@ function toggle(row) {
   const texts = state.grid.texts[id];
   const columns = texts
     ? track().points.map((point, place) => el("div", {}, el("h4", {}, visible(pointName(point)), caseLink(point, id)), texts[place] === null ? el("p", { class: "muted" }, "skipped") : el("pre", { class: "text" }, visible(texts[place]))))
-    : [el("p", { class: "muted" }, "What it said is in the reports of the runs: this page keeps the texts of the first cases that changed.")];
+    : [el("p", { class: "muted" }, "The answers are in the reports of the runs: this page keeps only those of the first cases that changed.")];
   const span = track().points.length + 1;
   row.after(el("tr", { class: "said" }, el("td", { colspan: span }, el("div", { class: "said-columns" }, columns))));
 }

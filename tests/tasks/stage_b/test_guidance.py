@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import ConfigError, RecordError
-from evalharness.tasks.stage_b.tickets import Guidance, check_guidance, in_order, read_guidance, write_guidance
+from evalharness.tasks.stage_b.files import Guidance, check_guidance, in_order, read_guidance, write_guidance
 
 MISSION = "RRU安装检查"
 TIME = "2030-01-01T00:00:00+00:00"
@@ -66,8 +66,8 @@ def test_rules_are_written_in_reading_order_and_as_they_are_spelled(tmp_path: Pa
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "empty": ({}, "is empty or no object"),
-    "list": ([], "is empty or no object"),
+    "empty": ({}, "is empty or not an object"),
+    "list": ([], "is empty or not an object"),
     "unknown mission": ({"X": entry()}, "is about 'X'; known missions: BBU"),
     "entry": ({MISSION: []}, f"{MISSION} must be an object, got list"),
     "unknown key": ({MISSION: entry(stp=1)}, "stp is unknown; known: step"),
@@ -101,7 +101,7 @@ def test_guidance_that_breaks_its_form_is_refused(data: Any, problem: str) -> No
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000], ids=["cut", "bytes", "deep"])
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "guidance.json").write_bytes(content)
-    with pytest.raises(ConfigError, match="is no JSON"):
+    with pytest.raises(ConfigError, match="is not JSON"):
         read_guidance(tmp_path / "guidance.json")
 
 

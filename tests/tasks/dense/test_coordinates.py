@@ -42,7 +42,7 @@ def test_points_outside_are_moved_onto_the_picture_and_flagged() -> None:
 
 
 def test_processed_pixels_without_a_patch_grid_are_refused() -> None:
-    with pytest.raises(ConfigError, match="coordinates 'processed:14' need the patch grid of the picture, .* ask with `verify=True`"):
+    with pytest.raises(ConfigError, match="coordinates 'processed:14' need the patch grid of the image, .* ask with `verify=True`"):
         space_of("processed:14", (640, 480))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import RecordError
-from evalharness.tasks.stage_b.rule_search import extract_object, failure_row, record_failure
+from evalharness.tasks.stage_b.rule_proposals import extract_object, failure_row, record_failure
 from tests.growth import assert_linear
 
 FOUND = {
@@ -50,11 +50,11 @@ def test_first_to_last_brace_would_find_nothing_more(before: str, after: str) ->
 NOTHING = {
     "words": ("no JSON here", "the answer holds no JSON object"),
     "empty": ("", "the answer holds no JSON object"),
-    "trailing comma": ('{"a": 1,}', "no JSON in the balanced part"),
+    "trailing comma": ('{"a": 1,}', "invalid JSON in the balanced part"),
     "truncated": ('{"operations": [', "the answer holds no JSON object"),
-    "list": ("```json\n[1]\n```", "the fence part is no object, but list"),
-    "not a number": ('{"a": NaN}', "NaN is no JSON"),
-    "deep": ('{"a":' * 50_000 + "1" + "}" * 50_000, "no JSON in the balanced part"),
+    "list": ("```json\n[1]\n```", "the fence part is not an object, but list"),
+    "not a number": ('{"a": NaN}', "NaN is not JSON"),
+    "deep": ('{"a":' * 50_000 + "1" + "}" * 50_000, "invalid JSON in the balanced part"),
 }
 
 

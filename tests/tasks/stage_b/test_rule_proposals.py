@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evalharness.api.errors import ContractValueError
 from evalharness.tasks.stage_b.prompt import signature
-from evalharness.tasks.stage_b.rule_search import Proposal, check_proposal, read_proposal
+from evalharness.tasks.stage_b.rule_proposals import Proposal, check_proposal, read_proposal
 
 RULES = {
     "S1": "缺少关键证据则判定不通过",
@@ -196,7 +196,7 @@ def test_a_models_text_is_read_or_proposes_nothing() -> None:
     answer = f"好：\n```json\n{json.dumps({'operations': [{'op': 'upsert', 'text': GOOD}]}, ensure_ascii=False)}\n```"
     assert len(read_proposal(answer, RULES).candidates) == 1
     for text, problem in {
-        '{"operations": [],}': "no JSON in the balanced part",
+        '{"operations": [],}': "invalid JSON in the balanced part",
         '{"operations": [': "the answer holds no JSON object",
         '{"operations": [], "rules": []}': "got both",
     }.items():

@@ -91,7 +91,7 @@ def test_a_wrong_value_is_a_value_error(changes: dict[str, Any], reason: str) ->
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("{", "is no JSON"), ("[1]", "must be an object, got list"), ('{"group_id": NaN}', "is no JSON"), ("[" * 100_000, "is no JSON")],
+    [("{", "is not JSON"), ("[1]", "must be an object, got list"), ('{"group_id": NaN}', "is not JSON"), ("[" * 100_000, "is not JSON")],
     ids=["cut", "list", "nan", "deep"],
 )
 def test_a_bad_line_is_named_by_its_number(tmp_path: Path, text: str, reason: str) -> None:
