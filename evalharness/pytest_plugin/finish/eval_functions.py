@@ -251,9 +251,13 @@ def across_engines(
                             {"eval": functions.name, "test": test, "engine": engine, "metric": metric, "value": value}
                         )
                 for engine in group:
-                    for title, lines in checked_tables(lambda name=engine: comparison.tables.get(name, {}), where, problems):  # type: ignore[misc]
+                    for title, lines in checked_tables(partial(_tables_of, comparison, engine), where, problems):
                         results.tables.append({"eval": functions.name, "test": test, "engine": engine, "title": title, "rows": lines})
     return results
+
+
+def _tables_of(comparison: EngineComparison, engine: str) -> Mapping[str, Table]:
+    return comparison.tables.get(engine, {})  # users may give anything
 
 
 def _engines_together(engines: Sequence[EngineEntry]) -> list[list[str]]:
