@@ -93,7 +93,7 @@ def project(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
 def test_no_engine_can_be_imported_here(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "check.py").write_text(
         "from importlib.util import find_spec\n"
-        "names = ['torch', 'torchvision', 'transformers', 'accelerate', 'peft', 'vllm', 'xgrammar', 'gguf', 'matplotlib', 'pyarrow']\n"
+        "names = ['torch', 'torchvision', 'transformers', 'accelerate', 'peft', 'vllm', 'xgrammar', 'gguf', 'pyarrow']\n"
         "assert [name for name in names if find_spec(name) is not None] == []\n"
     )
     python(environment, tmp_path, "check")

@@ -35,6 +35,7 @@ __all__ = [
     "UnitLine",
     "WorkerEntry",
     "entries_of",
+    "generations_of",
     "mapping",
     "text_of",
 ]
@@ -392,9 +393,6 @@ class RunFile(TypedDict, total=False):
     earlier_problems: list[str]
 
 
-# Reading what another version, or somebody's editor, may have written
-
-
 _Mapping = TypeVar("_Mapping", bound=Mapping[str, Any])
 
 
@@ -408,6 +406,14 @@ def entries_of(entries: Sequence[_Mapping] | None) -> list[_Mapping]:
 def mapping(value: _Mapping | None) -> _Mapping:
     """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else cast("_Mapping", {})
+
+
+def generations_of(row: Row) -> list[Generation]:
+    """Return the generations of a row: all samples where there are several, else the one, else none."""
+    several = row.get("generations")
+    samples = [sample for sample in several if isinstance(sample, Mapping)] if isinstance(several, list) else []
+    single = row.get("generation")
+    return samples or ([single] if isinstance(single, Mapping) else [])
 
 
 def text_of(value: str | float | None) -> str:

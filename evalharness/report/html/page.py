@@ -11,7 +11,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from evalharness.report.text import number_text, one_line, plural, visible_text
 
-__all__ = ["FILTERS", "content_security_policy", "json_block", "packed_block", "percent", "text_block", "when_finite", "write_page"]
+__all__ = ["FILTERS", "json_block", "packed_block", "percent", "render", "text_block", "when_finite", "write_page"]
 
 
 # How numbers look on a page; the words are those of `wording.py`
@@ -62,11 +62,15 @@ def write_page(
     script = _joined(("base.js", *scripts))
     style = _joined(("base.css", *styles))
     policy = content_security_policy(script, style)
-    head = _environment().get_template(template)
-    file.writelines(head.generate(title=title, style=Markup(style), policy=Markup(policy), **context))
+    file.writelines(render(template, title=title, style=Markup(style), policy=Markup(policy), **context))
     for block in blocks:
         file.write(block)
     file.write(f"<script>{script}</script>\n</body>\n</html>\n")
+
+
+def render(template: str, **context: Any) -> Iterator[str]:
+    """Yield the text of `templates/<template>` part by part; every text of `context` is escaped, whatever it is."""
+    return _environment().get_template(template).generate(**context)
 
 
 def content_security_policy(script: str, style: str) -> str:

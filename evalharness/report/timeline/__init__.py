@@ -1,1 +1,1 @@
-"""A training run's checkpoints over its steps, shown: page, plots and CSV."""
+"""A training run's checkpoints over its steps, shown: page, picture and CSV."""

@@ -84,7 +84,7 @@ def test_summaries_are_scored_against_the_references_of_data(here: Path) -> None
     assert {row["scores"]["exact"] for row in samples(run_dir)} == {1.0}
     assert {row["eval"] for row in samples(run_dir)} == {"stage_a"}
     assert facts(run_dir)["rescored"]["dump"] == SUMMARIES.name
-    assert "no answer was made, no test was run and no gate asked" in (run_dir / "report.md").read_text("utf-8")
+    assert "nothing was generated, no test ran and no gate was judged" in (run_dir / "report.md").read_text("utf-8")
 
 
 def test_references_come_from_the_settings_too(here: Path) -> None:

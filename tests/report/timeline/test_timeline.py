@@ -1,4 +1,4 @@
-"""timeline.html, timeline.csv, timeline_flips.csv, timeline.png and timeline.svg, and what a terminal shows."""
+"""timeline.html, timeline.csv, timeline_flips.csv and timeline.svg, and what a terminal shows."""
 
 from __future__ import annotations
 
@@ -13,21 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from evalharness.analysis.comparison.timeline import Timeline, read_tracks, timeline_of
 from evalharness.cli import main
-from evalharness.report.html.pictures import find_font
-from evalharness.report.timeline.files import timeline_lines, write_run_timeline, write_timelines
+from evalharness.report.timeline.files import timeline_lines, write_picture, write_run_timeline, write_timelines
 from evalharness.report.timeline.page import falls, write_timeline_page
-from evalharness.report.timeline.plots import Labels, draw_timeline, write_plots
 from evalharness.report.writing import write_reports
 from tests.analysis.comparison.runs import run_dir
 from tests.analysis.comparison.test_tracks import engine, measured
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import row
 
-FILES = ["timeline.html", "timeline.csv", "timeline_flips.csv", "timeline.png", "timeline.svg"]
+FILES = ["timeline.html", "timeline.csv", "timeline_flips.csv", "timeline.svg"]
 FORGOTTEN = "地排处接地螺丝"
 
 
@@ -132,31 +129,16 @@ class TestCsv:
         ]
 
 
-@pytest.mark.slow
-class TestPlots:
-    def test_the_png_is_a_picture_and_the_svg_refers_to_nothing_outside(self, forgetful: Path, tmp_path: Path) -> None:
-        (timeline,) = made(forgetful)
-        png, svg = write_plots(timeline, tmp_path / "timeline")
-        with Image.open(png) as picture:
-            assert picture.width > 1000
-        text = svg.read_text("utf-8")
-        assert set(re.findall(r'href="(.)', text)) == {"#"}
-        assert "<script" not in text
-        assert svg.read_bytes() == write_plots(timeline, tmp_path / "again")[1].read_bytes()
-
-    def test_names_without_a_glyph_are_shown_by_their_codes_with_a_remark(self, forgetful: Path) -> None:
-        labels = Labels(None)
-        assert labels.text("f1 of 地") == "f1 of \\u5730"
-        figure = draw_timeline(made(forgetful)[0], labels)
-        assert any("No installed font has some of these characters" in text.get_text() for text in figure.texts)
-
-    @pytest.mark.skipif(find_font() is None, reason="no font with Chinese characters is installed")
-    def test_an_installed_font_shows_them(self) -> None:
-        labels = Labels(find_font())
-        assert (labels.text(FORGOTTEN), labels.has_escaped) == (FORGOTTEN, False)
-
-    def test_a_formula_or_a_control_character_in_a_name_is_text(self) -> None:
-        assert Labels(None).text("$\\frac{$ \x1b[31m") == "$\\frac{$ \\x1b[31m"
+def test_the_picture_has_a_chart_per_metric_and_refers_to_nothing_outside(forgetful: Path, tmp_path: Path) -> None:
+    (timeline,) = made(forgetful)
+    text = write_picture(timeline, tmp_path / "timeline.svg").read_text("utf-8")
+    charts = ET.fromstring(text).findall("{http://www.w3.org/2000/svg}g")
+    titles = [chart[0].text for chart in charts]
+    assert titles[0] == "valid"  # of a gate
+    assert FORGOTTEN in titles
+    assert [len(chart.findall("{http://www.w3.org/2000/svg}polyline")) for chart in charts] == [1] * len(charts)
+    assert not re.search("href|<script|nan|None", text)
+    assert text == write_picture(timeline, tmp_path / "again.svg").read_text("utf-8")
 
 
 def hostile_run(folder: Path) -> Path:
@@ -204,10 +186,10 @@ def test_a_timeline_that_cannot_be_made_is_a_problem_of_the_run_and_costs_no_oth
 ) -> None:
     run = measured(tmp_path / "run", {"checkpoint-1": [1.0], "checkpoint-2": [1.0]})
 
-    def broken(timeline: Timeline, stem: Path) -> list[Path]:
+    def broken(timeline: Timeline, path: Path) -> Path:
         raise ValueError("no ink")
 
-    monkeypatch.setattr("evalharness.report.timeline.files.write_plots", broken)
+    monkeypatch.setattr("evalharness.report.timeline.files.write_picture", broken)
     assert "report.html" in write_reports(run)
     assert json.loads((run / "run.json").read_text())["problems"] == ["timeline.html could not be made: ValueError: no ink"]
     monkeypatch.undo()
@@ -220,7 +202,7 @@ class TestCommand:
         for step in (1, 2):
             measured(tmp_path / f"reports/{step}", {f"checkpoint-{step}": [1.0] * 4})
         assert main(["timeline", f"{tmp_path}/reports/*"]) == 0
-        assert capsys.readouterr().out.splitlines()[-5:] == [str(tmp_path / "reports" / name) for name in FILES]
+        assert capsys.readouterr().out.splitlines()[-4:] == [str(tmp_path / "reports" / name) for name in FILES]
 
     def test_what_is_no_run_ends_with_2(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["timeline", str(tmp_path / "absent")]) == 2
