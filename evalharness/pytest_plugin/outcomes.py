@@ -1,8 +1,8 @@
-"""How a test's reports become the one outcome of its row, and how a miss differs from a failure.
+"""Turns a test's reports into the outcome of its row, and records its scores and details.
 
 pass      the test passed                      fail    an assertion failed, and the test has no gate
 miss      an assertion failed in a gated test  error   machine, network or code failed, or the test raised
-invalid   the sample could not be asked        skip    skipped, or never run
+invalid   the case could not be asked          skip    skipped, or never run
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what t
 
 
 class InvalidSample(Failed):
-    """The sample of an ungated test could not be asked; a failure of the test, shown without a traceback."""
+    """The case of an ungated test could not be asked; a failure of the test, shown without a traceback."""
 
 
 @dataclass(frozen=True)
 class Miss:
-    """A failed assertion in a gated test: what it said, and where."""
+    """A failed assertion in a gated test: its message and place."""
 
     problem: str
     location: str
@@ -157,9 +157,6 @@ def _message(call: pytest.CallInfo[Any]) -> str:
     return shorten(text if known else f"{type(error).__name__}: {text}")
 
 
-# What a test records about its case: numbers with `score`, plain data with `details`
-
-
 class Score:
     """Records numbers for the case of one test: `score(valid=True, f1=0.5)`; each name once, None means not applicable."""
 
@@ -231,7 +228,7 @@ def _finite(name: str, value: Any) -> float:
 
 
 class _NotPlain(Exception):
-    """Says what is no JSON, and where in the data it lies, outermost key first."""
+    """Says which value is not JSON; `path` is where in the data it lies, outermost key first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

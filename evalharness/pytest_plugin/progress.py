@@ -1,4 +1,4 @@
-"""What a run says while it runs: what will run, how far it is, where the report lies. Only the reporting process talks."""
+"""Shows what will run and how far it is; only in the reporting process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PIPE_EVERY_S = 30.0
 
 
 def announce(state: EvalSession) -> str:
-    """Return what will run, on a line; on more lines what is odd about checkpoints, and whether the baseline is there."""
+    """Return a line that says what will run, and further lines with notices about checkpoints and the baseline."""
     context, registry = state.context, state.registry
     engines = ", ".join(registry.engine_ids)
     workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""

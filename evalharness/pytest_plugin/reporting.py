@@ -1,4 +1,7 @@
-"""What the reporting process hears of tests, its own or those of workers: counts, misses, crashes, why a session breaks off."""
+"""Collects what the reporting process learns of tests, its own or workers': misses, crashes, why a session ends early.
+
+Reports of eval tests quote generated text, which may steer a terminal, flood it, or stop xdist; `make_safe` changes them before they leave.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,18 @@ from evalharness.runs.schema import RunFile
 __all__ = ["CONTROLLER_NAMES", "REPORTING", "Reporting", "make_safe"]
 
 CONTROLLER_NAMES = ("main", "controller")
-"""What a process that reports is called; all others are workers."""
+"""The names of processes that report; all others are workers."""
 
 
 class Reporting:
-    """What the reporting process collects from reports: misses, crashed tests, the live line, the finished run.
-
-    A plugin of its session, except in workers, where nobody reports.
-    """
+    """Misses, crashed tests, the live line and the finished run of a process that reports; a plugin of its session."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.misses: list[tuple[str, str, str]] = []
         self.crashes: dict[str, str] = {}
         self.put_back: dict[str, str] = {}
-        """Tests that a worker died in and that are to run once more; those still here at the end never did."""
+        """Tests that run once more because their worker died; those still here at the end never did."""
         self.progress: Progress | None = None
         self.run: RunFile | None = None
         self.problem: str | None = None
@@ -65,11 +65,11 @@ class Reporting:
         if outcome == "miss":
             self.misses.append((report.nodeid, facts["location"], facts["problem"]))
         if outcome in ("miss", "invalid") and not report.failed:
-            self._tell_as_failed(report)
+            self._report_as_failed(report)
         if self.progress is not None:
             self.progress.test_ended(facts["num_tokens"], outcome != "pass")
 
-    def _tell_as_failed(self, report: Any) -> None:
+    def _report_as_failed(self, report: Any) -> None:
         failed = copy.copy(report)
         failed.outcome, failed.when = "failed", "call"
         for name in ("lfplugin", "stepwiseplugin"):
@@ -84,8 +84,6 @@ class Reporting:
 
 REPORTING = pytest.StashKey[Reporting]()
 
-
-# Reports of eval tests made safe: they quote generated text, which may steer a terminal, flood it, or stop xdist
 
 _MAX_SECTION_CHARS = 20_000
 # All control characters but newline and tab, bidi controls, line separators, lone surrogates.
