@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -74,8 +74,10 @@ class Crashes:
     """Judges the deaths of one run; see `scheduler.CrashJudge`."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._state = config.stash[STATE]
+        state = config.stash[STATE]
+        self._context, self._registry = state.context, state.registry
+        self._put_back = config.stash[REPORTING].put_back
+        self._report: Callable[..., Any] = config.hook.pytest_runtest_logreport
         self._begun: set[str] = set()
         self._running: dict[str, str] = {}
         self._test_deaths: Counter[str] = Counter()
@@ -115,14 +117,14 @@ class Crashes:
             doing = "it had begun no test"
         problem = f"worker {worker} {how} while {doing}"
         then = "its case is an error" if is_over else "it is tried again" if retried else "this test is an error"
-        self._state.context.journal.write("problem", {"problem": f"{problem}; {then}"})
+        self._context.journal.write("problem", {"problem": f"{problem}; {then}"})
         self._begun.discard(nodeid)
-        self._config.stash[REPORTING].put_back[nodeid] = problem
+        self._put_back[nodeid] = problem
         for key, tests in left.items():
             nodeids = tuple(test for test in tests if retried or test != nodeid)
             if nodeids:
                 note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._isolations.get(key), signs.exit_reason is not None)
-                note_crash(self._state.context.run_dir, note, self._state.context.session_number)
+                note_crash(self._context.run_dir, note, self._context.session_number)
         return retried
 
     def _doing(self, signs: LastSigns, nodeid: str | None) -> str:
@@ -149,7 +151,7 @@ class Crashes:
         return is_over
 
     def _last_signs(self, worker: str) -> LastSigns:
-        return last_signs(self._state.context.run_dir / "journal" / f"{self._state.context.journal_name(worker)}.jsonl")
+        return last_signs(self._context.run_dir / "journal" / f"{self._context.journal_name(worker)}.jsonl")
 
     def _how_it_died(self, worker: str, signs: LastSigns) -> str:
         if worker in self.killed:
@@ -159,7 +161,7 @@ class Crashes:
     def died_without_work(self, worker: str) -> None:
         """Note the death of a worker that had no test any more."""
         how = self._how_it_died(worker, self._last_signs(worker))
-        self._state.context.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
+        self._context.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
 
     def is_given_up(self, engine: str) -> bool:
         """Return whether workers died again and again as they opened the engine."""
@@ -168,13 +170,13 @@ class Crashes:
     def give_up(self, nodeids: Sequence[str]) -> None:
         """Report tests that nobody will run as crashed."""
         for nodeid in nodeids:
-            engine = self._state.registry.eval_node(nodeid).engine
+            engine = self._registry.eval_node(nodeid).engine
             problem = f"engine {engine} cannot be opened: {self._opening_deaths[engine]} workers {self._how[engine]} while they opened it"
-            self._config.hook.pytest_runtest_logreport(report=_crash_report(nodeid, problem))
+            self._report(report=_crash_report(nodeid, problem))
 
     def explain(self, nodeid: str, report: Any) -> None:
         """Say in xdist's report of a crashed test how its worker died, and how often it was tried."""
-        problem = self._config.stash[REPORTING].put_back.get(nodeid)
+        problem = self._put_back.get(nodeid)
         if problem is not None:
             report.longrepr = f"{problem}; it was tried {self._test_deaths[nodeid]} times"
 
