@@ -23,10 +23,9 @@ from evalharness.pytest_plugin.execution.units import is_eval_test
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
-from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, make_safe
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, make_safe
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.lock import RunLock

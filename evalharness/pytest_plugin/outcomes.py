@@ -18,6 +18,7 @@ from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
+from evalharness.api.showing import excerpt
 from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.runs.schema import Row, RowOutcome
@@ -106,8 +107,7 @@ def is_assertion(error: BaseException) -> bool:
 
 def shorten(text: str) -> str:
     """Return the text, capped, with lone surrogates escaped: it travels through xdist, which cannot carry them."""
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return text if len(text) <= _MAX_PROBLEM_CHARS else f"{text[:_MAX_PROBLEM_CHARS]}… ({len(text) - _MAX_PROBLEM_CHARS} more characters)"
+    return excerpt(text.encode("utf-8", "backslashreplace").decode("utf-8"), _MAX_PROBLEM_CHARS, count_rest=True)
 
 
 def note_report(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:

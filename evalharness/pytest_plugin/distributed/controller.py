@@ -20,8 +20,7 @@ from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, D
 from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
-from evalharness.pytest_plugin.progress import Progress, announce
-from evalharness.pytest_plugin.reporting import REPORTING
+from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce
 from evalharness.pytest_plugin.session import STATE
 
 CRASHES = pytest.StashKey[Crashes]()

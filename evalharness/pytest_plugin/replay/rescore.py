@@ -15,6 +15,7 @@ import pytest
 
 import evalharness.pytest_plugin
 from evalharness.api.errors import BROKEN, REFUSED, RecordError
+from evalharness.api.showing import excerpt
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS, read_shard
@@ -60,7 +61,8 @@ def rescore_run(
     run = _config(recorded, {name: value for name, value in given.items() if value is not None})
     if tests is None:
         root, paths = _modules(recorded)
-        _check_data(run)
+        if run.data is not None and not Path(run.data).is_dir():
+            raise RecordError(f"the run's cases came from {run.data}, which is not a folder; say with --data where they are now")
         where = [f"--rootdir={root}", *(str(root / path) for path in paths)]
     else:
         where = [str(_tests_module(tests))]
@@ -94,11 +96,6 @@ def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
     if isinstance(baseline, dict) and baseline.get("path") and "baseline" in settings:  # "latest" may be another one now
         settings["baseline"] = replace(settings["baseline"], value=baseline["path"])
     return RunConfig.from_settings(settings)
-
-
-def _check_data(run: RunConfig) -> None:
-    if run.data is not None and not Path(run.data).is_dir():
-        raise RecordError(f"the run's cases came from {run.data}, which is not a folder; say with --data where they are now")
 
 
 def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
@@ -195,8 +192,9 @@ def _check_alike(first: RecordedRun, part: RecordedRun) -> None:
     """Raise `RecordError`, naming the difference, for a part that was run with other options than the first."""
     for name, value, before in _differences(first, part):
         if value != before:
+            shown = [excerpt(json.dumps(each), 80) for each in (value, before)]
             raise RecordError(
-                f"{part.run_dir} is not a part of the run of {first.run_dir}: its {name} is {_shown(value)}, not {_shown(before)}; "
+                f"{part.run_dir} is not a part of the run of {first.run_dir}: its {name} is {shown[0]}, not {shown[1]}; "
                 "run the part again as the others"
             )
 
@@ -214,11 +212,6 @@ def _differences(first: RecordedRun, part: RecordedRun) -> Iterator[tuple[str, A
 
 def _by_name(part: RecordedRun, key: str) -> Mapping[str, Mapping[str, Any]]:
     return {spec["id"]: spec for spec in part.records.collected["engines"]} if key == "engines" else {**part.records.evals}
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _write_source(source: Path, parts: Sequence[RecordedRun]) -> None:

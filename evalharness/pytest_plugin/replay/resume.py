@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
+from evalharness.api.showing import short_hash
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
@@ -276,5 +277,4 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else "not set" if value is None else json.dumps(value)
-    return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text
+    return short_hash(value) if isinstance(value, str) else "not set" if value is None else json.dumps(value)
