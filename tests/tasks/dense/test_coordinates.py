@@ -27,7 +27,7 @@ def test_every_space_ends_on_the_same_grid(coordinates: str, said: list[float]) 
     space = space_of(coordinates, (640, 480), patches=(40, 22))
     dump = parse_dump(dumped(object_1=one_box(*said)), "bbu", space)
     assert dump.objects[0].points == (250, 500, 750, 1000)
-    assert (dump.valid, dump.num_out_of_range) == (True, 0)
+    assert (dump.valid, dump.objects[0].out_of_range) == (True, False)
 
 
 def test_fractions_are_strict_in_the_unit_space_only() -> None:
