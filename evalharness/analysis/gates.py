@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evalharness.api.errors import ConfigError
-from evalharness.runs.schema import GateVerdict, Generation, Row
+from evalharness.runs.schema import GateVerdict, Row, generations_of
 
 __all__ = ["BUILT_IN_METRICS", "DIRECTIONS", "Gate", "RegressionGate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
 
@@ -43,17 +43,12 @@ def _was_run(row: Row) -> bool:
     return row["outcome"] != "skip"
 
 
-def _generations(row: Row) -> list[Generation]:
-    """Return all samples that the row has."""
-    return [sample for sample in row.get("generations") or [row.get("generation")] if sample]
-
-
 def _hit_the_cap(row: Row) -> bool:
-    return any(sample.get("finish_reason") == "length" for sample in _generations(row))
+    return any(sample.get("finish_reason") == "length" for sample in generations_of(row))
 
 
 def _is_empty(row: Row) -> bool:
-    return any(not (sample.get("text") or "").strip() for sample in _generations(row))
+    return any(not (sample.get("text") or "").strip() for sample in generations_of(row))
 
 
 @dataclass(frozen=True)
@@ -79,8 +74,8 @@ BUILT_IN_METRICS: dict[str, _Rate] = {
     "pass_rate": _Rate(lambda row: row["outcome"] == "pass", was_judged, "judged"),
     "invalid_rate": _Rate(lambda row: row["outcome"] == "invalid", _was_run, "run", is_about_coverage=True),
     "error_rate": _Rate(lambda row: row["outcome"] == "error", _was_run, "run", is_about_coverage=True),
-    "length_rate": _Rate(_hit_the_cap, _generations, "generated"),
-    "empty_rate": _Rate(_is_empty, _generations, "generated"),
+    "length_rate": _Rate(_hit_the_cap, generations_of, "generated"),
+    "empty_rate": _Rate(_is_empty, generations_of, "generated"),
 }
 """Rates that every test has. With several samples a case, one that hit the token cap, or is empty, is enough."""
 

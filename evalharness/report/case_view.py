@@ -10,11 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from evalharness.api.errors import RecordError
-from evalharness.report.tables import generations_of
 from evalharness.report.terminal import print_fields, print_heading, print_text
 from evalharness.report.text import number_text, one_line, plural
 from evalharness.runs.run_file import read_samples
-from evalharness.runs.schema import Generation, Row, mapping, text_of
+from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
 
 __all__ = ["find_rows", "print_answer", "print_row"]
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TextIO
 import pandas as pd
 
 from evalharness.report.findings import gate_state
-from evalharness.report.tables import COUNTS, Codes, RunTables, generations_of
+from evalharness.report.tables import COUNTS, Codes, RunTables
 from evalharness.report.text import csv_cell
-from evalharness.runs.schema import Row, entries_of, mapping, text_of
+from evalharness.runs.schema import Row, entries_of, generations_of, mapping, text_of
 
 __all__ = ["REPORT_COLUMNS", "SampleNames", "write_csv", "write_report_csv", "write_samples_csv"]
 
@@ -39,8 +39,7 @@ def write_report_csv(tables: RunTables, file: TextIO) -> None:
     ]
     lines = [line for part in parts for line in part]
     lines += [*_aggregate_lines(tables), *_gate_lines(tables), *_throughput_lines(tables)]
-    frame = pd.DataFrame([[csv_cell(cell) for cell in line] for line in lines], columns=REPORT_COLUMNS, dtype=object)
-    frame.to_csv(file, index=False, lineterminator="\n")
+    write_csv(file, REPORT_COLUMNS, lines)
 
 
 def _score_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
@@ -58,7 +57,7 @@ def _count_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in entries_of(tables.run.get("aggregates")):
         names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
-        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, entry.get("n")]
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, ""]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:

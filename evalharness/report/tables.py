@@ -17,7 +17,7 @@ import pandas as pd
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
-from evalharness.runs.schema import Generation, Row, RunFile, entries_of, mapping, text_of
+from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, mapping, text_of
 
 __all__ = [
     "COUNTS",
@@ -29,7 +29,6 @@ __all__ = [
     "ProblemGroup",
     "RunTables",
     "collect",
-    "generations_of",
     "load_tables",
     "summarise",
     "with_kinds",
@@ -139,17 +138,6 @@ class Collected:
     """Answers by engine that were not generated in this run."""
     unusable: Counter[str] = field(default_factory=Counter)
     num_duplicates: int = 0
-
-
-def generations_of(row: Row) -> list[Generation]:
-    """Return the generations of a row: all samples where there are several, else the one, else none."""
-    several = row.get("generations")
-    if isinstance(several, list):
-        found = [entry for entry in several if isinstance(entry, Mapping)]
-        if found:
-            return found
-    single = row.get("generation")
-    return [single] if isinstance(single, Mapping) else []
 
 
 def collect(run_dir: Path, rows: Iterable[Row] | None = None) -> Collected:

@@ -53,7 +53,7 @@ def test_samples_csv_shows_the_first_of_several_generations_and_their_number(tmp
 
 def test_a_text_too_long_for_a_spreadsheet_cell_says_so(tmp_path: Path) -> None:
     (line,) = lines_of(samples_csv(tmp_path, [row("a", text="x" * 100_000)]))
-    assert line["text"].endswith("… (67,297 characters cut)")
+    assert line["text"].endswith("… (67,297 more characters)")
     assert line["text_chars"] == "100000"
 
 

@@ -12,6 +12,7 @@ from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, domain
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
 from evalharness.api.errors import ComparisonError
+from evalharness.api.showing import excerpt, short_hash
 
 __all__ = [
     "CATEGORY",
@@ -164,10 +165,7 @@ def _of_weights(base: Side, candidate: Side) -> Iterator[Difference]:
 
 
 def _short(value: object) -> str:
-    shown = value if isinstance(value, str) else "none" if value is None else repr(value)
-    if len(shown) == 64 and not set(shown) - set("0123456789abcdef"):
-        return shown[:12]
-    return shown if len(shown) <= _MAX_VALUE_CHARS else f"{shown[:_MAX_VALUE_CHARS]}…"
+    return excerpt(short_hash(value if isinstance(value, str) else "none" if value is None else repr(value)), _MAX_VALUE_CHARS)
 
 
 REGRESSED, IMPROVED, CHANGED = "regressed", "improved", "changed"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
-from evalharness.runs.schema import Generation, Row, mapping, text_of
+from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
 
 __all__ = ["RATES", "CaseLine", "Sheet", "Side", "domains_apart", "sheets_by_engine", "sheets_of", "was_judged"]
 
@@ -128,7 +128,7 @@ def _add(sheets: dict[tuple[str, str], Sheet], row: Row) -> None:
 
 
 def _line(row: Row) -> CaseLine:
-    generations = [sample for sample in row.get("generations") or [row.get("generation")] if isinstance(sample, Mapping)]
+    generations = generations_of(row)
     texts = [text_of(sample.get("text")) for sample in generations]
     outcome = text_of(row.get("outcome"))
     scores = {name: number for name, value in mapping(row.get("scores")).items() if (number := _number(value)) is not None}

@@ -15,8 +15,7 @@ from evalharness.analysis.comparison.compare import CATEGORY, CATEGORY_METRIC, L
 from evalharness.analysis.comparison.sheets import CaseLine, Side, domains_apart, was_judged
 from evalharness.analysis.comparison.sides import engine_entry, read_sides
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
-from evalharness.analysis.statistics.paired import LEVEL, holm
-from evalharness.analysis.statistics.series import Mean, means_by_place, paired_p
+from evalharness.analysis.statistics.paired import LEVEL, Mean, holm, means_by_place, paired_p
 from evalharness.api.errors import ComparisonError, RecordError
 from evalharness.checkpoints.info import natural_key
 from evalharness.runs.schema import RunFile, entries_of, mapping

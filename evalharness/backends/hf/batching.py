@@ -76,8 +76,6 @@ def take_batch(rows: list[Row], length: Callable[[Row], int], fits: Callable[[in
     return batch
 
 
-# How many rows fit into memory at once, and how memory is given back
-
 _USABLE_SHARE = {"cpu": 0.5, "cuda": 0.85}  # a CPU machine is shared with other processes; torch fragments a GPU's memory
 # Padding bounds most batches long before this.
 _ROW_CAP = {"cpu": 32, "cuda": 256}
@@ -206,8 +204,6 @@ def logit_bytes(num_positions: int, vocab_size: int) -> int:
     """Return the bytes of the logits of a row; every row of a batch has those from where the first response begins to the end."""
     return max(num_positions, 1) * vocab_size * 4 * _LOGIT_COPIES
 
-
-# How many rows of a loaded model run at once: by the memory that is free now, by what was too much before, by what padding costs
 
 logger = logging.getLogger(__name__)
 

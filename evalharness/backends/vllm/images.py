@@ -140,8 +140,6 @@ def _grid(values: Any) -> ImageGrid:
     return int(time), int(height), int(width)
 
 
-# Prompts on their way to the engine core: pictures of the next ones are processed in threads while earlier ones run
-
 Rendered = TypeVar("Rendered")
 
 

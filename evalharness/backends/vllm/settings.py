@@ -29,8 +29,6 @@ __all__ = [
 ]
 
 
-# Which engine arguments vLLM knows, read from its source: importing it takes seconds and touches CUDA. Loads no torch
-
 _INSTEAD = {
     "allowed_local_media_path": "images are opened by the harness",
     "disable_log_stats": "the harness counts by itself",

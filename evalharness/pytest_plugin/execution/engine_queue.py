@@ -20,6 +20,7 @@ from evalharness.pytest_plugin.execution.engines import asks_anything, opened_en
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, takeover_of
 from evalharness.pytest_plugin.execution.unit_runner import PendingRequest, UnitProgress, UnitResults, UnitRunner
 from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan, num_cases_ahead
+from evalharness.runs.schema import UnitLine
 
 if TYPE_CHECKING:
     from evalharness.api.cases import Case
@@ -373,7 +374,8 @@ class RunningUnits:
         self._num_begun += 1
         path = in_flight_path(journal.path, self._num_begun) if self._context.is_worker else None
         in_flight = InFlight(path, unit, [case.id for case in cases])
-        journal.write("unit_start", {"engine": unit.engine, "eval": module.name, **({"ahead": True} if is_ahead else {})})
+        line: UnitLine = {"engine": unit.engine, "eval": module.name}
+        journal.write("unit_start", {**line, "ahead": True} if is_ahead else line)
         return UnitRunner(unit.engine, engine, module, cases, journal, self._progress, prepared.takeover, in_flight)
 
     def stop(self) -> None:

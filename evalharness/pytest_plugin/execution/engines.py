@@ -20,6 +20,7 @@ from evalharness.config import RunConfig
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, concerns
 from evalharness.pytest_plugin.execution.takeover import read_crashes
+from evalharness.runs.schema import EngineLine
 
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
@@ -93,14 +94,15 @@ class Opening:
     swapped_from: str | None = None
     cold_start_reason: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> EngineLine:
         """Return the facts for the journal; something held all along took no seconds."""
-        facts: dict[str, Any] = {"how": self.how}
+        facts: EngineLine = {"how": self.how}
         if self.how != "kept":
             facts["load_s"] = self.seconds
-        for name, value in (("swapped_from", self.swapped_from), ("cold_because", self.cold_start_reason)):
-            if value is not None:
-                facts[name] = value
+        if self.swapped_from is not None:
+            facts["swapped_from"] = self.swapped_from
+        if self.cold_start_reason is not None:
+            facts["cold_because"] = self.cold_start_reason
         return facts
 
 
@@ -269,8 +271,9 @@ class EngineOpening:
         if problem is not None:
             self._pool.give_back(spec, engine)
             raise ConfigError(problem)
-        where = {"worker": context.journal.worker, "devices": None if context.cards is None else list(context.cards)}
-        context.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
+        devices = None if context.cards is None else list(context.cards)
+        line: EngineLine = {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time()}
+        context.journal.write("engine", {**line, "worker": context.journal.worker, "devices": devices})
         return engine
 
     def give_back(self, spec: EngineSpec, engine: Engine) -> None:

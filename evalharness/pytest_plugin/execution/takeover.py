@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal, journal_name
+from evalharness.runs.schema import CrashLine
 
 if TYPE_CHECKING:
     from evalharness.runs.records import CaseRecords
@@ -130,7 +131,7 @@ def note_crash(run_dir: Path, note: CrashNote, session: int = 0) -> None:
     """Write a note; raises `RecordError`. Of what broke in an earlier `session` of the run nothing is left to note."""
     journal = Journal(run_dir, journal_name(_WRITER, session))
     try:
-        journal.write("crash", asdict(note))
+        journal.write("crash", cast("CrashLine", asdict(note)))
     finally:
         journal.close()
 

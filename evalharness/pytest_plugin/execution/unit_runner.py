@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalharness.api.cases import Case
@@ -26,6 +25,7 @@ from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover
 from evalharness.runs.journal import Journal
 from evalharness.runs.recorded import outcome_of
 from evalharness.runs.records import Failed, Recorded
+from evalharness.runs.schema import OutcomeKind, OutcomeLine, UnitLine
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
@@ -308,7 +308,7 @@ class UnitRunner:
         self._publish_if_done()
         self.results.show()
         if generation_s is not None:
-            values = {"engine": self._engine_id, "eval": self._module.name, "generation_s": generation_s, "ended_s": time.time()}
+            values: UnitLine = {"engine": self._engine_id, "eval": self._module.name, "generation_s": generation_s, "ended_s": time.time()}
             self._journal.write("unit", {**values, "num_outcomes": self._num_outcomes})
             self._in_flight.close()
 
@@ -417,12 +417,12 @@ class UnitRunner:
     def _take(self, asked: PendingRequest, outcome: Outcome) -> None:
         self._progress.num_signs += 1
         case, step = asked.open, asked.step
-        copied = {"copied": True} if asked.known is not None else {}
+        copied: OutcomeLine = {"copied": True} if asked.known is not None else {}
         if step is None:
             self._finish(case, asked.position, outcome, copied)
             return
-        place = {"step": len(case.request.steps) - 1, "request": asked.position, **copied}
-        self._journal_outcome("step", "step_failure", case.case.id, place, outcome)
+        place: OutcomeLine = {"step": len(case.request.steps) - 1, "request": asked.position}
+        self._journal_outcome("step", "step_failure", case.case.id, {**place, **copied}, outcome)
         self._progress.num_step_generations += 1
         case.arrived[asked.position] = outcome
         if len(case.arrived) == len(step.requests):
@@ -431,8 +431,8 @@ class UnitRunner:
             self.results.add_step(case.case.id, [one for one in outcomes if isinstance(one, GenerationResult)])
             self._go_on(case, self._worked_out(case, lambda: case.request.go_on(outcomes)))
 
-    def _finish(self, case: _Open, sample: int, outcome: Outcome, copied: Mapping[str, bool] = MappingProxyType({})) -> None:
-        place: dict[str, Any] = {"sample": sample, **copied}
+    def _finish(self, case: _Open, sample: int, outcome: Outcome, copied: OutcomeLine | None = None) -> None:
+        place: OutcomeLine = {"sample": sample, **(copied or {})}
         if case.request.in_steps:
             place["steps"] = [len(step.requests) for step in case.request.steps]
         self._journal_outcome("generation", "failure", case.case.id, place, outcome)
@@ -440,8 +440,8 @@ class UnitRunner:
         self._num_outcomes += not copied
         self.results.add(case.case.id, sample, outcome)
 
-    def _journal_outcome(self, kind: str, failure_kind: str, case_id: str, place: dict[str, Any], outcome: Outcome) -> None:
-        values = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
+    def _journal_outcome(self, kind: OutcomeKind, failure_kind: OutcomeKind, case_id: str, place: OutcomeLine, outcome: Outcome) -> None:
+        values: OutcomeLine = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
         if isinstance(outcome, GenerationResult):
             self._journal.write(kind, {**values, "generation": outcome.to_json()})
             if "copied" not in place and outcome.finish_reason != "scored":

@@ -13,9 +13,8 @@ from evalharness.analysis.comparison.compare import CaseChange, Comparison
 from evalharness.analysis.comparison.sheets import Side
 from evalharness.report.html.cases import case_anchor
 from evalharness.report.html.pictures import PictureFile, picture_files
-from evalharness.report.tables import generations_of
 from evalharness.runs.run_file import read_samples
-from evalharness.runs.schema import Generation, Row, mapping, text_of
+from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
 
 __all__ = ["NUM_CASES", "ShownCase", "report_link", "shown_cases"]
 

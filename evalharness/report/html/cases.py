@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from evalharness.report.html.page import packed_block, text_block
 from evalharness.report.html.pictures import PictureFile, picture_files, small_copies
-from evalharness.report.tables import OUTCOMES, Collected, generations_of
+from evalharness.report.tables import OUTCOMES, Collected
 from evalharness.report.text import printable
 from evalharness.runs.run_file import sample_lines
-from evalharness.runs.schema import Generation, Row, mapping
+from evalharness.runs.schema import Generation, Row, generations_of, mapping
 
 __all__ = ["PageRows", "case_anchor", "case_columns", "page_ranges"]
 

@@ -6,10 +6,8 @@ that is not given within seconds, or a folder that cannot be written, leaves the
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +20,7 @@ from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
 from evalharness.report.text import number_text, plural
 from evalharness.report.writing import replacing
-from evalharness.runs.lock import is_written_now
+from evalharness.runs.lock import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
@@ -143,7 +141,7 @@ MAX_RUNS = 500
 MAX_TRENDS, TREND_RUNS = 12, 20
 NUM_SCORES = 3
 _COVERAGE = ("invalid_rate", "error_rate")  # of interest where they are not 0: then the column of verdicts has them
-_LOCK, _LOCK_S, _POLL_S = ".index.lock", 5.0, 0.05
+_LOCK, _LOCK_S = ".index.lock", 5.0
 _OURS = b"Made by evalharness"
 _PAGES = (
     ("report.html", "report"), ("report.md", "report.md"), ("compare.html", "compare"), ("compare.md", "compare.md"),
@@ -160,8 +158,8 @@ def write_index(report_dir: Path) -> Path | None:
     """
     path = report_dir / INDEX
     try:
-        with _turn(report_dir) as is_ours:
-            if not is_ours or (path.exists() and _OURS not in path.read_bytes()):
+        with _locked(report_dir):
+            if path.exists() and _OURS not in path.read_bytes():
                 return None
             entries = run_entries(report_dir)
             with replacing(path) as file:
@@ -174,28 +172,19 @@ def write_index(report_dir: Path) -> Path | None:
 
 
 @contextmanager
-def _turn(report_dir: Path) -> Iterator[bool]:
-    """Give whether it is this process's turn; on a file system without locks it always is."""
+def _locked(report_dir: Path) -> Iterator[None]:
+    """Hold the folder's lock; `BlockingIOError` where others hold it for too long. On a file system without locks, go ahead."""
     file = os.open(report_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        yield _locked(file)
+        try:
+            lock_within(file, _LOCK_S)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        yield
     finally:
         os.close(file)
-
-
-def _locked(file: int) -> bool:
-    deadline = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        except OSError:
-            return True
-        else:
-            return True
 
 
 def _folder_pages(report_dir: Path) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from evalharness.report.findings import findings, gate_state, verdict
 from evalharness.report.html.page import when_finite
-from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title
+from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
 from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import number_text, one_line, plural, printable
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
@@ -70,11 +70,7 @@ def cases_link(**filters: str) -> str:
 
 def score_cards(tables: RunTables) -> list[Data]:
     """Return one card per eval and test: its scores by engine, each with interval and gates, and its validity by engine."""
-    return [_card(tables, *test) for test in _tests(tables.counts)]
-
-
-def _tests(table: pd.DataFrame) -> list[tuple[str, str]]:
-    return list(dict.fromkeys(zip(table.index.get_level_values("eval"), table.index.get_level_values("test"), strict=True)))
+    return [_card(tables, *test) for test in tests_of(tables.counts)]
 
 
 def _card(tables: RunTables, eval_name: str, test: str) -> Data:
@@ -149,7 +145,7 @@ def breakdowns(tables: RunTables) -> list[Data]:
         return found
     lines = list(_records(tables.tag_counts))
     means = dict(_records(tables.tag_scores))
-    for eval_name, test in _tests(tables.tag_counts):
+    for eval_name, test in tests_of(tables.tag_counts):
         metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:6]
         own = [(key, row) for key, row in lines if key[:2] == (eval_name, test)]
         for tag in list(dict.fromkeys(key[3] for key, _ in own))[:NUM_TAG_KEYS]:

@@ -23,15 +23,14 @@ from evalharness.report.html.overview import (
 )
 from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
-from evalharness.report.markdown import rerun_command
-from evalharness.report.settings import run_facts, value_text
+from evalharness.report.markdown import rerun_command, run_facts, value_text
 from evalharness.report.tables import RunTables
 from evalharness.report.text import plural
 from evalharness.report.writing import replacing
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, mapping, text_of
 
-__all__ = ["option_lines", "page_name", "rerun_commands", "run_facts", "write_report_pages"]
+__all__ = ["option_lines", "rerun_commands", "write_report_pages"]
 
 
 # What a page says of the run itself: options with their origins, what ran where, and how one case is run again

@@ -15,7 +15,7 @@ from typing import Any
 from evalharness.analysis.comparison.compare import CATEGORY
 from evalharness.analysis.comparison.sheets import RATES, CaseLine, was_judged
 from evalharness.analysis.comparison.timeline import TOKENS, Curve, Timeline
-from evalharness.analysis.statistics.series import Mean
+from evalharness.analysis.statistics.paired import Mean
 from evalharness.report.compare.cases import report_link
 from evalharness.report.html.page import json_block, packed_block, write_page
 from evalharness.report.text import number_text

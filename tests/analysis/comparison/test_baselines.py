@@ -8,10 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evalharness.analysis.comparison.baselines import baseline_json, read_baseline, write_baseline
 from evalharness.analysis.comparison.compare import compare
 from evalharness.analysis.comparison.sheets import was_judged
-from evalharness.analysis.comparison.sides import read_side, side_of_rows
+from evalharness.analysis.comparison.sides import baseline_json, read_baseline, read_side, side_of_rows, write_baseline
 from evalharness.api.errors import BaselineError
 from tests.analysis.comparison.runs import ENGINE, cases, pair, run_dir
 from tests.report.hostile import HOSTILE_TEXTS, any_text
