@@ -290,11 +290,6 @@ def test_the_worst_category_is_that_of_enough_references() -> None:
     assert found["category_macro_f1"] == pytest.approx((1 + 2 / (MIN_SUPPORT + 2) + 0) / 3)
 
 
-def test_in_a_small_run_the_most_frequent_categories_count() -> None:
-    rows = [scored(line(bbu(WIRE)), line(bbu(WIRE))), scored(line(bbu(WIRE)), line(bbu(WIRE, FIBRE)))]
-    assert stage_a.aggregate(rows)["category_min_f1"] == 1.0
-
-
 def test_the_table_by_category_has_counts_beside_ratios() -> None:
     rows = [scored(line(bbu(WIRE, FIBRE)), line(bbu(WIRE))), scored("无关图片", line(bbu(WIRE)))]
     lines = {entry["category"]: entry for entry in stage_a.tables(rows)["by category"]}
