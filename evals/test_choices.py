@@ -31,4 +31,4 @@ def test_choice(case, steps, generation, score, details):
     judged = choices.judge(generation, steps[0])
     score(**judged.scores)
     details(**judged.details)
-    assert judged.right, judged.problem
+    assert judged.all_right, judged.problem

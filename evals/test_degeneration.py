@@ -32,4 +32,4 @@ pytestmark = pytest.mark.eval(
 def test_signs(case, generation, score):
     signs = degeneration.find_signs(generation, SCRIPT)
     score(**degeneration.scores(signs))
-    assert not signs, "; ".join(f"{sign}: {shown}" for sign, shown in signs.items())
+    assert not signs, "; ".join(f"{sign}: {evidence}" for sign, evidence in signs.items())

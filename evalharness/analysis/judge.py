@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError
 from evalharness.runs.run_file import find_latest, is_latest
+from evalharness.runs.samples import count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EngineLine, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
     from evalharness.analysis.comparison.compare import Comparison, MetricChange
     from evalharness.analysis.comparison.sheets import Side
+    from evalharness.runs.records import RunRecords
 
-__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judge_gates", "not_judged", "skipped"]
+__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judged_run", "not_judged", "skipped"]
 
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
@@ -250,3 +252,18 @@ def _loaded(described: Sequence[Mapping[str, Any]], openings: Sequence[EngineLin
         "swap_s": round(sum(swaps) / len(swaps), 3) if swaps else None,
         "cold_because": sorted({line["cold_because"] for line in openings if "cold_because" in line}),
     }
+
+
+def judged_run(
+    records: RunRecords,
+    rows: Sequence[Row],
+    engines: Sequence[EngineEntry],
+    *,
+    interrupted: str | None,
+    unfinished: str | None = None,
+    aggregates: Sequence[Aggregate] = (),
+    no_regression: JudgeRegression | None = None,
+) -> RunFile:
+    """Return what run.json says of the engines and evals of a run, of its gates, and of its outcomes; see `judge_gates`."""
+    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression)
+    return {"engines": list(engines), "evals": eval_entries(records), "gates": gates, "counts": count_outcomes(rows)}

@@ -46,9 +46,7 @@ MIN_EDGE = 4
 
 # Errors of the system that are about the path or the file's content; Pillow's own have no number. EINVAL comes from the
 # impossible offsets of a damaged file. Every other number is a failure of the machine.
-ERRORS_OF_THE_FILE = frozenset(
-    {None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL},
-)
+ERRORS_OF_THE_FILE = frozenset({None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 ORIENTATION_TAG = 0x0112
 PNG_SIGNATURE_BYTES = 8

@@ -30,10 +30,7 @@ _URL_PASSWORD = re.compile(r":/{1,2}([^/\s\"'@:]{0,200}):([^/\s\"'@]{1,500})@")
 _URL_USER = re.compile(r"(?<=[A-Za-z0-9+.-])(:/{1,2})[^/\s\"'@]{1,500}@")
 _LOOKS = (
     (re.compile(rf"([?&](?:[\w-]{{0,40}}[_-])?(?:{_PARTS}|sig|signature)=)[^&\s\"'#]+", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
-    (
-        re.compile(r"(\bauthorization[\"']?\s{0,5}[:=]\s{0,5}[\"']?(?:\w{1,20}\s{1,5})?)[^\s\"',]+", re.IGNORECASE),
-        r"\1" + HIDDEN_VALUE,
-    ),
+    (re.compile(r"(\bauthorization[\"']?\s{0,5}[:=]\s{0,5}[\"']?(?:\w{1,20}\s{1,5})?)[^\s\"',]+", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
     (re.compile(r"(\bBearer\s{1,5})(?=\S{0,200}\d)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\1" + HIDDEN_VALUE),
     # Plugins have hooks named hf_…: a name has small letters only, a token of Hugging Face has others.
     (re.compile(r"\b(?:hf_(?![a-z_]{1,60}(?![\w-]))|gh[pousr]_|github_pat_|sk-|xox[baprs]-|glpat-|pypi-)[A-Za-z0-9_-]{16,}"), HIDDEN_VALUE),
@@ -42,10 +39,10 @@ _LOOKS = (
 # A word of a few letters is a placeholder (EMPTY, not-needed), and what has no letter may be a number of the data.
 _NO_SECRET = re.compile(r"[a-z_-]{1,12}|[A-Z_-]{1,12}|[^A-Za-z]*|[0-9.eE+-]+")
 
-_RUNNING_TEST = "PYTEST_CURRENT_TEST"
+_RUNNING_TEST = os.fsencode("PYTEST_CURRENT_TEST")
 
 _remembered: dict[str, str] = {}
-_latest: list[tuple[tuple[str, ...], Mapping[str, str], Redactor]] = []
+_latest: list[tuple[Mapping[bytes, bytes], Redactor]] = []
 
 
 def remember_options(arguments: Iterable[str]) -> None:
@@ -56,26 +53,17 @@ def remember_options(arguments: Iterable[str]) -> None:
 
 
 def redactor() -> Redactor:
-    """Return what this process knows to be secret now; made anew when the environment has other names, or a secret in it changed.
+    """Return what this process knows to be secret now; made anew when the environment changed.
 
-    A conftest.py that reads a .env file does either. Not every value is compared: this is asked for each case, and that takes four times
-    as long. May be called by any thread.
+    A conftest.py that reads a .env file changes it. May be called by any thread.
     """
-    names = _names()
-    if not _latest or _latest[0][0] != names or any(os.environ.get(name) != value for name, value in _latest[0][1].items()):
-        env = {name: value for name in names if (value := os.environ.get(name)) is not None}
-        # An address may come to hold a password.
-        watched = {name: value for name, value in env.items() if _SECRET_NAME.search(name) or ":/" in value}
-        _latest[:] = [(names, watched, Redactor(env))]
-    return _latest[0][2]
-
-
-def _names() -> tuple[str, ...]:
-    """Return the names of the environment but that of the running test, which pytest puts there and takes away from test to test.
-
-    In another thread, and any library may do so: what was just a name may have no value any more, so `os.environ.items()` can raise.
-    """
-    return tuple(name for name in os.environ if name != _RUNNING_TEST)
+    # `os.environ` decodes each of its names in Python, which would be half of the time of a journal line. And a copy cannot change
+    # while another thread looks at it, as pytest changes the name of the running test, which is left out.
+    env: dict[bytes, bytes] = os.environ._data.copy()  # type: ignore[attr-defined]
+    env.pop(_RUNNING_TEST, None)
+    if not _latest or _latest[0][0] != env:
+        _latest[:] = [(env, Redactor({os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}))]
+    return _latest[0][1]
 
 
 class Redactor:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from evalharness.api.errors import CapabilityError, ConfigError, PromptTooLong, UnsupportedOption
+from evalharness.api.errors import BackendError, CapabilityError, ConfigError, PromptTooLong, RequestError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
+from evalharness.api.requests import GenerationFailure
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from evalharness.api.options import ModelLoadConfig
-    from evalharness.api.requests import GenerationFailure
     from evalharness.api.scoring import ResponseLogits, ResponseScores
     from evalharness.api.structured_output import StructuredOutput
     from evalharness.api.thinking import ThinkingBudget
@@ -35,7 +35,10 @@ __all__ = [
     "WatchedBackend",
     "WeightReport",
     "check_limits",
+    "check_prompt_ids",
     "check_stop_ids",
+    "describe_error",
+    "failure_of",
     "preflight",
 ]
 
@@ -104,11 +107,16 @@ class SamplingPlan:
     structured: StructuredOutput | None = None
     thinking: ThinkingBudget | None = None
 
-    def check_prompt_tokens(self, num_tokens: int) -> None:
-        """Raise `PromptTooLong` for a prompt, images expanded, of more tokens than were allowed."""
+    def check_prompt_tokens(self, num_tokens: int, max_model_len: int | None = None) -> None:
+        """Raise `PromptTooLong` for a prompt, images expanded, of more tokens than were allowed or than the context has room for."""
         if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
             raise PromptTooLong(
                 f"the prompt has {num_tokens} tokens, max_prompt_tokens is {self.max_prompt_tokens}; shorten the prompt or allow more"
+            )
+        if max_model_len is not None and num_tokens + self.max_new_tokens > max_model_len:
+            raise PromptTooLong(
+                f"the prompt's {num_tokens} tokens and max_new_tokens {self.max_new_tokens} exceed the context of {max_model_len} tokens; "
+                "shorten the prompt or lower max_new_tokens"
             )
 
 
@@ -194,11 +202,6 @@ class Backend(Protocol):
     eos_token_ids: tuple[int, ...]
     max_model_len: int | None
 
-    @property
-    def supports_vlm(self) -> bool:
-        """Whether prompts with images can run."""
-        ...
-
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured; asked before anything is generated."""
         ...
@@ -248,7 +251,7 @@ class TensorBackend(Protocol):
     vocab_size: int
 
     def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
-        """Return torch tensors; `RequestsFailed` (`contracts.nothing_ran`) where a prompt cannot run, `BackendError` for want of memory."""
+        """Return torch tensors; `RequestsFailed` (`requests.nothing_ran`) where a prompt cannot run, `BackendError` for want of memory."""
         ...
 
     def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:
@@ -351,19 +354,8 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-# What engines that serve many users alike cannot honour of a plan, told in one form
-
-# vLLM raises what is lower without an error, and refuses what is higher; MAX itself refuses more, but not this.
-_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.01, 2.0
-
-
 def check_limits(plan: SamplingPlan, engine: str) -> None:
     """Raise `UnsupportedOption` for what neither vLLM nor MAX can honour; `engine` is its name in the message."""
-    if 0 < plan.temperature < _MIN_TEMPERATURE or plan.temperature > _MAX_TEMPERATURE:
-        raise UnsupportedOption(
-            f"options.temperature={plan.temperature} cannot be honoured by {engine}, "
-            f"which takes 0 (greedy) or {_MIN_TEMPERATURE} to {_MAX_TEMPERATURE}"
-        )
     if plan.no_repeat_ngram_size:
         raise UnsupportedOption(
             f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by {engine}; set it to 0 or use --backend hf"
@@ -377,7 +369,28 @@ def check_limits(plan: SamplingPlan, engine: str) -> None:
         raise UnsupportedOption(f"options.use_cache=False cannot be honoured by {engine}; leave it True or use --backend hf")
 
 
-# Stop token ids against a model's vocabulary: what the model cannot say never ends a text
+def check_prompt_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    """Raise `RequestError` for a prompt without ids, or with one that no embedding has: that would take a GPU down."""
+    if not token_ids:
+        raise RequestError("the prompt has no tokens")
+    if max(token_ids) >= vocab_size:
+        raise RequestError(f"the prompt has token id {max(token_ids)}; the model's vocabulary ends at {vocab_size - 1}")
+
+
+def failure_of(error: Exception, doing: str = "") -> GenerationFailure:
+    """Return what an exception means for the prompt that it concerns: `invalid` for a `RequestError`, else `error`, with what was done.
+
+    No traceback is kept: it would keep a batch's tensors alive.
+    """
+    if isinstance(error, RequestError):
+        return GenerationFailure("invalid", str(error), error.with_traceback(None))
+    problem = str(error) if isinstance(error, BackendError) else f"{doing} failed: {describe_error(error)}"
+    return GenerationFailure("error", problem, BackendError(problem))
+
+
+def describe_error(error: BaseException) -> str:
+    """Return type and message."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def check_stop_ids(plan: SamplingPlan, *, vocab_size: int, eos_token_ids: Collection[int], tokenizer: Any) -> None:

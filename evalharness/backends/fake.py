@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from evalharness.api.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError, RequestError
+from evalharness.api.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import fits
 from evalharness.api.thinking import within_budget
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, failure_of
 from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
 
 __all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
@@ -135,7 +135,6 @@ class FakeBackend:
     """Answers from a script; honours every option that shows in a text, and opens images like the real ones."""
 
     name = "fake"
-    supports_vlm = True
     capabilities = Capabilities(
         supports_vlm=True,
         supports_token_watchers=True,
@@ -192,10 +191,8 @@ class FakeBackend:
             try:
                 prompt.plan.check_prompt_tokens(len(prompt.token_ids))  # here a picture is one token
                 prompt.load_images()
-            except RequestError as error:
-                return prompt.index, GenerationFailure("invalid", str(error), error)
             except Exception as error:  # one prompt must not take the others along
-                return prompt.index, GenerationFailure("error", f"preparing the prompt failed: {type(error).__name__}: {error}", error)
+                return prompt.index, failure_of(error, "preparing the prompt")
         if prompt.response_ids is not None:
             return _scored(prompt, prompt.response_ids, answer)
         if prompt.plan.structured is not None and not fits(answer.text, prompt.plan.structured):

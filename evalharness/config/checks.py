@@ -1,4 +1,4 @@
-"""What options mean together: refuses those that contradict each other, and says which backends they leave for `--backend auto`."""
+"""Checks options against each other, and returns the backends that they leave for `--backend auto`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from evalharness.api.errors import ConfigError, nearest_folder
 from evalharness.backends import AUTO
-from evalharness.backends.vllm.settings import check_engine_options
 from evalharness.config import RunConfig
 from evalharness.config.kinds import shown
 from evalharness.config.options import OPTIONS, read_shard
@@ -17,9 +16,9 @@ CANDIDATES: tuple[str, ...] = ("vllm", "hf")
 
 
 class BackendConstraints(NamedTuple):
-    """What a run's options leave to `--backend auto`.
+    """The backends among which `--backend auto` may choose.
 
-    `narrowed_by` names the flags that only `candidates` honour; `cpu` is the option that asks for the CPU, if any.
+    `narrowed_by` names the flags that only `candidates` honour; `cpu` is the flag that asks for the CPU, if any.
     """
 
     candidates: tuple[str, ...] = CANDIDATES
@@ -28,25 +27,24 @@ class BackendConstraints(NamedTuple):
 
 
 def constraints_of(run: RunConfig) -> BackendConstraints:
-    """Return what command line and environment leave; options of settings files narrow nothing, they wait for their backend."""
+    """Return the constraints of command line and environment; options of settings files wait for their backend and constrain nothing."""
     candidates, narrowed_by = CANDIDATES, []
     for option in OPTIONS:
         if option.only_for and _is_for_this_run(run, option.name):
-            left = tuple(name for name in candidates if name in option.only_for)
-            if left != candidates:
+            if not set(candidates) <= set(option.only_for):
                 narrowed_by.append(option.flag)
-            candidates = left
+            candidates = tuple(name for name in candidates if name in option.only_for)
     cpu = next((f"--{name} cpu" for name in ("devices", "device") if str(getattr(run, name)).startswith("cpu")), None)
     return BackendConstraints(candidates, tuple(narrowed_by), cpu)
 
 
 def _is_for_this_run(config: RunConfig, name: str) -> bool:
-    """Return whether an option must take effect in this run; one from a settings file counts whenever a backend honours it."""
+    """Return whether an option must take effect in this run; that of a settings file applies only to backends that honour it."""
     return config.origin(name).startswith(("command line", "environment"))
 
 
 def possible_backends(run: RunConfig) -> tuple[str, ...]:
-    """Return the backends that may run, the fallback included; in place of `auto`, those it could choose."""
+    """Return the backends that may run, the fallback included; `auto` stands for all that it could choose."""
     named = tuple(name for name in (*run.backend, run.fallback_backend) if name is not None)
     return named if AUTO not in named else (*(name for name in named if name != AUTO), *constraints_of(run).candidates)
 
@@ -55,17 +53,21 @@ def check_combinations(config: RunConfig) -> None:
     """Raise `ConfigError` for options that contradict each other, a missing model or a data folder that does not exist."""
     _check_auto(config)
     _check_backend_options(config)
-    _check_fallback(config)
-    _check_devices(config)
-    _check_sampling(config)
-    _check_pixels(config)
-    _check_lengths(config)
-    check_engine_options(config.engine_option)
-    _check_inputs(config)
+    _check_numbers(config)
+    if config.engine_option:
+        from evalharness.backends.vllm.settings import check_engine_options  # few runs have any
+
+        check_engine_options(config.engine_option)
+    if config.shard is not None:
+        read_shard(config.shard)
+    if not config.model and set(config.backend) != {"fake"}:
+        raise ConfigError("no checkpoint to evaluate: give --model PATH, or set model in evalharness.toml or [tool.evalharness]")
+    if config.data is not None and not config.data.is_dir():
+        raise ConfigError(f"{_named(config, 'data')} is not a folder; the nearest that exists is {nearest_folder(config.data)}")
 
 
 def _named(config: RunConfig, name: str) -> str:
-    """Return an option as its user wrote it: `--seed 3`, or with its origin where that is not the command line."""
+    """Return an option as its user wrote it, `--seed 3`, followed by its origin unless that is the command line."""
     value, flag = getattr(config, name), name.replace("_", "-")
     text = f"--{flag}" if value is True else f"--no-{flag}" if value is False else f"--{flag} {shown(value)}"
     return text if config.origin(name) == "command line" else f"{text} ({config.origin(name)})"
@@ -93,51 +95,27 @@ def _check_backend_options(config: RunConfig) -> None:
                 f"{_named(config, option.name)} is honoured by {wanted} only, but the run is on {_named(config, 'backend')}; "
                 f"leave it out or add --backend {wanted}"
             )
-
-
-def _check_fallback(config: RunConfig) -> None:
     fallback = config.fallback_backend
     if fallback is not None and set(config.backend) == {fallback}:
         raise ConfigError(f"{_named(config, 'fallback_backend')} is the only backend of the run already; leave it out or name another")
 
 
-def _check_devices(config: RunConfig) -> None:
-    if config.devices is None or config.device is None:
-        return
-    if (config.devices == "cpu") != (config.device == "cpu"):
-        raise ConfigError(f"{_named(config, 'devices')} contradicts {_named(config, 'device')}; give one of them")
+def _check_numbers(config: RunConfig) -> None:
+    def named(name: str) -> str:
+        return _named(config, name)
 
-
-def _check_sampling(config: RunConfig) -> None:
-    if config.temperature == 0:
-        if config.num_samples > 1:
-            raise ConfigError(
-                f"{_named(config, 'num_samples')} with {_named(config, 'temperature')} would give the same text every time; "
-                "set a temperature above 0 or ask for one sample"
-            )
-        if config.top_p not in (None, 1.0):
-            raise ConfigError(
-                f"{_named(config, 'top_p')} has no effect with {_named(config, 'temperature')}; set a temperature above 0 or leave it out"
-            )
-
-
-def _check_pixels(config: RunConfig) -> None:
+    if config.devices is not None and config.device is not None and (config.devices == "cpu") != (config.device == "cpu"):
+        raise ConfigError(f"{named('devices')} contradicts {named('device')}; give one of them")
+    if config.temperature == 0 and config.num_samples > 1:
+        raise ConfigError(
+            f"{named('num_samples')} with {named('temperature')} would give the same text every time; "
+            "set a temperature above 0 or ask for one sample"
+        )
+    if config.temperature == 0 and config.top_p not in (None, 1.0):
+        raise ConfigError(f"{named('top_p')} has no effect with {named('temperature')}; set a temperature above 0 or leave it out")
     if config.max_pixels is not None and config.min_pixels is not None and config.min_pixels > config.max_pixels:
-        raise ConfigError(f"{_named(config, 'min_pixels')} is more than {_named(config, 'max_pixels')}; lower the one or raise the other")
-
-
-def _check_lengths(config: RunConfig) -> None:
+        raise ConfigError(f"{named('min_pixels')} is more than {named('max_pixels')}; lower the first or raise the second")
     if config.max_model_len is not None and config.max_new_tokens is not None and config.max_new_tokens >= config.max_model_len:
         raise ConfigError(
-            f"{_named(config, 'max_new_tokens')} leaves no room for a prompt within {_named(config, 'max_model_len')}; "
-            "lower the one or raise the other"
+            f"{named('max_new_tokens')} leaves no room for a prompt within {named('max_model_len')}; lower the first or raise the second"
         )
-
-
-def _check_inputs(config: RunConfig) -> None:
-    if config.shard is not None:
-        read_shard(config.shard)
-    if not config.model and set(config.backend) != {"fake"}:
-        raise ConfigError("no checkpoint to evaluate: give --model PATH, or set model in evalharness.toml or [tool.evalharness]")
-    if config.data is not None and not config.data.is_dir():
-        raise ConfigError(f"{_named(config, 'data')} is not a folder; the nearest that exists is {nearest_folder(config.data)}")

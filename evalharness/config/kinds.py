@@ -1,8 +1,9 @@
-"""What an option is, and the kinds of value it can have: read from text or TOML, checked, written as plain JSON and back."""
+"""Options and their kinds of value: read from text or TOML, checked, written as plain JSON and read back."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 import math
@@ -40,7 +41,7 @@ WordT = TypeVar("WordT", bound=str)
 
 
 class Kind(Generic[T]):
-    """One kind of value. `read` returns the checked value; `raw` is text, or what TOML made of it.
+    """One kind of value. `read` returns the checked value of `raw`, which is text or a value of TOML, or raises `ConfigError`.
 
     `label` names the place of the value in messages; relative paths are relative to `base`.
     """
@@ -51,14 +52,14 @@ class Kind(Generic[T]):
 
     @property
     def legal(self) -> str:
-        """What is accepted, in words."""
+        """The accepted values, in words."""
         raise NotImplementedError
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> T:
         raise NotImplementedError
 
     def refuse(self, raw: object, label: str, hint: str = "") -> ConfigError:
-        """Return the error that says what was got, what is legal and what to do."""
+        """Return the error that names the value, the accepted values and, with a hint, what to do."""
         return ConfigError(f"{label} must be {self.legal}, got {raw!r}{hint}")
 
     def to_json(self, value: T) -> Any:
@@ -90,19 +91,17 @@ class Number(Kind[NumberT]):
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> NumberT:
         value = raw
         if is_text and isinstance(raw, str):
-            try:
+            with contextlib.suppress(ValueError):
                 value = self.number(raw)
-            except ValueError:
-                raise self.refuse(raw, label) from None
-        if isinstance(value, bool) or not isinstance(value, int if self.number is int else (int, float)):
+        is_number = isinstance(value, int if self.number is int else (int, float)) and not isinstance(value, bool)
+        if not is_number or (isinstance(value, float) and not math.isfinite(value)):
             raise self.refuse(raw, label)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise self.refuse(raw, label)
+        value = cast(NumberT, value)
         if (self.minimum is not None and value < self.minimum) or (self.above is not None and value <= self.above):
             raise self.refuse(raw, label, self.hint_if_too_small)
         if self.maximum is not None and value > self.maximum:
             raise self.refuse(raw, label)
-        return cast(NumberT, value)
+        return value
 
 
 class Flag(Kind[bool]):
@@ -122,7 +121,7 @@ class Flag(Kind[bool]):
 
 @dataclass(frozen=True)
 class Text(Kind[str]):
-    """A string that a pattern matches in full; `legal` says in words what that is."""
+    """A string that matches the whole pattern; `legal` describes it in words."""
 
     pattern: str
     legal: str = "text"
@@ -153,12 +152,17 @@ class Choice(Kind[WordT]):
         return raw
 
 
-def _items(kind: Kind[Any], raw: object, label: str) -> list[str]:
-    """Return the non-empty strings of a list; text is split at commas, as is each item of an option given several times."""
-    given = [raw] if isinstance(raw, str) else raw
-    if not isinstance(given, (list, tuple)) or not all(isinstance(item, str) for item in given):
+def _texts(kind: Kind[Any], raw: object, label: str) -> list[str]:
+    """Return the strings of a list, or of a string alone."""
+    texts = [raw] if isinstance(raw, str) else raw
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         raise kind.refuse(raw, label)
-    items = [part.strip() for item in given for part in item.split(",")]
+    return list(texts)
+
+
+def _items(kind: Kind[Any], raw: object, label: str) -> list[str]:
+    """Return the non-empty strings of a list, each split at commas."""
+    items = [part.strip() for text in _texts(kind, raw, label) for part in text.split(",")]
     if not items or not all(items):
         raise kind.refuse(raw, label)
     return items
@@ -166,7 +170,7 @@ def _items(kind: Kind[Any], raw: object, label: str) -> list[str]:
 
 @dataclass(frozen=True)
 class NameList(Kind[tuple[str, ...]]):
-    """Names out of a closed set, each at most once; `unknown` gives the message's end for one that is not of the set."""
+    """Names of a closed set, each at most once; `unknown` returns the end of the message about a name that is not in the set."""
 
     names: Callable[[], tuple[str, ...]]
     unknown: Callable[[str], str]
@@ -191,7 +195,7 @@ class NameList(Kind[tuple[str, ...]]):
 
 @dataclass(frozen=True)
 class PerCheckpoint(Kind[tuple[tuple[str, str], ...]]):
-    """Texts for the checkpoints whose names match a pattern (`PATTERN=TEXT`), or for all; read as (pattern, text) pairs."""
+    """Texts for checkpoints whose names match a pattern (`PATTERN=TEXT`), or for all; read as (pattern, text) pairs."""
 
     text: Text
     is_list = True
@@ -219,17 +223,17 @@ class PerCheckpoint(Kind[tuple[tuple[str, str], ...]]):
 
     @staticmethod
     def of(value: tuple[tuple[str, str], ...] | None, checkpoint: str) -> str | None:
-        """Return the text for one checkpoint: that of the first pattern its name matches, else the one for all, else None."""
+        """Return the text for one checkpoint: that of the first pattern that its name matches, else that for all, else None."""
         pairs = value or ()
-        fitting = [text for pattern, text in pairs if pattern and fnmatchcase(checkpoint, pattern)]
-        return fitting[0] if fitting else dict(pairs).get("")
+        texts = (text for pattern, text in pairs if pattern and fnmatchcase(checkpoint, pattern))
+        return next(texts, dict(pairs).get(""))
 
 
 @dataclass(frozen=True)
 class Arguments(Kind[tuple[tuple[str, Any], ...]]):
-    """Arguments for something else, by name, as (name, value) pairs in order of names; read from NAME=VALUE or a TOML table.
+    """Arguments for another library as (name, value) pairs sorted by name; read from NAME=VALUE or a TOML table.
 
-    A value is read as JSON where it is JSON, otherwise as text. '-' in names becomes '_'; unknown names are not refused here.
+    A value is read as JSON if it is valid JSON, otherwise as text. '-' in names becomes '_'; any name is accepted.
     """
 
     is_list = True
@@ -237,20 +241,17 @@ class Arguments(Kind[tuple[tuple[str, Any], ...]]):
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[tuple[str, Any], ...]:
         if isinstance(raw, Mapping):
-            pairs = [(name, value) for name, value in raw.items()]
+            pairs = list(raw.items())
         else:
-            given = [raw] if isinstance(raw, str) else raw
-            if not isinstance(given, (list, tuple)) or not all(isinstance(item, str) for item in given):
-                raise self.refuse(raw, label)
-            pairs = [self._pair(item, label) for item in given]
+            pairs = [self._pair(text, label) for text in _texts(self, raw, label)]
         arguments: dict[str, Any] = {}
         for name, value in pairs:
-            plain = name.replace("-", "_")
-            if not re.fullmatch(r"[A-Za-z]\w*", plain):
+            key = name.replace("-", "_")
+            if not re.fullmatch(r"[A-Za-z]\w*", key):
                 raise self.refuse(name, label)
-            if plain in arguments:
-                raise ConfigError(f"{label} has two values for {plain}; keep one")
-            arguments[plain] = value
+            if key in arguments:
+                raise ConfigError(f"{label} has two values for {key}; keep one")
+            arguments[key] = value
         return tuple(sorted(arguments.items()))
 
     def _pair(self, item: str, label: str) -> tuple[str, Any]:
@@ -277,7 +278,7 @@ def _absolute(text: str, base: Path, kind: Kind[Any], label: str) -> Path:
     try:
         path = base / Path(text).expanduser()
         path.lstat()
-    except (OSError, ValueError, RuntimeError) as error:  # a zero byte; `~name` of an unknown user; a missing file is fine here
+    except (OSError, ValueError, RuntimeError) as error:  # a zero byte; `~name` of an unknown user; a missing file is fine
         if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"{kind.refuse(text, label)} ({getattr(error, 'strerror', None) or error})") from None
     return path
@@ -314,7 +315,7 @@ class Folder(Kind[Path]):
 
 
 class DeviceList(Text):
-    """GPUs by number, or cpu; trainers' `cuda:1` is read as `gpu:1`."""
+    """GPUs by number, or cpu; trainers' `cuda:1` means `gpu:1`."""
 
     def __init__(self) -> None:
         super().__init__(r"cpu|(gpu|cuda):\d+(\s*,\s*(gpu|cuda):\d+)*", legal="cpu or GPUs such as gpu:0 or gpu:0,gpu:2")
@@ -329,7 +330,7 @@ ENV_PREFIX = "EVALHARNESS_"
 
 @dataclass(frozen=True)
 class Option:
-    """An option and its names in every place. `only_for` names the backends that honour it, () for all.
+    """An option and its name in every place. `only_for` names the backends that honour it, () for all.
 
     `table` is the table of the settings files that holds its key, None for the top level.
     """
@@ -366,11 +367,10 @@ class Option:
         return "evalharness_" + self.name
 
     def argument(self) -> dict[str, Any]:
-        """Return the keywords for `add_argument`; the parser passes the text on unchecked, so that `resolve` checks all sources alike."""
+        """Return the keywords of `add_argument`; the parser checks nothing, as `resolve` checks all sources alike."""
         keywords: dict[str, Any] = {"dest": self.dest, "default": None, "help": self.help}
         if self.kind.is_flag:
-            # Also gives --no-…, which takes back what a settings file says.
-            return {**keywords, "action": argparse.BooleanOptionalAction}
+            return {**keywords, "action": argparse.BooleanOptionalAction}  # with --no-…, against a settings file
         action = "append" if self.kind.is_list else "store"
         return {**keywords, "action": action, "metavar": self.metavar}
 
@@ -380,7 +380,13 @@ def option(kind: Kind[T], help: str, *, default: T, metavar: str = "", only_for:
 @overload
 def option(kind: Kind[T], help: str, *, metavar: str = "", only_for: tuple[str, ...] = ()) -> T | None: ...
 def option(kind: Kind[Any], help: str, *, default: Any = None, **keywords: Any) -> Any:
-    """Return the dataclass field of an option; typed as its value, so that mypy checks a field's annotation against its kind."""
+    """Return the dataclass field of an option; typed as its value, so that mypy checks the field's annotation against its kind.
+
+    `help` ends with the default, which is added where it is not stated.
+    """
+    if "(default:" not in help:
+        text = "off" if default is False else "none" if default in (None, ()) else shown(default)
+        help = f"{help} (default: {text.removesuffix('.0')})"
     return field(default=default, metadata={"kind": kind, "help": help, **keywords})
 
 

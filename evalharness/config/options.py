@@ -1,6 +1,6 @@
-"""The options of a run, each a field of `RunConfig`; pytest options, environment variables and file keys are made from them.
+"""The options of a run, each a field of `RunConfig`: source of pytest's options, environment variables and keys of settings files.
 
-Knows nothing about pytest. `resolve` in `evalharness.config` finds the values.
+Knows nothing about pytest. `resolve` in `evalharness.config` reads the values.
 """
 
 # ruff: noqa: RUF009 -- `option` returns a dataclass field
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 def read_shard(text: str) -> tuple[int, int]:
-    """Return the part, from 1, and the number of parts of `2/8`. Raises `ConfigError` where there is no such part."""
+    """Return (part, number of parts) of `2/8`; parts count from 1. Raises `ConfigError` for a part beyond the last."""
     part, num_parts = map(int, text.split("/"))
     if part > num_parts:
         raise ConfigError(f"--shard {text} does not exist; the last of {num_parts} parts is {num_parts}/{num_parts}")
@@ -47,7 +47,7 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def cases_of_shard(cases: Sequence[_T], text: str | None) -> Sequence[_T]:
-    """Return every n-th case from the i-th on, so that parts are of equal size and alike where cases are sorted by kind."""
+    """Return every n-th case from the i-th on: parts of equal size, alike even where cases are sorted by kind."""
     if text is None:
         return cases
     part, num_parts = read_shard(text)
@@ -68,24 +68,21 @@ EVALS_OWN = "the eval's own, otherwise "
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The value of every option, and where each was set. An option that nobody set has its default, mostly None."""
+    """The value of every option and its origin. An option that nobody set has its default, mostly None."""
 
     backend: tuple[str, ...] = option(
         NameList(lambda: (AUTO, *known_backends()), lambda name: unknown_backend(name, AUTO)),
-        f"Backends to run on, comma-separated: {', '.join(known_backends())}; each gives one engine per checkpoint; or auto, which chooses "
-        "the backend that works best here for each checkpoint (default: hf)",
+        f"Backends to run on, comma-separated: {', '.join(known_backends())}; each runs every checkpoint. auto takes, for each checkpoint, "
+        "the backend that works best here",
         default=("hf",),
         metavar="NAME[,NAME…]",
     )
     model: tuple[str, ...] = option(
-        PathList(),
-        "Checkpoint folder, or a pattern such as 'runs/sft-42/checkpoint-*'; repeatable (default: none)",
-        default=(),
-        metavar="PATH",
+        PathList(), "Checkpoint folder, or a pattern such as 'runs/sft-42/checkpoint-*'; repeatable", default=(), metavar="PATH"
     )
     base_model: Path | None = option(
         Folder(),
-        "Base checkpoint of the LoRA adapters that --model names (default: the one that adapter_config.json names)",
+        "Base checkpoint of the LoRA adapters that --model names (default: the base that adapter_config.json names)",
         only_for=("hf", "vllm"),
     )
     wait: float = option(
@@ -95,51 +92,44 @@ class RunConfig:
         metavar="SECONDS",
         only_for=("hf", "vllm"),
     )
-    data: Path | None = option(Folder(), "Folder from which the evals load their cases (default: the eval's own)")
+    data: Path | None = option(Folder(), "Folder from which the evals load their cases (default: the eval's own folder)")
     limit: int | None = option(
         Number(int, minimum=1, hint_if_too_small="; leave it out to run every case"),
         "Run only the first N cases of each eval (default: all cases)",
     )
     shard: str | None = option(
         Text(r"[1-9]\d{0,4}/[1-9]\d{0,4}", legal="a part and the number of parts, such as 1/8, from 1 to 8"),
-        "Run only part i of n of each eval's cases, the same part on every machine; `evalharness merge` joins the parts "
-        "(default: all cases)",
+        "Run only part i of n of each eval's cases, the same on every machine; `evalharness merge` joins the parts (default: all cases)",
         metavar="i/n",
     )
     spot: int = option(
-        Number(int, minimum=0),
-        "Cases per engine that evals with spot checks write to outputs/, drawn with --seed (default: 0)",
-        default=0,
+        Number(int, minimum=0), "Number of cases per engine that evals with spot checks write to outputs/, drawn with --seed", default=0
     )
     max_new_tokens: int | None = option(Number(int, minimum=1), f"Longest generation, in tokens (default: {EVALS_OWN}256)")
-    temperature: float | None = option(Number(float, minimum=0), f"Sampling temperature, 0 is greedy (default: {EVALS_OWN}0)", metavar="T")
+    temperature: float | None = option(Number(float, minimum=0), f"Sampling temperature; 0 is greedy (default: {EVALS_OWN}0)", metavar="T")
     top_p: float | None = option(
         Number(float, above=0, maximum=1),
         f"Nucleus sampling: probability mass to draw from, above 0 and up to 1 (default: {EVALS_OWN}1)",
         metavar="P",
     )
     repetition_penalty: float | None = option(
-        Number(float, above=0), f"Penalty factor for tokens that occurred before, 1 is none (default: {EVALS_OWN}1)", metavar="F"
+        Number(float, above=0), f"Penalty factor for tokens that occurred before; 1 is none (default: {EVALS_OWN}1)", metavar="F"
     )
     thinking: bool = option(
         Flag(),
-        "Let models think before they answer, where the chat template has a switch for it; rows then keep thought and answer apart "
-        "(default: off)",
+        "Let models think before they answer, if the chat template has a switch for it; rows keep thought and answer apart",
         default=False,
     )
     max_thinking_tokens: int | None = option(
-        Number(int, minimum=0),
-        f"Tokens that a model may think before its thought is closed for it (default: {EVALS_OWN}no limit)",
+        Number(int, minimum=0), f"Longest thought, in tokens; a longer one is closed for the model (default: {EVALS_OWN}no limit)"
     )
     thinking_marks: str | None = option(
         Text(r"[^,\s]+,[^,\s]+", legal="two marks with a comma between them"),
         "Marks that open and close a thought (default: <think>,</think>)",
         metavar="OPEN,CLOSE",
     )
-    seed: int = option(
-        Number(int, minimum=0, maximum=2**32 - 1), "Sampling seed, from which every case and sample derives its own (default: 0)", default=0
-    )
-    num_samples: int = option(Number(int, minimum=1), "Generations per case; more than 1 needs a temperature (default: 1)", default=1)
+    seed: int = option(Number(int, minimum=0, maximum=2**32 - 1), "Sampling seed; every case and sample derives its own from it", default=0)
+    num_samples: int = option(Number(int, minimum=1), "Generations per case; more than 1 needs a temperature", default=1)
     max_pixels: int | None = option(
         Number(int, minimum=1), "Largest area of an image after resizing, in pixels (default: the checkpoint's)"
     )
@@ -148,28 +138,28 @@ class RunConfig:
     )
     dtype: tuple[str, ...] | None = option(
         NameList(lambda: _DTYPES, _unknown_dtype),
-        "Type of the weights while running: float32, float16 or bfloat16; several, comma-separated, give one engine each "
+        "Type of the weights at run time: float32, float16 or bfloat16; of several, comma-separated, each gives an engine "
         "(default: bfloat16 on a GPU, float32 otherwise)",
         metavar="TYPE[,TYPE…]",
     )
     device: str | None = option(
         Text(r"(cpu|cuda|mps|xpu)(:\d+)?", legal="a device such as cpu, cuda or cuda:1"),
-        "Device for the hf backend: cpu, cuda, cuda:1… (default: cuda if there is one, otherwise cpu)",
+        "Device of the hf backend: cpu, cuda, cuda:1… (default: cuda if available, otherwise cpu)",
         metavar="DEVICE",
         only_for=("hf",),
     )
     attn_implementation: str | None = option(
         Text(r"\S+", legal="the name of an attention implementation such as sdpa"),
-        "Attention of the hf backend: eager, sdpa, flash_attention_2… (default: transformers' choice)",
+        "Attention implementation of the hf backend: eager, sdpa, flash_attention_2… (default: transformers' choice)",
         metavar="NAME",
         only_for=("hf",),
     )
     tensor_parallel_size: int = option(
-        Number(int, minimum=1), "GPUs that share each layer of a checkpoint in one vLLM engine (default: 1)", default=1, only_for=("vllm",)
+        Number(int, minimum=1), "GPUs that share each layer of a checkpoint in one vLLM engine", default=1, only_for=("vllm",)
     )
     pipeline_parallel_size: int = option(
         Number(int, minimum=1),
-        "Stages into which one vLLM engine splits a checkpoint, each on --tensor-parallel-size GPUs (default: 1)",
+        "Stages into which one vLLM engine splits a checkpoint, each on --tensor-parallel-size GPUs",
         default=1,
         only_for=("vllm",),
     )
@@ -180,7 +170,7 @@ class RunConfig:
     )
     engine_option: tuple[tuple[str, Any], ...] = option(
         Arguments(),
-        "Another engine argument of vLLM, such as max_num_seqs=64; the value is JSON or text; repeatable (default: none)",
+        "Another engine argument of vLLM, such as max_num_seqs=64; the value is JSON or text; repeatable",
         default=(),
         metavar="NAME=VALUE",
         only_for=("vllm",),
@@ -201,8 +191,8 @@ class RunConfig:
     )
     devices: str | None = option(
         DeviceList(),
-        "Devices that the run may use: cpu, or GPUs, numbered within CUDA_VISIBLE_DEVICES; with -n each worker gets its own GPUs "
-        "(default: all visible ones)",
+        "Devices that the run may use: cpu, or GPUs by their number within CUDA_VISIBLE_DEVICES; with -n each worker gets its own GPUs "
+        "(default: all visible GPUs)",
         metavar="cpu|gpu:N[,gpu:M…]",
         only_for=("hf", "max", "vllm"),
     )
@@ -214,42 +204,39 @@ class RunConfig:
     )
     server: str = option(
         Choice(SERVERS),
-        "Kind of server behind the openai backend; vllm, sglang and max exchange token ids, the others text (default: vllm)",
+        "Kind of server behind the openai backend; vllm, sglang and max exchange token ids, the others text",
         default="vllm",
         only_for=("openai",),
     )
     base_url: str | None = option(
         _ADDRESS,
-        "Address of the server; its key comes from EVALHARNESS_API_KEY or OPENAI_API_KEY (default: this machine, at the usual port of "
-        "such servers)",
+        "Address of the server; its key comes from EVALHARNESS_API_KEY or OPENAI_API_KEY (default: this machine, --server's port)",
         metavar="URL",
         only_for=("openai",),
     )
     served_model: str | None = option(
         Text(r"\S+", legal="the name of a model without spaces"),
-        "Name of the model on the server (default: the only one there)",
+        "Name of the model on the server (default: its only model)",
         metavar="NAME",
         only_for=("openai",),
     )
-    concurrency: int = option(
-        Number(int, minimum=1), "Requests sent to the server at the same time (default: 64)", default=64, only_for=("openai",)
-    )
+    concurrency: int = option(Number(int, minimum=1), "Requests sent to the server at the same time", default=64, only_for=("openai",))
     request_timeout: float = option(
         Number(float, above=0),
-        "Seconds that the server may take for one answer, tried three times at most (default: 120)",
+        "Seconds that the server may take for one answer, in each of up to three attempts",
         default=120.0,
         metavar="S",
         only_for=("openai",),
     )
     adapter_dir: Path | None = option(
         Folder(),
-        "Folder for copies of adapters that a server on another machine sees under the same path (default: this machine's temporary files)",
+        "Folder for copies of adapters, which the server must see under the same path (default: this machine's temporary files)",
         only_for=("openai",),
     )
     hang_timeout: float = option(
         Number(float, minimum=0),
-        "Seconds without a sign of life after which a worker (-n) is killed and another takes over its work; six times as long if it "
-        "computes without a result; 0 waits for ever (default: 600)",
+        "Seconds without a heartbeat after which a worker (-n) is killed and another takes over its work; six times as long while it "
+        "computes; 0 waits forever",
         default=600.0,
         metavar="S",
     )
@@ -258,21 +245,19 @@ class RunConfig:
         "Reuse answers to identical deterministic requests instead of generating them again; --no-cache also ignores a cache_dir of the "
         "settings files (default: off, on with a cache_dir)",
     )
-    cache_dir: Path | None = option(
-        Folder(), "Folder that keeps answers to deterministic requests for later and concurrent runs (default: none)"
-    )
+    cache_dir: Path | None = option(Folder(), "Folder that keeps answers to deterministic requests for later and parallel runs")
     fallback_backend: str | None = option(
         Choice(tuple(name for name in known_backends() if name not in ("fake", "max"))),
-        "Backend for image requests that the primary one cannot run; recorded in every affected row (default: none, they are errors)",
+        "Backend for image requests that the primary backend cannot run; every such row records it (default: none, they are errors)",
         metavar="NAME",
     )
     unsupported_options: str = option(
         Choice(("refuse", "warn")),
-        "What to do if a backend cannot honour an option: refuse before anything runs, or warn and record it (default: refuse)",
+        "What to do if a backend cannot honour an option: refuse before anything runs, or warn and record it",
         default="refuse",
     )
-    trust_remote_code: bool = option(Flag(), "Run Python code that a checkpoint contains (default: off)", default=False)
-    allow_pickle: bool = option(Flag(), "Load pickled weights, which can run any code (default: off, only safetensors)", default=False)
+    trust_remote_code: bool = option(Flag(), "Run Python code that a checkpoint contains", default=False)
+    allow_pickle: bool = option(Flag(), "Load pickled weights, which can run any code (default: off, safetensors only)", default=False)
     run_id: str = option(
         Text(_RUN_ID, legal="1 to 100 letters, digits, '.', '_' or '-', starting with a letter or digit"),
         "Name of the run and of its folder (default: UTC time and six random digits)",
@@ -281,30 +266,31 @@ class RunConfig:
     )
     resume: str | None = option(
         Text(_RUN_ID, legal="the name of a run, that is, of its folder in --report-dir"),
-        "Continue a run that was interrupted or has errors, with the options it was started with; what it has generated is kept "
-        "(default: start a new run)",
+        "Continue a run that was interrupted or has errors, with its own options and stored generations (default: start a new run)",
         metavar="RUN_ID",
     )
-    report_dir: Path = option(Folder(), "Folder that gets one folder per run (default: reports)", default=Path("reports"))
+    report_dir: Path = option(Folder(), "Folder that gets one folder per run", default=Path("reports"))
     baseline: str | None = option(
         Text(r"\S(.*\S)?", legal="the name of a baseline, a path, latest, or latest~1"),
         "Baseline of the gate no_regression: baselines/NAME.json, the path of a baseline or run, or latest, the complete run in "
-        "--report-dir that ended last; latest~1 is the one before it (default: none, the gate is skipped)",
+        "--report-dir that ended last (latest~1: the run before it) (default: none, the gate is skipped)",
         metavar="NAME|PATH|latest",
     )
     coordinates: tuple[tuple[str, str], ...] | None = option(
         PerCheckpoint(Text(r"norm1000|unit|pixels|processed:[1-9]\d{0,3}", legal="norm1000, unit, pixels or processed:PATCH_SIZE")),
-        "Coordinate space that models write, per checkpoint if it differs: norm1000 (0 to 1000), unit (0 to 1), pixels, or "
-        "processed:14 (pixels as resized to patches of 14) (default: as the eval asks for)",
+        "Coordinate space of the models' answers, per checkpoint if they differ: norm1000 (0 to 1000), unit (0 to 1), pixels, or "
+        "processed:14 (pixels after resizing to patches of 14) (default: the eval's)",
         metavar="[PATTERN=]SPACE",
     )
-    variant: Variant | None = option(Choice(("vlm", "text")), "Treat checkpoints as vlm or text (default: as their config says)")
+    variant: Variant | None = option(
+        Choice(("vlm", "text")), "Treat checkpoints as vlm (vision-language) or text (default: as their config says)"
+    )
 
     origins: Mapping[str, str] = field(default_factory=dict)
-    """{option: where it was set}, of the options that someone set, be it to their default."""
+    """{option: its origin} of the options that someone set, even to their default."""
 
     def origin(self, name: str) -> str:
-        """Return where the option was set: "command line", "environment EVALHARNESS_SEED", "evalharness.toml"… or "default"."""
+        """Return the option's origin: "command line", "environment EVALHARNESS_SEED", "evalharness.toml"… or "default"."""
         return self.origins.get(name, "default")
 
     def is_set(self, name: str) -> bool:
@@ -347,11 +333,8 @@ OPTIONS: tuple[Option, ...] = tuple(
 _BY_NAME = {entry.name: entry for entry in OPTIONS}
 
 
-# Names that trainers use: `--inference-engine` and `--inference-url` for `--backend`, `--server` and `--base-url`
-
-
 class EngineMeaning(NamedTuple):
-    """What an engine's name stands for: a backend that loads the weights, if there is one, and a kind of server."""
+    """What a trainer's name of an engine stands for: a backend that loads the weights, a kind of server, or either."""
 
     backend: str | None = None
     server: str | None = None
@@ -373,8 +356,8 @@ ALIASES: tuple[Option, ...] = (
     Option(
         "inference_engine",
         Choice(tuple(ENGINES)),
-        "Alias of --backend, and with an address of --server: pytorch and huggingface are hf; max and vllm run here, or are servers "
-        "if there is an address; sglang, trtllm, mlx and openai are servers (default: as --backend says)",
+        "Alias of --backend and --server: pytorch and huggingface mean hf; max and vllm run here, or mean a server where an address is "
+        "given; sglang, trtllm, mlx and openai mean servers (default: as --backend says)",
         metavar="NAME",
         table="inference",
     ),
@@ -382,4 +365,4 @@ ALIASES: tuple[Option, ...] = (
 )
 
 ARGUMENTS = (*OPTIONS, *ALIASES)
-"""What command line, environment and files may set; aliases are recorded as the options they stand for."""
+"""Everything that command line, environment and files may set; aliases are recorded as the options that they stand for."""

@@ -1,4 +1,4 @@
-"""Where settings come from: command line, environment variables and two files at the root. Reading only."""
+"""Reads settings from command line, environment variables and the two settings files at the root."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.redaction import API_KEY
 from evalharness.config.kinds import ENV_PREFIX, Option, Setting, shown
-from evalharness.config.options import ALIASES, ARGUMENTS, ENGINES
+from evalharness.config.options import ALIASES, ARGUMENTS, ENGINES, OPTIONS
 
 __all__ = ["SETTINGS_FILE", "Source", "all_sources", "apply_aliases", "find"]
 
@@ -23,7 +23,7 @@ _COMMAND_LINE, _ENVIRONMENT = "command line", "environment"
 
 
 class Source(NamedTuple):
-    """One place of settings: raw values by the names of their options; `base` is what relative paths are relative to."""
+    """One place of settings: raw values by option name; relative paths are relative to `base`."""
 
     place: str
     values: Mapping[str, Any]
@@ -31,7 +31,7 @@ class Source(NamedTuple):
     is_text: bool
 
     def label(self, option: Option) -> str:
-        """Return an option as this place writes it, for messages."""
+        """Return the option's name in this place, for messages."""
         if self.place == _COMMAND_LINE:
             return option.flag
         if self.place == _ENVIRONMENT:
@@ -40,7 +40,7 @@ class Source(NamedTuple):
         return f"{option.key} in {f'[{option.table}] of ' if option.table else ''}{file}"
 
     def origin(self, option: Option) -> str:
-        """Return where a value is from, for records; an alias is named."""
+        """Return the origin of a value, for records; aliases are named."""
         if self.place == _ENVIRONMENT:
             return f"{self.place} {option.env}"
         if option.table is None:
@@ -49,10 +49,7 @@ class Source(NamedTuple):
 
 
 def all_sources(cli: Mapping[str, Any], env: Mapping[str, str], root: Path, here: Path) -> list[Source]:
-    """Return the places of settings, the strongest first. Raises `ConfigError` for unknown names.
-
-    Relative paths in the two files of `root` are relative to it; those of command line and environment to `here`.
-    """
+    """Return the places of settings, the strongest first. Raises `ConfigError` for unknown names."""
     tool = _load(root / _PYPROJECT).get("tool", {})
     table = tool.get("evalharness", {}) if isinstance(tool, dict) else {}
     return [
@@ -71,16 +68,14 @@ def _read_environment(env: Mapping[str, str]) -> dict[str, str]:
         if not variable.startswith(ENV_PREFIX) or variable == API_KEY:  # the key is a secret, and options are recorded
             continue
         if variable not in known:
-            raise ConfigError(
-                f"environment variable {variable} is unknown{did_you_mean(variable, known) or '.'} Known: {', '.join(known)}."
-            )
+            hint = did_you_mean(variable, known) or "."
+            raise ConfigError(f"environment variable {variable} is unknown{hint} Known: {', '.join(known)}.")
         values[known[variable]] = text
     return values
 
 
 def _load(path: Path) -> dict[str, Any]:
-    # Imported here, as importing the pytest plugin must stay cheap.
-    if sys.version_info >= (3, 11):
+    if sys.version_info >= (3, 11):  # imported here, as importing the pytest plugin must stay cheap
         import tomllib
     else:
         import tomli as tomllib
@@ -123,7 +118,7 @@ def _by_key(table: object, place: str, known: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
-class Given(NamedTuple):
+class SourcedValue(NamedTuple):
     """The value of an option from the strongest place that sets it; `rank` 0 is the strongest."""
 
     value: Any
@@ -135,44 +130,42 @@ class Given(NamedTuple):
         return f"{self.label} {shown(self.value)}"
 
 
-def apply_aliases(settings: Mapping[str, Setting], options: Mapping[str, Option], sources: Sequence[Source]) -> dict[str, Setting]:
-    """Return the settings with those that aliases set, under the options' own names.
+def find(option: Option, sources: Sequence[Source]) -> SourcedValue | None:
+    """Return the option's checked value, None where nobody set it. Raises `ConfigError` for an illegal value."""
+    for rank, source in enumerate(sources):
+        if option.name in source.values:
+            value = option.kind.read(source.values[option.name], label=source.label(option), base=source.base, is_text=source.is_text)
+            return SourcedValue(value, source.label(option), source.origin(option), rank)
+    return None
+
+
+def apply_aliases(settings: Mapping[str, Setting], sources: Sequence[Source]) -> dict[str, Setting]:
+    """Return the settings with the values of aliases, under the names of the options that they stand for.
 
     A stronger place wins, whichever name it uses. Raises `ConfigError` where one place sets an option and its alias to different values.
     """
     merged = dict(settings)
     engine, url = find(_ENGINE, sources), find(_URL, sources)
     if url is not None:
-        _take(merged, options["base_url"], url.value, url, sources)
+        _apply(merged, "base_url", url.value, url, sources)
     if engine is not None:
-        for name, value in _meaning(engine, has_address=merged["base_url"].value is not None).items():
-            _take(merged, options[name], value, engine, sources)
+        backend, server = ENGINES[engine.value]
+        if server is not None and (merged["base_url"].value is not None or backend is None):
+            _apply(merged, "backend", ("openai",), engine, sources)
+            _apply(merged, "server", server, engine, sources)
+        else:
+            _apply(merged, "backend", (backend,), engine, sources)
     return merged
 
 
-def find(option: Option, sources: Sequence[Source]) -> Given | None:
-    """Return the option's checked value, None where nobody set it. Raises `ConfigError` for a value that is not legal."""
-    for rank, source in enumerate(sources):
-        if option.name in source.values:
-            value = option.kind.read(source.values[option.name], label=source.label(option), base=source.base, is_text=source.is_text)
-            return Given(value, source.label(option), source.origin(option), rank)
-    return None
-
-
-def _meaning(engine: Given, *, has_address: bool) -> dict[str, Any]:
-    meant = ENGINES[engine.value]
-    if meant.server is not None and (has_address or meant.backend is None):
-        return {"backend": ("openai",), "server": meant.server}
-    return {"backend": (meant.backend,)}
-
-
-def _take(merged: dict[str, Setting], option: Option, value: Any, alias: Given, sources: Sequence[Source]) -> None:
-    if option.name == "backend":
+def _apply(merged: dict[str, Setting], name: str, value: Any, alias: SourcedValue, sources: Sequence[Source]) -> None:
+    [option] = [option for option in OPTIONS if option.name == name]
+    if name == "backend":
         value = option.kind.read(list(value), label=f"{alias} means --backend {shown(value)}, which", base=Path(), is_text=True)
-    own = find(option, sources)
-    if own is not None and own.rank < alias.rank:
+    named = find(option, sources)
+    if named is not None and named.rank < alias.rank:
         return
-    if own is not None and own.rank == alias.rank and own.value != value:
-        means = "" if option.name == "base_url" else f" means {option.flag} {shown(value)} here and"
-        raise ConfigError(f"{alias}{means} contradicts {own}; give one of them")
-    merged[option.name] = Setting(value, alias.origin)
+    if named is not None and named.rank == alias.rank and named.value != value:
+        means = "" if name == "base_url" else f" means {option.flag} {shown(value)} here and"
+        raise ConfigError(f"{alias}{means} contradicts {named}; give one of them")
+    merged[name] = Setting(value, alias.origin)

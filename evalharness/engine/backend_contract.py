@@ -151,7 +151,6 @@ class BackendContract:
 
     def test_the_backend_has_the_protocols_attributes(self, engine: Engine) -> None:
         assert isinstance(engine.backend, Backend)
-        assert engine.backend.supports_vlm == engine.backend.capabilities.supports_vlm
 
     def test_it_describes_itself_in_json(self, engine: Engine) -> None:
         assert json.loads(json.dumps(dict(engine.backend.describe())))
@@ -367,7 +366,7 @@ class BackendContract:
     def test_images_go_in_in_message_order_or_are_refused(self, engine: Engine) -> None:
         wide, small = noise(300, 200, 1), noise(64, 48, 3)
         requests = [look(wide, small), look(small, wide), look(wide, small)]
-        if not engine.backend.supports_vlm:
+        if not engine.backend.capabilities.supports_vlm:
             with pytest.raises(CapabilityError, match=f"^backend '{engine.name}' cannot run image requests"):
                 generate(engine, requests, SHORT)
             return
@@ -390,5 +389,5 @@ class BackendContract:
         assert [good, text] == generate(engine, [look(noise(64, 48)), CHATS[0]], SHORT)
 
     def _require_vision(self, engine: Engine) -> None:
-        if not engine.backend.supports_vlm:
+        if not engine.backend.capabilities.supports_vlm:
             pytest.skip("the backend takes no images")

@@ -334,7 +334,7 @@ class Engine(LiveWeights):
         """
         if self._cache is not None:
             return None
-        if not self._backend.supports_vlm and any(map(has_images, requests)):
+        if not self._backend.capabilities.supports_vlm and any(map(has_images, requests)):
             return None
         try:
             return self._jobs.own_job(requests, options, self.weight_version, first=first)

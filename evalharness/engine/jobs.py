@@ -139,14 +139,14 @@ class JobMaker:
 
     def check_options(self, options: Iterable[GenerationOptions]) -> None:
         """Raise what the first backend would raise for these options. Where image requests run on a fallback, only `jobs` can tell."""
-        if self._backend.supports_vlm or self._fallback is None:
+        if self._backend.capabilities.supports_vlm or self._fallback is None:
             builder = PromptBuilder(self._backend, self._chat_template)
             for value in options:
                 self._backend.check_plan(builder.sampling_plan(self._honoured(self._backend, value)[0]))
 
     def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, Sequence[int]]]:
         """Return which backend runs which positions, and why where it is not the first choice."""
-        if self._backend.supports_vlm:
+        if self._backend.capabilities.supports_vlm:
             return [(self._backend, None, range(len(requests)))]
         images = [i for i, request in enumerate(requests) if has_images(request)]
         texts = [i for i, request in enumerate(requests) if not has_images(request)]
@@ -156,7 +156,7 @@ class JobMaker:
             if self._fallback is None:
                 raise CapabilityError(f"{reason}; give a vision-language checkpoint, or allow another backend (--fallback-backend hf)")
             fallback = self._fallback.open()
-            if not fallback.supports_vlm:
+            if not fallback.capabilities.supports_vlm:
                 raise CapabilityError(f"{reason}, and neither can the fallback {fallback.name!r}; give a vision-language checkpoint")
             self._notice(f"{reason}: they run on {fallback.name!r}")
             groups.append((fallback, f"{fallback.name}: {reason}", images))

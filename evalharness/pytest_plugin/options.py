@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in ARGUMENTS:
         group.addoption(option.flag, **option.argument())
     group.addoption(
-        "--watch", metavar="DIR", action=_Watch, help="Not here: `evalharness watch DIR -- evals …` runs pytest for each checkpoint"
+        "--watch", metavar="DIR", action=_Watch, help="Not an option: `evalharness watch DIR -- evals …` runs pytest for each checkpoint"
     )
 
 

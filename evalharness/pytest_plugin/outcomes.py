@@ -206,7 +206,7 @@ def _number(value: Any) -> Any:
     return value.item() if is_foreign else value
 
 
-def reference_of(case: Case) -> dict[str, Any]:
+def reference_of(case: Case) -> Row:
     """Return what the row of a case says of its reference: all of it where it is plain JSON data, else nothing."""
     reference = vars(case).get("reference")  # as it stands: a case of a recorded run would load its eval to look it up
     if reference is None:

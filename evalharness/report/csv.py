@@ -57,7 +57,7 @@ def _count_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in entries_of(tables.run.get("aggregates")):
         names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
-        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, entry.get("n")]
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, ""]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:

@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from evalharness.analysis.judge import engine_entries, judge_gates
+from evalharness.analysis.judge import engine_entries, judged_run
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.report.csv import SampleNames, write_report_csv, write_samples_csv
 from evalharness.report.markdown import markdown_report
@@ -19,7 +19,7 @@ from evalharness.report.text import one_line
 from evalharness.runs.atomic import write_atomically
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import read_run, read_samples, write_run_file
-from evalharness.runs.samples import count_outcomes, eval_entries, known_nodeids, merge_rows, missing_row, write_samples
+from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import Row, RunFile, entries_of
 
 __all__ = ["rebuild_run", "replacing", "report_rows", "terminal_summary", "write_reports"]
@@ -153,21 +153,18 @@ def rebuild_run(run_dir: Path) -> bool:
             return False
         raise RecordError(f"{run_dir} holds no record of any case: its run ended before the first one; there is nothing to report")
     engines = {spec["id"]: spec for spec in records.collected.get("engines", [])}
-    missing = missing_row(engines, records.evals, run.get("run_id") or run_dir.name, _UNFINISHED)
-    rows = merge_rows(records, known_nodeids(records.collected.get("nodeids", []), records.evals), missing)
-    write_samples(run_dir, rows)
+    nodeids, run_id = records.collected.get("nodeids", []), run.get("run_id") or run_dir.name
+    rows = write_rows(run_dir, records, engines, nodeids, run_id, reason=_UNFINISHED)
     if run.get("finished_at"):
         return True  # only its samples were lost
+    entries = engine_entries(engines.values(), records.engine_lines)
     judged: RunFile = {
         "rebuilt": True,
-        "engines": engine_entries(engines.values(), records.engine_lines),
-        "evals": eval_entries(records),
-        "gates": judge_gates(records.evals, rows, (), interrupted=_UNFINISHED, unfinished=_UNFINISHED),
+        **judged_run(records, rows, entries, interrupted=_UNFINISHED, unfinished=_UNFINISHED),
         "aggregates": [],
         "tables": [],
         "outputs": [],
         "problems": records.problems,
-        "counts": count_outcomes(rows),
     }
     write_run_file(run_dir, {**run, **judged, **generation_facts(records)})
     return True

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from evalharness.api.errors import RecordError
@@ -15,7 +16,7 @@ from evalharness.runs.journal import encode, parse_nodeid
 from evalharness.runs.records import Recorded, RunRecords, set_generations
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
-__all__ = ["count_outcomes", "eval_entries", "known_nodeids", "merge_rows", "missing_row", "note_crashes", "write_samples"]
+__all__ = ["count_outcomes", "eval_entries", "merge_rows", "missing_row", "note_crashes", "write_rows", "write_samples"]
 
 
 _APART = ("options", "generation", "generations", "steps")  # encoded once for many rows, or there as bytes
@@ -70,9 +71,27 @@ def eval_entries(records: RunRecords) -> list[EvalEntry]:
     return [cast("EvalEntry", entry) for entry in entries]
 
 
-def known_nodeids(nodeids: Iterable[str], evals: Mapping[str, EvalLine]) -> list[str]:
-    """Return the ids of eval tests: the controller of workers knows only ids, and another test's id may look like an eval's."""
-    return [nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals]
+def write_rows(
+    run_dir: Path,
+    records: RunRecords,
+    engines: Mapping[str, EngineEntry],
+    nodeids: Iterable[str],
+    run_id: str,
+    *,
+    reason: str,
+    crashes: Mapping[str, str] = MappingProxyType({}),
+) -> list[Row]:
+    """Write samples.jsonl with one row per collected test of an eval, and return the rows; raises `RecordError`.
+
+    A test without a row was not run, for `reason`. `crashes`: by node id why a test is an error whose worker died.
+    """
+    evals = records.evals
+    # The controller of workers knows only ids, and another test's id may look like an eval's.
+    of_evals = (nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals)
+    rows = merge_rows(records, of_evals, missing_row(engines, evals, run_id, reason))
+    note_crashes(records, rows, crashes)
+    write_samples(run_dir, rows)
+    return rows
 
 
 def merge_rows(records: RunRecords, nodeids: Iterable[str], missing: Callable[[str], Row]) -> list[Row]:

@@ -1,18 +1,18 @@
-"""Multiple choice by likelihood: which of the given responses does a model find likeliest? Nothing is generated, so nothing is parsed.
+"""Multiple choice by likelihood: which of the given responses is the most likely one? Nothing is generated or parsed.
 
     {"id": "sky-1", "prompt": "What colour is a clear sky at noon?", "choices": ["Blue", "Green"], "answer": "Blue"}
 
-One row a line in `<data folder>/choices.jsonl`; `answer` is the choice that is right. `text` in place of `prompt`, `images`, `messages`,
-`group`, `tags`, `ends` (false unless said): as in `scored_rows.py`. A choice that goes on a text begins with its own space.
+One row per line in `<data folder>/choices.jsonl`; `answer` is the right choice. The other keys are those of `prompt_rows.py`
+(`ends` is false by default). A choice that continues a bare text begins with its own space.
 
-Three ways to weigh choices of different lengths, all known from lm-evaluation-harness: the sum of the log-probabilities (its `acc`), the
-mean per byte (its `acc_norm`), the mean per token. Measured by our own code; ties are wrong, as a model that finds all alike knows nothing.
+Choices of different lengths are weighed in three ways, known from lm-evaluation-harness: by the sum of the log-probabilities
+(its `acc`), the mean per byte (its `acc_norm`) and the mean per token. Ties are wrong: a model without a preference knows nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,22 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.api.scoring import ScoringRequest
-from evalharness.tasks.prompt_rows import PromptRow, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
+from evalharness.tasks.prompt_rows import Judgement, PromptRow, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
-__all__ = ["ChoiceCase", "ChoiceJudgement", "judge", "load_cases", "request"]
+__all__ = ["ChoiceCase", "judge", "load_cases", "request"]
 
 FILE_NAME = "choices.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceCase(ScoredCase):
-    """One row; `reference` is the choice that is right, `others` those that are not."""
+    """One row; `reference` is the right choice, `others` are the wrong ones."""
 
     others: tuple[str, ...]
 
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ChoiceCase]:
-    """Return one case per row of `<data_dir>/choices.jsonl`; `ConfigError` names the line of whatever is wrong."""
+    """Return one case per row of `<data_dir>/choices.jsonl`; `ConfigError` names the line that is wrong."""
     return [_case(row) for row in read_rows(data_dir, name, ("text", "choices", "answer", "ends"))]
 
 
@@ -55,31 +55,17 @@ def _case(row: PromptRow) -> ChoiceCase:
 def request(
     case: ChoiceCase,
 ) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
-    """Ask for the likelihood of each choice: those that are wrong in a step, the right one as the question."""
+    """Score each choice: the wrong ones in a step, the right one as the final request."""
     prompt = prompt_of(case)
     yield [ScoringRequest(prompt, choice, case.ends) for choice in case.others], GenerationOptions()
     return ScoringRequest(prompt, case.reference, case.ends)
 
 
-@dataclass(frozen=True, repr=False)
-class ChoiceJudgement:
-    """How a model decides: numbers, what each choice cost it, and in words what is wrong ("" if nothing)."""
+def judge(right: GenerationResult, others: Sequence[GenerationResult]) -> Judgement:
+    """Return how a model decides between the right choice and the others.
 
-    scores: Mapping[str, float]
-    details: Mapping[str, Any]
-    problem: str
-
-    @property
-    def right(self) -> bool:
-        """Whether the right choice has the highest sum."""
-        return self.scores["acc"] == 1.0
-
-
-def judge(right: GenerationResult, others: Sequence[GenerationResult]) -> ChoiceJudgement:
-    """Return how a model decides between the right choice and the others, each scored.
-
-    `acc`: the right one has the highest sum of log-probabilities; `acc_per_byte`, `acc_per_token`: the highest mean. `p_right`: its share
-    of the probability of all choices. `ConfigError` where a choice has a token without a value: it would count as certain.
+    `acc`: the right choice has the highest sum of log-probabilities; `acc_per_byte`, `acc_per_token`: the highest mean. `p_right`:
+    its share of the probability of all choices. `ConfigError` where a token has no log-probability: it would count as certain.
     """
     for result in (right, *others):
         if not result.logprobs or None in result.logprobs:
@@ -99,4 +85,4 @@ def judge(right: GenerationResult, others: Sequence[GenerationResult]) -> Choice
         ]
     }
     picked = others[max(range(len(others)), key=lambda place: sums[place + 1])].text
-    return ChoiceJudgement(scores, details, "" if acc else f"{picked[:80]!r} is at least as likely as the right {right.text[:80]!r}")
+    return Judgement(scores, details, "" if acc else f"{picked[:80]!r} is at least as likely as the right {right.text[:80]!r}")

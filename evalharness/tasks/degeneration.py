@@ -1,9 +1,9 @@
-"""Signs that a model has degenerated, in any generation: what it says does not matter, only how. Linear in the text's length.
+"""Signs of degeneration in any generation: the form of a text, not whether it is right. Linear in the text's length.
 
-repetition  the same long piece again and again, and nothing new between; a list of like things is none
+repetition  the same long piece again and again with nothing new between; a list of similar items is not one
 thinking    a block of thoughts, open or closed, left in the answer
-echo        a long piece of the prompt, or a mark of the chat template
-drift       hardly anything in the script that was asked in (Chinese asked, English answered)
+echo        a long piece of the prompt, or a marker of the chat template
+drift       hardly anything in the expected script (asked in Chinese, answered in English)
 garbled     broken characters, control characters, private-use characters
 empty       nothing
 cap_hit     ended by the length cap
@@ -37,15 +37,15 @@ __all__ = [
 ]
 
 WINDOW = 60
-"""How many characters make a piece long."""
+"""Characters of a long piece."""
 MIN_REPEATS = 4
 MIN_REPEATED_CHARS = 200
 END_SHARE = 1 / 3
-"""How much of a text is its end."""
+"""Share of a text that is its end."""
 MIN_LETTERS = 20
 MIN_EXPECTED_SHARE = 0.1
 MAX_GARBLED_SHARE = 0.02
-_MIN_PROMPT_SHARE = 0.2  # of a prompt's letters; templates, headers and JSON keys are Latin in any language
+_MIN_PROMPT_SHARE = 0.2  # of a prompt's letters; templates and headers are Latin in any language
 
 SIGNS = ("repetition", "thinking", "echo", "drift", "garbled", "empty", "cap_hit")
 
@@ -56,7 +56,7 @@ _COUNTER = re.compile(
     re.MULTILINE,
 )
 _SCAFFOLD = re.compile(r'"[A-Za-z_][A-Za-z0-9_]{0,40}"\s{0,8}:|<[/|]?[A-Za-z_]{1,20}=?[A-Za-z_]{0,20}\|?>')
-"""JSON keys, header tags and special tokens, which stand for pictures by the hundred: Latin in any language."""
+"""JSON keys, header tags and special tokens (hundreds for an image): Latin in any language."""
 _SCRIPTS: tuple[tuple[str, str], ...] = (
     ("CJK", "han"),
     ("LATIN", "latin"),
@@ -75,10 +75,7 @@ _SCRIPTS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Repetition:
-    """A piece that comes again and again: every `period` characters, `num_repeats` times, `num_chars` in all, from `start` on.
-
-    Counters are in neither number of characters.
-    """
+    """A piece that recurs every `period` characters, `num_repeats` times, `num_chars` in all, from `start` on; without counters."""
 
     period: int
     num_repeats: int
@@ -87,13 +84,12 @@ class Repetition:
 
 
 def find_repetition(text: str, *, cut_off: bool = False) -> Repetition | None:
-    """Return what a text repeats, None where there is nothing: pieces of `WINDOW` characters found `MIN_REPEATS` times or more.
+    """Return the repetition in a text, None without one: pieces of `WINDOW` characters that occur `MIN_REPEATS` times or more.
 
-    They must make up `MIN_REPEATED_CHARS` characters, or half of the text, and all that stands between two of them must be
-    repeated as well. So equal descriptions of objects at different places are a list and no loop, however long they are; the
-    same few objects again and again are a loop, in whatever order. Counters in JSON keys and before items are not looked at.
-    An answer that was `cut_off` by its cap is also a loop where such pieces fill most of its end, with what stands between
-    them a little different each time: it shows no sign of ending.
+    They must make up `MIN_REPEATED_CHARS` characters, or half of the text, and everything between two of them must be repeated
+    as well. So equal descriptions of objects at different places are a list, however long they are; the same few objects again
+    and again, in any order, are a loop. Counters in JSON keys and before items are ignored. An answer that was `cut_off` by its
+    cap is also a loop where such pieces fill most of its end, even with small differences between them.
     """
     import numpy as np
 
@@ -105,10 +101,10 @@ def find_repetition(text: str, *, cut_off: bool = False) -> Repetition | None:
     is_same = hashes[order[1:]] == hashes[order[:-1]]
     starts = np.flatnonzero(np.concatenate(([True], ~is_same)))
     counts = np.diff(np.append(starts, len(order)))
-    num_found: np.ndarray[Any, Any] = np.zeros(len(hashes), dtype=np.int64)
-    num_found[order] = np.repeat(counts, counts)
-    is_repeated = num_found >= MIN_REPEATS
-    # A stretch has no place that is not repeated; one that holds a piece twice holds all that stands between the two.
+    occurrences: np.ndarray[Any, Any] = np.zeros(len(hashes), dtype=np.int64)
+    occurrences[order] = np.repeat(counts, counts)
+    is_repeated = occurrences >= MIN_REPEATS
+    # A stretch consists of repeated places only; a stretch with a piece twice contains everything between the two.
     stretches = np.cumsum(~is_repeated)
     again = is_same & is_repeated[order[1:]] & (stretches[order[1:]] == stretches[order[:-1]])
     looping = is_repeated & np.isin(stretches, stretches[order[1:][again]])
@@ -119,11 +115,11 @@ def find_repetition(text: str, *, cut_off: bool = False) -> Repetition | None:
         again, looping = is_same & is_repeated[order[1:]], is_repeated
     places = np.flatnonzero(looping)
     periods, seen = np.unique(np.diff(order)[again], return_counts=True)
-    return Repetition(int(periods[seen.argmax()]), int(num_found[places].max()), _num_covered(looping), int(kept[places[0]]))
+    return Repetition(int(periods[seen.argmax()]), int(occurrences[places].max()), _num_covered(looping), int(kept[places[0]]))
 
 
 def _is_long(places: np.ndarray[Any, Any], num_chars: int) -> bool:
-    """Return whether the pieces that begin at these places, bool (n,), make up enough of a text of so many characters."""
+    """Return whether the pieces that begin at these places, bool (n,), make up enough of a text of `num_chars`."""
     return _num_covered(places) >= max(1, min(MIN_REPEATED_CHARS, max(num_chars / 2, WINDOW)))
 
 
@@ -136,7 +132,7 @@ def _num_covered(places: np.ndarray[Any, Any]) -> int:
 
 
 def _without_counters(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the places of all characters that are no counter's digits, int64 (n,)."""
+    """Return the places of all characters except the digits of counters, int64 (n,)."""
     import numpy as np
 
     kept: np.ndarray[Any, Any] = np.ones(len(text), dtype=bool)
@@ -155,13 +151,13 @@ def _window_hashes(text: str, kept: np.ndarray[Any, Any] | None = None) -> np.nd
     if num_windows <= 0:
         return np.zeros(0, dtype=np.uint64)
     hashes: np.ndarray[Any, np.dtype[np.uint64]] = np.zeros(num_windows, dtype=np.uint64)
-    for offset in range(WINDOW):  # wraps around at 2**64, which is what a hash of this kind does
+    for offset in range(WINDOW):  # wraps around at 2**64, as is fine for a hash
         hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + codes[offset : offset + num_windows]
     return hashes
 
 
 def find_echo(text: str, prompt: str) -> str | None:
-    """Return the first long piece of the prompt in a text, or a mark of the chat template; None where there is neither."""
+    """Return a marker of the chat template, or the first long piece of the prompt in a text; None without either."""
     import numpy as np
 
     mark = _TEMPLATE.search(text)
@@ -175,7 +171,7 @@ def find_echo(text: str, prompt: str) -> str | None:
 
 
 def script_of_letters(char: str) -> str | None:
-    """Return the script of a letter, "other" for a rarer one, None for what is no letter."""
+    """Return the script of a letter, "other" for rarer scripts, None for other characters."""
     if not char.isalpha():
         return None
     if "a" <= char <= "z" or "A" <= char <= "Z":
@@ -187,7 +183,7 @@ def script_of_letters(char: str) -> str | None:
 
 
 def scripts(text: str) -> Counter[str]:
-    """Return how many letters of each script a text has."""
+    """Return the number of letters in a text by script."""
     counts: Counter[str] = Counter()
     for char, number in Counter(text).items():
         script = script_of_letters(char)
@@ -197,7 +193,7 @@ def scripts(text: str) -> Counter[str]:
 
 
 def expected_script(prompt: str) -> str:
-    """Return the script that a prompt asks in: the commonest one besides Latin, if it makes up a fifth of the letters."""
+    """Return the script of a prompt: the most common one besides Latin if it makes up a fifth of the letters."""
     counts = scripts(_SCAFFOLD.sub("", prompt))
     others = [(number, script) for script, number in counts.items() if script not in ("latin", "other")]
     number, script = max(others, default=(0, "latin"))
@@ -213,23 +209,22 @@ def _drift(text: str, expected: str) -> str | None:
 
 
 def _garbled(text: str) -> str | None:
-    broken = sum(number for char, number in Counter(text).items() if _is_broken(char))
+    def is_broken(char: str) -> bool:
+        return char == "\ufffd" or (unicodedata.category(char) in ("Cc", "Co", "Cs", "Cn") and char not in "\n\r\t")
+
+    broken = sum(number for char, number in Counter(text).items() if is_broken(char))
     return f"{broken} broken characters" if broken > MAX_GARBLED_SHARE * len(text) else None
 
 
-def _is_broken(char: str) -> bool:
-    return char == "\ufffd" or (unicodedata.category(char) in ("Cc", "Co", "Cs", "Cn") and char not in "\n\r\t")
-
-
 def find_signs(generation: GenerationResult, script: str | None = None) -> dict[str, str]:
-    """Return the signs of degeneration that a generation shows, each with what shows it; {} for a sound one.
+    """Return the signs of degeneration in a generation, each with its evidence; {} for a sound one.
 
-    `script` is what answers are to be written in ("han", "latin", …); None goes by the prompt. Texts with fewer than
+    `script` is the expected script of answers ("han", "latin", …), None for that of the prompt. Texts with fewer than
     `MIN_LETTERS` letters, JSON keys and tags not counted, have no drift.
     """
     text = generation.text
     repetition = find_repetition(text, cut_off=generation.finish_reason == "length")
-    found: Mapping[str, str | None] = {
+    signs: Mapping[str, str | None] = {
         "repetition": f"a piece {repetition.num_repeats} times, every {repetition.period} characters" if repetition else None,
         "thinking": leftover_thinking(text),
         "echo": find_echo(text, generation.prompt_text),
@@ -238,9 +233,9 @@ def find_signs(generation: GenerationResult, script: str | None = None) -> dict[
         "empty": None if text.strip() else "nothing",
         "cap_hit": f"{generation.num_completion_tokens} tokens" if generation.finish_reason == "length" else None,
     }
-    return {sign: shown for sign, shown in found.items() if shown is not None}
+    return {sign: evidence for sign, evidence in signs.items() if evidence is not None}
 
 
 def scores(signs: Mapping[str, str]) -> dict[str, float]:
-    """Return 1.0 or 0.0 for each sign, and for `degenerate`: any of them."""
+    """Return 1.0 or 0.0 for each sign, and for `degenerate`, any of them."""
     return {**{sign: float(sign in signs) for sign in SIGNS}, "degenerate": float(bool(signs))}

@@ -1,10 +1,12 @@
-"""Prompts of your own whose answers are JSON with known fields: one JSONL file of rows in, a score per field out.
+"""Prompts with JSON answers: expected fields in, a score per field out.
 
     {"id": "invoice-7", "prompt": "Which total? Answer as JSON.", "images": ["7.png"], "expected": {"total": {"$number": 12.5}}}
 
-`prompt` is one user turn, `messages` a whole chat instead; `images` are relative to the file, and stand before the prompt or
-take the chat's `{"type": "image"}` parts in turn. `group` joins rows that belong together, `tags` are texts by name. What
-`expected` may say is in `json_matching.py`.
+One row per line in `<data folder>/json_answers.jsonl`; the other keys are those of `prompt_rows.py`. `expected` maps paths such
+as `items[0].name` or `items[*].name` to a plain value, which must be equal, or to one of these:
+
+    {"$number": 12.5, "tolerance": 0.01}    {"$text": "Rome"} ignoring case and white space    {"$any": [value, …]}
+    {"$set": [value, …]} in any order    {"$type": "string"}    {"$absent": true}
 """
 
 from __future__ import annotations
@@ -38,11 +40,8 @@ __all__ = [
     "tables",
 ]
 
-
-# What an answer's fields must be: paths into JSON, and a small language of values. Pure; never raises on an answer
-
 MISSING = object()
-"""What stands where a path leads nowhere."""
+"""The value of a path that leads nowhere."""
 
 _STEP = re.compile(r"((?:\\.|[^\\.\[\]])+)|\[(\d{1,9}|\*)\]|(\.)")
 Step = str | int | None
@@ -50,16 +49,15 @@ Step = str | int | None
 
 
 def read_path(path: str, where: str = "") -> tuple[Step, ...]:
-    """Return the steps of a path; `ConfigError` where it is none, with `where` it stands."""
-    told = f"{where}: {path!r}" if where else repr(path)
+    """Return the steps of a path; `ConfigError`, which begins with `where`, if it is not a path."""
+    place = f"{where}: {path!r}" if where else repr(path)
+    advice = "write keys as in items[0].name, or items[*].name for all"
     steps: list[Step] = []
     position, after_dot = 0, True
     while position < len(path):
         match = _STEP.match(path, position)
         if match is None or (match[1] is not None and not after_dot) or (match[3] and after_dot) or (match[2] and after_dot and steps):
-            raise ConfigError(
-                f"{told} is not a path (at character {position + 1}); write keys as in items[0].name, or items[*].name for all"
-            )
+            raise ConfigError(f"{place} is not a path (at character {position + 1}); {advice}")
         if match[1] is not None:
             steps.append(re.sub(r"\\(.)", r"\1", match[1]))
         elif match[2] is not None:
@@ -67,18 +65,18 @@ def read_path(path: str, where: str = "") -> tuple[Step, ...]:
         after_dot = match[3] is not None
         position = match.end()
     if not steps or after_dot:
-        raise ConfigError(f"{told} is not a path; write keys as in items[0].name, or items[*].name for all")
+        raise ConfigError(f"{place} is not a path; {advice}")
     return tuple(steps)
 
 
 def find(value: Any, steps: Sequence[Step]) -> Any:
-    """Return what a path leads to, `MISSING` where it leads nowhere; after `[*]` a list of what is there."""
+    """Return the value at a path, `MISSING` where it leads nowhere; for `[*]` the list of the values there."""
     for number, step in enumerate(steps):
         if step is None:
             if not isinstance(value, list):
                 return MISSING
-            found = [find(item, steps[number + 1 :]) for item in value]
-            return [item for item in found if item is not MISSING]
+            values = [find(item, steps[number + 1 :]) for item in value]
+            return [item for item in values if item is not MISSING]
         if isinstance(step, int):
             if not isinstance(value, list) or step >= len(value):
                 return MISSING
@@ -105,31 +103,19 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _check_number(wanted: Any, given: Mapping[str, Any]) -> str | None:
-    tolerance = given.get("tolerance", 0)
-    fine = _is_number(wanted) and _is_number(tolerance) and tolerance >= 0
-    return None if fine else "a number, and a tolerance of at least 0"
-
-
-def _check_list(wanted: Any, given: Mapping[str, Any]) -> str | None:
-    return None if isinstance(wanted, list) and wanted else "a list with at least one value"
-
-
-_MATCHERS: dict[str, Callable[[Any, Mapping[str, Any]], str | None]] = {
-    "$number": _check_number,
-    "$text": lambda wanted, given: None if isinstance(wanted, str) else "a text",
-    "$any": _check_list,
-    "$set": lambda wanted, given: None if isinstance(wanted, list) else "a list",
-    "$type": lambda wanted, given: None if isinstance(wanted, str) and wanted in _TYPES else f"one of {', '.join(_TYPES)}",
-    "$absent": lambda wanted, given: None if wanted is True else "true",
+_MATCHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "$number": (_is_number, "a number, and a tolerance of at least 0"),
+    "$text": (lambda wanted: isinstance(wanted, str), "a text"),
+    "$any": (lambda wanted: isinstance(wanted, list) and bool(wanted), "a list with at least one value"),
+    "$set": (lambda wanted: isinstance(wanted, list), "a list"),
+    "$type": (lambda wanted: isinstance(wanted, str) and wanted in _TYPES, f"one of {', '.join(_TYPES)}"),
+    "$absent": (lambda wanted: wanted is True, "true"),
 }
-"""What each matcher takes; the text says what is legal."""
+"""Whether the value of a matcher is legal, and what is."""
 
 
 def _matcher(expected: Any) -> str | None:
-    if not isinstance(expected, dict):
-        return None
-    return next((key for key in expected if key.startswith("$")), None)
+    return next((key for key in expected if key.startswith("$")), None) if isinstance(expected, dict) else None
 
 
 def _matchers_within(plain: Any) -> Iterator[str]:
@@ -142,36 +128,36 @@ def _matchers_within(plain: Any) -> Iterator[str]:
 
 
 def check_expected(expected: Any, where: str) -> None:
-    """Raise `ConfigError` for an expected value that is not understood."""
+    """Raise `ConfigError` for an expected value of a wrong form."""
     key = _matcher(expected)
     if key is None:
-        inner = next(_matchers_within(expected), None)
-        if inner is not None:
+        for inner in _matchers_within(expected):
             raise ConfigError(f"{where}: {inner!r} stands within a plain value, where it would be compared to the letter; use a path to it")
         return
     if key not in _MATCHERS:
         raise ConfigError(f"{where}: {key!r} is unknown; known: {', '.join(_MATCHERS)}")
-    strange = set(expected) - {key} - ({"tolerance"} if key == "$number" else set())
-    if strange:
-        raise ConfigError(f"{where}: {key} stands alone, got {', '.join(map(repr, sorted(strange)))} beside it")
-    legal = _MATCHERS[key](expected[key], expected)
-    if legal is not None:
+    unknown = set(expected) - {key} - ({"tolerance"} if key == "$number" else set())
+    if unknown:
+        raise ConfigError(f"{where}: {key} stands alone, got {', '.join(map(repr, sorted(unknown)))} beside it")
+    is_legal, legal = _MATCHERS[key]
+    tolerance = expected.get("tolerance", 0)
+    if not is_legal(expected[key]) or not _is_number(tolerance) or tolerance < 0:
         raise ConfigError(f"{where}: {key} takes {legal}, got {expected[key]!r}")
     if key in ("$any", "$set"):
-        for one in expected[key]:
-            check_expected(one, where)
+        for value in expected[key]:
+            check_expected(value, where)
 
 
 def is_absent(expected: Any) -> bool:
-    """Return whether an expected value says that nothing is to be there."""
+    """Return whether an expected value is that the field is absent."""
     return _matcher(expected) == "$absent"
 
 
 def matches(value: Any, expected: Any) -> bool:
-    """Return whether a value, `MISSING` for none, is as expected."""
+    """Return whether a value, or `MISSING`, is as expected."""
     key = _matcher(expected)
     if key == "$any":
-        return any(matches(value, one) for one in expected[key])
+        return any(matches(value, option) for option in expected[key])
     if key == "$absent" or value is MISSING:
         return key == "$absent" and value is MISSING
     if key is None:
@@ -182,7 +168,11 @@ def matches(value: Any, expected: Any) -> bool:
     if key == "$text":
         return isinstance(value, str) and _folded(value) == _folded(wanted)
     if key == "$set":
-        return isinstance(value, list) and _same_set(value, wanted)
+        return (
+            isinstance(value, list)
+            and all(any(matches(item, option) for option in wanted) for item in value)
+            and all(any(matches(item, option) for item in value) for option in wanted)
+        )
     return _TYPES[wanted](value)
 
 
@@ -208,16 +198,9 @@ def _equal(value: Any, expected: Any) -> bool:
     return bool(value == expected)
 
 
-def _same_set(values: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    return all(any(matches(value, one) for one in wanted) for value in values) and all(
-        any(matches(value, one) for value in values) for one in wanted
-    )
-
-
 FILE_NAME = "json_answers.jsonl"
 MAX_EXTRA, MAX_KEY_CHARS = 20, 60
-"""Keys of an answer that are kept in the details though nothing is expected of them; how many there were is a score."""
-_OWN_KEYS = ("expected",)
+"""Unexpected keys of an answer that are kept in the details; their number is a score."""
 _OBJECT = re.compile(r'\{(?=\s*["}])')  # not the brace of other texts
 _LIST = re.compile(r"\[")
 _LIST_OF_OBJECTS = re.compile(r"\[\s*[{\[]")
@@ -226,12 +209,12 @@ _FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|
 
 @dataclass(frozen=True, kw_only=True)
 class JsonCase(PromptCase):
-    """One row; `reference` is what is expected, by path."""
+    """One row; `reference` maps paths to expected values."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What JSON a text holds. `strict`: the text is JSON and nothing else. `found` tells no JSON from `null`."""
+    """The JSON in a text. `found` distinguishes `null` from no JSON; `strict`: the text is JSON and nothing else."""
 
     value: Any
     found: bool
@@ -239,16 +222,16 @@ class Answer:
 
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[JsonCase]:
-    """Return one case per row of `<data_dir>/json_answers.jsonl`; `ConfigError` names the line of whatever is wrong."""
+    """Return one case per row of `<data_dir>/json_answers.jsonl`; `ConfigError` names the line that is wrong."""
     cases = []
-    for row in read_rows(data_dir, name, _OWN_KEYS):
+    for row in read_rows(data_dir, name, ("expected",)):
         expected = row.values.get("expected")
         if not isinstance(expected, dict) or not expected:
             raise ConfigError(f"{row.where}: expected must be an object with at least one field, got {expected!r}")
         for path, value in expected.items():
             read_path(path, row.where)
             check_expected(value, f"{row.where}: expected {path!r}")
-        cases.append(JsonCase(reference=expected, **row.asked()))
+        cases.append(JsonCase(reference=expected, **row.case_fields()))
     return cases
 
 
@@ -256,10 +239,10 @@ request = request_of
 
 
 def parse_answer(text: str) -> Answer:
-    """Return the JSON of a text: the text itself, or else what stands in a code fence, or else the first object in it, or list.
+    """Return the JSON of a text: the text itself, else that in a code fence, else the first object in it, else the first list.
 
-    What a model thought, up to the last `</think>` or behind a `<think>` that never ends, is not its answer. Nor is a part of
-    an object or list that is cut off. Never raises; linear in the text's length.
+    Thoughts, up to the last `</think>` or after a `<think>` that never ends, are not the answer; nor is a part of an object or
+    list that is cut off. Never raises; linear in the text's length.
     """
     whole = _loads(text)
     if whole is not MISSING:
@@ -284,47 +267,47 @@ def _loads(text: str) -> Any:
 
 
 def _first_root(text: str) -> Any:
-    """Return the first object in a text, or a list of objects around it; where there is no object, the first list."""
+    """Return the first object in a text, or the list of objects that holds it; the first list where there is no object."""
     first = _OBJECT.search(text)
     lists = []
     for start, value in _roots(text, _LIST):
         if first is not None and start > first.start():
             break
         if value is None and _LIST_OF_OBJECTS.match(text, start):
-            return MISSING  # cut off: what it holds is no answer
+            return MISSING  # cut off: its parts are not the answer
         if isinstance(value, list):
             if any(isinstance(item, dict) for item in value):
                 return value
             lists.append(value)
-    found = next((value for _, value in _roots(text, _OBJECT) if isinstance(value, dict)), MISSING)
-    return lists[0] if found is MISSING and lists else found
+    value = next((value for _, value in _roots(text, _OBJECT) if isinstance(value, dict)), MISSING)
+    return lists[0] if value is MISSING and lists else value
 
 
 def _roots(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the start and value of every balanced root, `MISSING` for what is no JSON; None for one that never closes, the last."""
+    """Yield start and value of every balanced root, `MISSING` where it is not JSON, and last None for a root that never closes."""
     position = 0
     while (match := opening.search(text, position)) is not None:
         end = balanced_end(text, match.start())
         if end is None:
             yield match.start(), None
-            return  # nor does any later one end: they are all within this one
+            return  # later roots are all within this one
         yield match.start(), _loads(text[match.start() : end])
         position = end
 
 
 def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
-    """Return how a text does against the expected fields.
+    """Return the scores of a text against the expected fields.
 
-    `valid`: there is JSON. `strict`: and nothing else. `fields_right`: share of expected fields that are right. `all_right`:
-    all of them. `num_missing`, `num_extra`: fields that are not there, and keys of the answer that nothing is expected of.
+    `valid`: there is JSON. `strict`: and nothing else. `fields_right`: share of the expected fields that are right. `all_right`:
+    all of them are. `num_missing`: expected fields that are absent. `num_extra`: keys of the answer that are not expected.
     """
     answer = parse_answer(text)
     value = answer.value if answer.found else MISSING
     fields: dict[str, str] = {}
     for path, wanted in expected.items():
-        found = find(value, read_path(path)) if answer.found else MISSING
-        right = answer.found and matches(found, wanted)
-        fields[path] = "right" if right else "missing" if found is MISSING and not is_absent(wanted) else "wrong"
+        field = find(value, read_path(path)) if answer.found else MISSING
+        right = answer.found and matches(field, wanted)
+        fields[path] = "right" if right else "missing" if field is MISSING and not is_absent(wanted) else "wrong"
     known = {read_path(path)[0] for path in expected}
     extra = [key for key in value if key not in known] if isinstance(value, dict) else []
     num_right = sum(state == "right" for state in fields.values())
@@ -342,13 +325,13 @@ def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return how often each field was right, wrong or missing, the worst first."""
+    """Return how often each field was right, wrong or missing, the worst field first."""
     states: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in rows:
         for path, state in (row.get("details") or {}).get("fields", {}).items():
             states[path][state] += 1
-    lines = [
-        {"field": path, "cases": sum(each.values()), "accuracy": each["right"] / sum(each.values()), "wrong": each["wrong"],
-         "missing": each["missing"]} for path, each in states.items()
-    ]  # fmt: skip
+    lines = []
+    for path, counts in states.items():
+        shares = {"cases": sum(counts.values()), "accuracy": counts["right"] / sum(counts.values())}
+        lines.append({"field": path, **shares, "wrong": counts["wrong"], "missing": counts["missing"]})
     return {"fields": sorted(lines, key=lambda line: (line["accuracy"], line["field"]))} if lines else {}

@@ -1,12 +1,10 @@
-"""Perplexity of references: how surprised is a model by the answers that are right? Nothing is generated, so nothing is parsed.
+"""Perplexity of references: how surprising are the right answers to a model? Nothing is generated or parsed.
 
     {"id": "photo-7", "prompt": "What is on this photo?", "images": ["7.jpg"], "response": "Two cables and a screw."}
 
-One row a line in `<data folder>/perplexity.jsonl`. `text` in place of `prompt`, `images`, `messages`, `group`, `tags`: as in
-`scored_rows.py`. The end of an answer counts (`ends`, true unless said), that of a bare text does not. `stage_a_cases` gives the photos of
-a Stage-A folder with their reference summaries.
-
-It moves long before answers become right, and where all are right it still tells models apart: what a fine-tuner watches.
+One row per line in `<data folder>/perplexity.jsonl`; the other keys are those of `prompt_rows.py`. By default the end of an
+answer to a chat counts, that of a bare text does not. `stage_a_cases` gives the photos of a Stage-A folder with their reference
+summaries. Perplexity moves long before answers become right, and still tells models apart where all answers are right.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ FILE_NAME = "perplexity.jsonl"
 
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ScoredCase]:
-    """Return one case per row of `<data_dir>/perplexity.jsonl`; `ConfigError` names the line of whatever is wrong."""
+    """Return one case per row of `<data_dir>/perplexity.jsonl`; `ConfigError` names the line that is wrong."""
     return [_case(row) for row in read_rows(data_dir, name, ("text", "response", "ends"))]
 
 
@@ -41,7 +39,7 @@ def _case(row: PromptRow) -> ScoredCase:
 
 
 def stage_a_cases(data_dir: Path | str | None) -> list[ScoredCase]:
-    """Return the photos of a Stage-A folder that have a reference summary, asked as Stage-A asks, with that summary as the response."""
+    """Return the photos of a Stage-A folder that have a reference summary, with Stage-A's prompt and that summary as the response."""
     cases = []
     for case in stage_a.load_cases(data_dir):
         if case.reference is not None:
@@ -56,24 +54,22 @@ def stage_a_cases(data_dir: Path | str | None) -> list[ScoredCase]:
 
 
 def request(case: ScoredCase) -> ScoringRequest:
-    """Ask how likely the reference is."""
-    prompt = prompt_of(case)
-    return ScoringRequest(prompt, case.reference, case.ends)
+    """Return the request to score the reference."""
+    return ScoringRequest(prompt_of(case), case.reference, case.ends)
 
 
 @dataclass(frozen=True)
 class Surprise:
-    """What a response cost a model: `num_nats` in all, over `num_tokens` tokens and `num_bytes` bytes of text."""
+    """The cost of a response: `num_nats` in all, over `num_tokens` tokens and `num_bytes` bytes; `worst` is that of one token."""
 
     num_nats: float
     num_tokens: int
     num_bytes: int
     worst: float
-    """The nats of the most surprising token."""
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """Every number of the case; those that would be infinite, as the model holds a token for impossible, are left out."""
+        """The case's scores; None for numbers that are infinite because the model rules a token out."""
         is_finite = math.isfinite(self.num_nats) and self.num_tokens > 0
         return {
             "nats_per_token": self.num_nats / self.num_tokens if is_finite else None,
@@ -86,23 +82,23 @@ class Surprise:
 
 
 def judge(result: GenerationResult) -> Surprise:
-    """Return what a scored response cost."""
+    """Return the cost of a scored response."""
     costs = [-value for value in known_logprobs(result)]
     return Surprise(sum(costs), len(costs), len(result.text.encode("utf-8", "surrogatepass")), max(costs, default=0.0))
 
 
 def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return `perplexity`, of all tokens together, and `bits_per_byte`, which models with other tokenizers can be compared by.
+    """Return `perplexity` of all tokens together and `bits_per_byte`, which is comparable between tokenizers.
 
-    Neither where a token is held for impossible: both are infinite then, and a gate on them has nothing to judge, so it does not pass.
+    Neither where a model rules a token out: both are infinite then, and a gate without a number does not pass.
     """
     if any(row["scores"].get("impossible") for row in rows):
         return {}
     scores = [row["scores"] for row in rows if row["scores"].get("num_nats") is not None]
-    nats, tokens, num_bytes = (sum(one[name] for one in scores) for name in ("num_nats", "num_tokens", "num_bytes"))
-    found = {}
+    nats, tokens, num_bytes = (sum(score[name] for score in scores) for name in ("num_nats", "num_tokens", "num_bytes"))
+    metrics = {}
     if tokens:
-        found["perplexity"] = math.exp(min(nats / tokens, 700.0))  # beyond that a float has no number
+        metrics["perplexity"] = math.exp(min(nats / tokens, 700.0))  # a float ends there
     if num_bytes:
-        found["bits_per_byte"] = nats / math.log(2) / num_bytes
-    return found
+        metrics["bits_per_byte"] = nats / math.log(2) / num_bytes
+    return metrics

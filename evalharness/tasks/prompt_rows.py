@@ -1,7 +1,9 @@
-"""Rows of prompts in a user's JSONL file: what all evals on such files share, checked with the line of whatever is wrong.
+"""Prompts in a user's JSONL file, one row per case: read and checked, errors name the line.
 
-`prompt` is one user turn, `messages` a whole chat instead; `images` are relative to the file, and stand before the prompt or
-take the chat's `{"type": "image"}` parts in turn. `group` joins rows that belong together, `tags` are texts by name.
+`prompt` is one user turn, `messages` a whole chat instead; `images` are paths relative to the file, which come before the
+prompt or fill the chat's `{"type": "image"}` parts in turn. `group` joins rows that belong together, `tags` are texts by
+name. Evals that score given responses also take `text`, a bare prompt without a chat, and `ends`, whether the end of the
+response counts.
 """
 
 from __future__ import annotations
@@ -18,26 +20,12 @@ from evalharness.api.requests import GenerationResult, TextGenerationRequest, Vl
 from evalharness.api.scoring import Chat
 from evalharness.tasks.shared import loads
 
-__all__ = [
-    "Judgement",
-    "PromptCase",
-    "PromptRow",
-    "ScoredCase",
-    "known_logprobs",
-    "prompt_of",
-    "read_rows",
-    "request_of",
-    "rows_of_file",
-    "scored_fields",
-    "user_turn",
-]
-
 _KEYS = ("id", "prompt", "messages", "images", "group", "tags")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCase(Case):
-    """A case with its chat; `images` are paths, in the order of the chat's image parts, `tools` what the model is offered."""
+    """A case with its chat; `images` are paths in the order of the chat's image parts, `tools` are those offered to the model."""
 
     messages: Sequence[Mapping[str, Any]]
     images: tuple[str, ...] = ()
@@ -46,14 +34,14 @@ class PromptCase(Case):
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One line of a file, with `where` it stands for messages of errors."""
+    """One line of a file; `where` names it in error messages."""
 
     values: Mapping[str, Any]
     folder: Path
     where: str
 
     def image_paths(self) -> tuple[Path, ...]:
-        """Return the row's pictures; `ConfigError` where they are none, or where the row has not one question."""
+        """Return the paths of the row's images; `ConfigError` if they are not paths, or unless the row has one prompt."""
         images = self.values.get("images", [])
         if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
             raise ConfigError(f"{self.where}: images must be a list of paths, got {images!r}")
@@ -61,15 +49,15 @@ class PromptRow:
             raise ConfigError(f"{self.where} needs either prompt or messages")
         return tuple(self.folder / image for image in images)
 
-    def asked(self, tools: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """Return the fields of a `PromptCase` but for its reference; `ConfigError` where it could not be asked."""
+    def case_fields(self, tools: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """Return the fields of a `PromptCase` without its reference; `ConfigError` where they do not make a request."""
         paths = tuple(map(str, self.image_paths()))
         fields = {
             "id": self.values["id"],
             "group": self.values.get("group"),
             "tags": self.values.get("tags", {}),
             "invalid": next((problem for path in paths if (problem := why_unusable(Path(path))) is not None), None),
-            "messages": self.values["messages"] if "messages" in self.values else self._one_turn(len(paths)),
+            "messages": self.values["messages"] if "messages" in self.values else [self._turn(len(paths))],
             "images": paths,
             "tools": tools,
         }
@@ -79,23 +67,24 @@ class PromptRow:
             raise ConfigError(f"{self.where}: {error}") from error
         return fields
 
-    def _one_turn(self, num_images: int) -> list[dict[str, Any]]:
+    def _turn(self, num_images: int) -> dict[str, Any]:
         prompt = self.values["prompt"]
         if not isinstance(prompt, str) or not prompt.strip():
             raise ConfigError(f"{self.where}: prompt must be a text, got {prompt!r}")
-        return [user_turn(prompt, num_images)]
+        return user_turn(prompt, num_images)
 
 
 def user_turn(prompt: str, num_images: int) -> dict[str, Any]:
-    """Return one user turn, its pictures first."""
+    """Return a user turn with its images before the prompt."""
     if not num_images:
         return {"role": "user", "content": prompt}
     return {"role": "user", "content": [*[{"type": "image"}] * num_images, {"type": "text", "text": prompt}]}
 
 
 def read_rows(data_dir: Path | str | None, name: str, own_keys: Sequence[str]) -> Iterator[PromptRow]:
-    """Yield the rows of `<data_dir>/<name>`, which may have the keys above and the eval's own. `ConfigError` names the line; `MissingData`
-    where there is no such file.
+    """Yield the rows of `<data_dir>/<name>`; `own_keys` are the eval's keys beside those of every prompt.
+
+    `ConfigError` names the line that is wrong; `MissingData` where there is no such file.
     """
     keys = (*_KEYS, *own_keys)
     if data_dir is None:
@@ -106,17 +95,17 @@ def read_rows(data_dir: Path | str | None, name: str, own_keys: Sequence[str]) -
     seen: dict[str, int] = {}
     for number, row in rows_of_file(path, keys):
         _check_names(row.values, row.where)
-        name = row.values["id"]
-        if name in seen:
-            raise ConfigError(f"{row.where}: id {name!r} is that of line {seen[name]}; give each row its own")
-        seen[name] = number
+        case_id = row.values["id"]
+        if case_id in seen:
+            raise ConfigError(f"{row.where}: id {case_id!r} is that of line {seen[case_id]}; give each row its own")
+        seen[case_id] = number
         yield row
     if not seen:
         raise ConfigError(f"{path} holds no rows; write one JSON object a line, with {', '.join(keys)}")
 
 
 def rows_of_file(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, PromptRow]]:
-    """Yield the rows of a JSONL file by the numbers of their lines; `ConfigError` for lines that are no object of these keys."""
+    """Yield line numbers and rows of a JSONL file; `ConfigError` for a line that is not an object with these keys only."""
     try:
         lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -141,7 +130,7 @@ def _object(line: str, where: str, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_names(row: Mapping[str, Any], where: str) -> None:
-    """Raise `ConfigError` for an id, group or tags that no report could show."""
+    """Raise `ConfigError` for an id, group or tags that reports cannot show."""
     case_id, group, tags = row.get("id"), row.get("group"), row.get("tags", {})
     if not isinstance(case_id, str) or not case_id.strip() or not case_id.isprintable() or "::" in case_id:
         raise ConfigError(
@@ -154,7 +143,7 @@ def _check_names(row: Mapping[str, Any], where: str) -> None:
 
 
 def request_of(case: PromptCase) -> TextGenerationRequest | VlmGenerationRequest:
-    """Return the question of a row."""
+    """Return the request of a case."""
     if case.images:
         return VlmGenerationRequest(case.messages, images=case.images, tools=case.tools)
     return TextGenerationRequest(case.messages, tools=case.tools)
@@ -162,7 +151,7 @@ def request_of(case: PromptCase) -> TextGenerationRequest | VlmGenerationRequest
 
 @dataclass(frozen=True, repr=False)
 class Judgement:
-    """How an answer does: numbers, plain facts for tables, and in words what is wrong ("" if nothing)."""
+    """Scores of an answer, plain data for tables, and what is wrong with it in words, "" if nothing is."""
 
     scores: Mapping[str, float]
     details: Mapping[str, Any]
@@ -170,32 +159,29 @@ class Judgement:
 
     @property
     def all_right(self) -> bool:
-        """Whether everything is as expected, as the eval's own score of that name says."""
-        return self.scores["all_right"] == 1.0
-
-
-# Rows of prompts with given responses: what the evals of choices and of perplexity share
+        """Whether everything is as expected."""
+        return not self.problem
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCase(PromptCase):
-    """A case whose responses are given; `text` is its prompt where it is no chat, None where it is one."""
+    """A case with given responses; `text` is a bare prompt, None for a chat. `ends`: the end of a response counts."""
 
     text: str | None = None
     ends: bool = False
 
 
 def scored_fields(row: PromptRow, *, chat_ends: bool) -> dict[str, Any]:
-    """Return the fields of a `ScoredCase` but for its reference; `ends` is `chat_ends` for chats and False for texts, unless it is said.
+    """Return the fields of a `ScoredCase` without its reference; `ends` is by default `chat_ends` for chats, False for texts.
 
-    `ConfigError` where the row could not be asked.
+    `ConfigError` where they do not make a request.
     """
     is_text = "text" in row.values
     ends = row.values.get("ends", False if is_text else chat_ends)
     if not isinstance(ends, bool):
         raise ConfigError(f"{row.where}: ends must be true or false, got {ends!r}")
     if not is_text:
-        return {**row.asked(), "ends": ends}
+        return {**row.case_fields(), "ends": ends}
     text = row.values["text"]
     if not isinstance(text, str):
         raise ConfigError(f"{row.where}: text must be a text, got {text!r}")
@@ -207,10 +193,10 @@ def scored_fields(row: PromptRow, *, chat_ends: bool) -> dict[str, Any]:
 
 
 def prompt_of(case: ScoredCase) -> Chat | str:
-    """Return what a case's responses follow."""
+    """Return the prompt of a case's responses."""
     return request_of(case) if case.text is None else case.text
 
 
 def known_logprobs(result: GenerationResult) -> Sequence[float]:
-    """Return the log-probabilities of a scored response; without the first where nothing stands before it."""
+    """Return the known log-probabilities of a scored response; the first token of a text has none."""
     return [value for value in result.logprobs or () if value is not None]

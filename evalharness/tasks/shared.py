@@ -1,6 +1,7 @@
-"""JSON in texts that models write: strings and brackets told apart, balanced parts, values read strictly. Linear, never at a loss.
+"""What the tasks share: JSON in model output, files of JSON rows, the header line of answers, blocks of thoughts.
 
-Where a text grows token by token, `evalharness/generation_plugins/dense.py` follows it instead.
+All readers of model output are linear in its length and never raise. `evalharness/generation_plugins/dense.py` follows a text
+that still grows.
 """
 
 from __future__ import annotations
@@ -15,65 +16,43 @@ from typing import Any, NamedTuple, NoReturn
 from evalharness.api.errors import RecordError
 from evalharness.runs.atomic import write_atomically
 
-__all__ = [
-    "Header",
-    "balanced_end",
-    "balanced_spans",
-    "decoder",
-    "find_header",
-    "header_line",
-    "header_matches",
-    "header_problems",
-    "is_header",
-    "json_lines",
-    "leftover_thinking",
-    "loads",
-    "read_lines",
-    "tokens",
-    "without_thoughts",
-    "write_whole",
-]
-
-# A pair behind a backslash, a whole string, or a bracket outside of strings. A string that never ends takes all the rest, so no
-# place is looked at twice.
+# An escaped character, a whole string, or a bracket outside of strings. A string that never ends takes the rest of the text, so
+# nothing is scanned twice.
 _TOKENS = {quote: re.compile(rf"\\.|{quote}(?:[^{quote}\\]|\\.)*(?:{quote}|\\?\Z)|[{{}}\[\]]", re.DOTALL) for quote in ('"', "'")}
 _CLOSING = {"{": "}", "[": "]"}
 
 
 def tokens(text: str, position: int = 0, quote: str = '"') -> Iterator[tuple[int, int]]:
-    """Yield the spans of brackets and of strings with their quotes, in order; brackets in strings do not count.
-
-    A string that never ends reaches to the end of the text.
-    """
+    """Yield the spans of brackets outside of strings and of strings with their quotes; an unclosed string reaches to the end."""
     for match in _TOKENS[quote].finditer(text, position):
         if match[0][0] != "\\":
             yield match.span()
 
 
 def balanced_spans(text: str, opening: str = "{", position: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each part in balanced brackets that lies in no other such part, in order.
+    """Yield the spans of the outermost balanced brackets of one kind, in order; brackets in strings do not count.
 
-    Only brackets of the kind of `opening` count, none in strings. One that never closes hides nothing that follows it.
+    A bracket that never closes does not hide what follows it.
     """
     closing = _CLOSING[opening]
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     opened: list[int] = []
     for start, end in tokens(text, max(position, text.find(opening, position))):
         if text[start] == opening:
             opened.append(start)
         elif text[start] == closing and opened:
             begin = opened.pop()
-            while found and found[-1][0] > begin:
-                found.pop()
-            found.append((begin, end))
-            if not opened:  # nothing that is still open could hold these
-                yield from found
-                found = []
-    yield from found
+            while spans and spans[-1][0] > begin:
+                spans.pop()
+            spans.append((begin, end))
+            if not opened:  # no open bracket could still enclose these
+                yield from spans
+                spans = []
+    yield from spans
 
 
 def balanced_end(text: str, start: int) -> int | None:
-    """Return the place behind the bracket that closes the one at `start`, None if it never closes; only its kind counts."""
+    """Return the end of the balanced brackets that open at `start`, None if they never close; only their kind counts."""
     opening, depth = text[start], 0
     for begin, end in tokens(text, start):
         if text[begin] == opening:
@@ -86,12 +65,12 @@ def balanced_end(text: str, start: int) -> int | None:
 
 
 def decoder(**hooks: Any) -> json.JSONDecoder:
-    """Return a decoder that takes JSON only: `NaN`, `Infinity` and numbers beyond a float are ValueErrors."""
+    """Return a strict JSON decoder: `NaN`, `Infinity` and numbers beyond a float are ValueErrors."""
     return json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, **hooks)
 
 
 def loads(text: str) -> Any:
-    """Return the value of a JSON text; `ValueError` for anything else, what is nested too deeply to be read among it."""
+    """Return the value of a JSON text; `ValueError` for anything else, also for JSON that is nested too deeply."""
     try:
         return _STRICT.decode(text)
     except RecursionError:
@@ -112,23 +91,19 @@ def _finite(literal: str) -> float:
 _STRICT = decoder()
 
 
-# Files of JSON that tasks write and read: one row a line in readable Chinese, whole files or none
-
-
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return rows as JSON, one line each, in UTF-8. No reader of ours or the original's needs ASCII, and people read them."""
-    return b"".join(map(_line, rows))
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    try:
-        return f"{json.dumps(dict(row), ensure_ascii=False, allow_nan=False)}\n".encode()
-    except UnicodeEncodeError:  # a lone surrogate from a model; escaped, it is read back as the same text
-        return f"{json.dumps(dict(row), allow_nan=False)}\n".encode()
+    """Return rows as JSON in readable UTF-8, one line each."""
+    lines = []
+    for row in rows:
+        try:
+            lines.append(f"{json.dumps(dict(row), ensure_ascii=False, allow_nan=False)}\n".encode())
+        except UnicodeEncodeError:  # a lone surrogate from a model; escaped, it is read back as the same text
+            lines.append(f"{json.dumps(dict(row), allow_nan=False)}\n".encode())
+    return b"".join(lines)
 
 
 def read_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
-    """Yield `path:line` and value of each line that is not blank; `RecordError` for what cannot be read, or is no JSON."""
+    """Yield `path:line` and value of each line that is not blank; `RecordError` where a file or line cannot be read."""
     try:
         # Not splitlines: a text may hold other line ends as they are.
         lines = Path(path).read_bytes().decode("utf-8").split("\n")
@@ -143,36 +118,34 @@ def read_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole, and on the disk when this returns; raises `RecordError`."""
+    """Write a file whole or not at all, and onto the disk; raises `RecordError`."""
     with write_atomically(path, durable=True) as file:
         file.write(content)
 
-
-# The header line of the original's answers: `<DOMAIN=BBU>, <TASK=SUMMARY>`
 
 _HEADER = re.compile(r"<DOMAIN=([^<>{},\s]{1,32})>,\s{0,8}<TASK=([^<>{},\s]{1,32})>")
 
 
 class Header(NamedTuple):
-    """Domain and task as written."""
+    """Domain and task of an answer's first line, `<DOMAIN=BBU>, <TASK=SUMMARY>`, as written."""
 
     domain: str
     task: str
 
 
 def header_line(domain: str, task: str) -> str:
-    """Return the line as it must be."""
+    """Return the correct header line."""
     return f"<DOMAIN={domain.upper()}>, <TASK={task}>"
 
 
 def find_header(text: str) -> tuple[Header | None, int]:
-    """Return the first header in a text, None if there is none, and the place behind it."""
+    """Return the first header in a text and its end, (None, 0) if there is none."""
     match = _HEADER.search(text)
     return (Header(match[1], match[2]), match.end()) if match else (None, 0)
 
 
 def is_header(line: str) -> bool:
-    """Return whether a line holds a header and nothing else."""
+    """Return whether a line is a header and nothing else."""
     return _HEADER.fullmatch(line.strip()) is not None
 
 
@@ -182,7 +155,7 @@ def header_matches(header: Header | None, domain: str, task: str) -> bool:
 
 
 def header_problems(header: Header | None, domain: str, task: str, text: str) -> tuple[str, ...]:
-    """Return the reason why a text's header is not as it must be, () if it is."""
+    """Return what is wrong with the header of a text, () if nothing is."""
     if header is None:
         return ("the header line is missing",)
     if not header_matches(header, domain, task):
@@ -190,13 +163,11 @@ def header_problems(header: Header | None, domain: str, task: str, text: str) ->
     return () if text.split("\n", 1)[0] == header_line(domain, task) else ("the header must be the whole first line",)
 
 
-# Blocks in which a model thinks aloud: `<think>…</think>` and its kin, open, closed, or with their end only
-
 _MARK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
 
 def leftover_thinking(text: str) -> str | None:
-    """Return "open", "closed" or "end only" for a block of thoughts in a text, None where there is none."""
+    """Return whether a block of thoughts in a text is "open", "closed" or "end only", None without any block."""
     marks = [mark[1] for mark in _MARK.finditer(text)]
     if not marks:
         return None
@@ -206,7 +177,7 @@ def leftover_thinking(text: str) -> str | None:
 
 
 def without_thoughts(text: str) -> str:
-    """Return what a text says behind its last closed block of thoughts, and before one that never ends."""
+    """Return the text after its last closed block of thoughts and before a block that never ends."""
     start, end = 0, None
     for mark in _MARK.finditer(text):
         if mark[1]:

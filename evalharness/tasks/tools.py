@@ -1,11 +1,11 @@
-"""Tool calls: prompts with the tools that are offered and the calls that should be made; one JSONL file of rows.
+"""Tool calls: prompts with the offered tools and the expected calls.
 
     {"id": "weather-1", "prompt": "Will it rain in Ulm tomorrow?", "tools": ["get_weather"],
      "expected": [{"name": "get_weather", "arguments": {"city": {"$text": "Ulm"}, "days": 1}}]}
 
-`tools` are names of tools in `tools.json` beside the file (a list in the form that chat templates take), or whole tools.
-`expected` is the list of calls that are right, in any order; `[]` means that none is needed. Values are those of
-`json_matching.py`, an argument that is not named must not be there. `images`, `messages`, `group`, `tags`: as in `prompt_rows.py`.
+One row per line in `<data folder>/tool_calls.jsonl`; the other keys are those of `prompt_rows.py`. `tools` are names of tools in
+`tools.json` beside the file (a list in the form that chat templates take), or whole tools. `expected` lists the right calls in
+any order; `[]` means that none is needed. Argument values are those of `json_answers.py`; unnamed arguments must be absent.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ TOOLS_FILE = "tools.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCase(PromptCase):
-    """One row; `reference` is the list of calls that should be made."""
+    """One row; `reference` is the list of expected calls."""
 
     @property
     def needs_call(self) -> bool:
-        """Whether any call should be made."""
+        """Whether any call is expected."""
         return bool(self.reference)
 
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ToolCase]:
-    """Return one case per row of `<data_dir>/tool_calls.jsonl`; `ConfigError` names the line of whatever is wrong."""
+    """Return one case per row of `<data_dir>/tool_calls.jsonl`; `ConfigError` names the line that is wrong."""
     cases = []
     known: dict[str, Tool] | None = None
     for row in read_rows(data_dir, name, ("tools", "expected")):
         known = _known_tools(row.folder) if known is None else known
         tools = _offered(row, known)
         expected = _expected(row, {tool.name for tool in tools})
-        cases.append(ToolCase(reference=expected, **row.asked(tuple(tool.to_json() for tool in tools))))
+        cases.append(ToolCase(reference=expected, **row.case_fields(tuple(tool.to_json() for tool in tools))))
     return cases
 
 
@@ -66,15 +66,15 @@ def _known_tools(folder: Path) -> dict[str, Tool]:
 
 
 def _offered(row: PromptRow, known: Mapping[str, Tool]) -> tuple[Tool, ...]:
-    given = row.values.get("tools")
-    if not isinstance(given, list) or not given:
-        raise ConfigError(f"{row.where}: tools must be a list with at least one tool, or name of one in {TOOLS_FILE}, got {given!r}")
-    for tool in given:
+    offered = row.values.get("tools")
+    if not isinstance(offered, list) or not offered:
+        raise ConfigError(f"{row.where}: tools must be a list with at least one tool, or name of one in {TOOLS_FILE}, got {offered!r}")
+    for tool in offered:
         if isinstance(tool, str) and tool not in known:
             hint = did_you_mean(tool, known) or "."
             raise ConfigError(f"{row.where}: the tool {tool!r} is not in {TOOLS_FILE}{hint} Known: {', '.join(known) or 'none'}")
     try:
-        return read_tools([known[tool] if isinstance(tool, str) else tool for tool in given])
+        return read_tools([known[tool] if isinstance(tool, str) else tool for tool in offered])
     except (ContractTypeError, ContractValueError) as error:
         raise ConfigError(f"{row.where}: {error}") from error
 
@@ -95,11 +95,11 @@ def _expected(row: PromptRow, offered: set[str]) -> list[dict[str, Any]]:
 
 
 def judge(answer: ToolAnswer, expected: Sequence[Mapping[str, Any]]) -> Judgement:
-    """Return how calls do against the expected ones; an attempt that cannot be executed counts as a call, but is never right.
+    """Return the scores of calls against the expected ones; a call that cannot be executed counts, but is never right.
 
-    `all_right`: the expected calls, all executable, and no other. Where calls are expected also `right_tool`: the same tools as often,
-    and `right_arguments`: share of the expected calls that were made with the expected arguments. Where none is, `no_call`: none was
-    made. Where any was made, `executable`: share of the calls without error.
+    `all_right`: the expected calls, all executable, and no others. `right_tool`, where calls are expected: each tool as often as
+    expected. `right_arguments`, likewise: share of the expected calls that were made with the expected arguments. `no_call`, where
+    none is expected: none was made. `executable`, where any was made: share of the calls without error.
     """
     names, wanted = Counter(call.name for call in answer.calls), Counter(call["name"] for call in expected)
     pairs = _pairs(answer.executable, expected)
@@ -124,7 +124,7 @@ def judge(answer: ToolAnswer, expected: Sequence[Mapping[str, Any]]) -> Judgemen
 
 
 def _pairs(calls: Sequence[ToolCall], expected: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return which expected calls were made; each made call counts once, so that as many as possible are met (Kuhn's algorithm)."""
+    """Return the places of the expected calls that were made, each by a call of its own, as many as possible (Kuhn's algorithm)."""
     fits = [[number for number, wanted in enumerate(expected) if _is_right(call, wanted)] for call in calls]
     taken: dict[int, int] = {}
 
@@ -163,7 +163,7 @@ def _problem(
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return how each tool was called, counted in calls: precision is right ÷ made, recall right ÷ expected; and why calls failed."""
+    """Return the calls of each tool, with precision (right ÷ made) and recall (right ÷ expected), and the errors of calls."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     errors: Counter[str] = Counter()
     for row in rows:

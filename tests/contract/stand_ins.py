@@ -24,10 +24,6 @@ class StandIn:
         self.eos_token_ids, self.max_model_len = backend.eos_token_ids, backend.max_model_len
         self.num_calls = 0
 
-    @property
-    def supports_vlm(self) -> bool:
-        return self.backend.supports_vlm
-
     def generate(self, prompts: Iterable[Prompt], **options: Any) -> Iterator[BackendOutput]:
         self.num_calls += 1
         return self.backend.generate(prompts, **options)

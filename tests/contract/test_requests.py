@@ -108,7 +108,7 @@ def test_a_bad_request_fails_alone(engine: Engine, bad: Any, kind: str, problem:
 
 
 def test_a_video_placeholder_fails_alone(real_engine: Engine) -> None:
-    if not real_engine.backend.supports_vlm:
+    if not real_engine.backend.capabilities.supports_vlm:
         pytest.skip("to a text model it is a token like any")
     good, failed = outcomes_of(real_engine, [ask("hi"), ask("see <|video_pad|>")], SHORT)
     assert isinstance(good, GenerationResult)
@@ -158,10 +158,6 @@ class WithoutVision(StandIn):
         self.capabilities = replace(backend.capabilities, supports_vlm=False)
         self.processor = None
 
-    @property
-    def supports_vlm(self) -> bool:
-        return False
-
 
 class Dying(StandIn):
     """A backend whose machine fails."""
@@ -197,7 +193,7 @@ def test_images_run_on_the_fallback_texts_do_not_and_one_warning_says_so(backend
 
 
 def test_an_error_while_generating_reaches_the_caller_and_the_fallback_is_not_called(engine: Engine) -> None:
-    if not engine.backend.supports_vlm:
+    if not engine.backend.capabilities.supports_vlm:
         pytest.skip("it takes no pictures")
     dying, other = Dying(engine.backend), StandIn(engine.backend)
     with pytest.raises(BackendError, match="the card fell off the bus"):

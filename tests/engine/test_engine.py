@@ -57,7 +57,6 @@ class TextOnly(FakeBackend):
     """A backend that cannot take images, nor any option beyond the common ones."""
 
     name = "textonly"
-    supports_vlm = False
     capabilities = Capabilities(supports_logprobs=False)
 
 

@@ -274,7 +274,7 @@ class TestWhatIsRefused:
             ("Case(id=f'c{i:02}')", "Case(id=f'c{i:02}', group='g')", "its group or tags are others now: c00, c01, c02 and 9 more"),
             ("ask {case.id}", "tell {case.id}", "the text of its prompt would be another now: c00, c01, c02 and 3 more"),
             ("request=ask", "request=ask, options=GenerationOptions(max_new_tokens=7)", "option max_new_tokens is 7, but was 256"),
-            ("request=ask", "request=ask, options=[GenerationOptions()] * 2", "2 generations per case are asked for, but it were 1"),
+            ("request=ask", "request=ask, options=[GenerationOptions()] * 2", "each case has 2 generations, but had 1"),
         ],
         ids=["gone", "new", "tags", "prompt", "option", "samples"],
     )

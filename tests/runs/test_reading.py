@@ -11,7 +11,7 @@ from tests.report.runs import row, rows, write_run
 
 def test_rows_come_back_in_their_order_with_unknown_keys(tmp_path: Path) -> None:
     write_run(tmp_path, [row("b", novelty=1), row("a")])
-    assert [(sample["case_id"], sample.get("novelty")) for sample in read_samples(tmp_path)] == [("b", 1), ("a", None)]
+    assert [(sample["case_id"], dict(sample).get("novelty")) for sample in read_samples(tmp_path)] == [("b", 1), ("a", None)]
 
 
 def test_a_lone_surrogate_survives_reading(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from evalharness.backends.stops import StopStringWatcher
 class AcmeBackend:
     name = "acme"
     capabilities = Capabilities(supports_logprobs=False, supports_token_watchers=True)
-    supports_vlm = False
     processor = None
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, max_model_len: int | None = None) -> None:

@@ -16,30 +16,36 @@ from typing import Any, TypeAlias
 
 import torch
 
-from evalharness.api.errors import BackendError, ConfigError, PromptTooLong, RequestError
+from evalharness.api.errors import BackendError, ConfigError, RequestError
 from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.api.requests import GenerationFailure, nothing_ran
+from evalharness.api.requests import nothing_ran
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids
+from evalharness.backends.base import (
+    BackendOutput,
+    Capabilities,
+    Prompt,
+    SamplingPlan,
+    check_prompt_ids,
+    check_stop_ids,
+    describe_error,
+    failure_of,
+)
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import (
     BatchSizes,
-    describe_error,
     groups_of_equal_plan,
     is_broken_device,
     is_out_of_memory,
     release_memory,
     windows,
 )
-from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested
-from evalharness.backends.hf.images import largest_image_tokens, row_with_images
+from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, largest_image_tokens, row_with_images
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
-from evalharness.backends.hf.sampling import EXTRA_OPTIONS, check_extras
+from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
-from evalharness.backends.hf.structured import Grammars
 from evalharness.backends.hf.weights import HfLiveWeights
 from evalharness.checkpoints.adapter import adapter_of
 from evalharness.checkpoints.architecture import LoadedFolder
@@ -117,11 +123,6 @@ class HfBackend(HfLiveWeights):
         self.batch_sizes = BatchSizes(loaded.model, self._vocab_size)
         """How large batches are; its bounds may be set."""
         self._broken: str | None = None
-
-    @property
-    def supports_vlm(self) -> bool:
-        """Whether prompts with images can run."""
-        return self.capabilities.supports_vlm
 
     @property
     def model(self) -> Any:
@@ -220,20 +221,11 @@ class HfBackend(HfLiveWeights):
         return self._checked(row_with_images(prompt, self.processor))
 
     def _checked(self, row: Row) -> Row:
-        """Return the row, or raise a `RequestError` for one that must not run (an unknown id would take a GPU down)."""
+        """Return the row, or raise a `RequestError` for one that must not run."""
         if row.prompt.response_ids is not None:
             return row_to_score(row, self._vocab_size, self.max_model_len)
-        num_tokens, num_new = len(row.token_ids), row.prompt.plan.max_new_tokens
-        if not num_tokens:
-            raise RequestError("the prompt has no tokens")
-        if max(row.token_ids) >= self._vocab_size:
-            raise RequestError(f"the prompt has token id {max(row.token_ids)}; the model's vocabulary ends at {self._vocab_size - 1}")
-        row.prompt.plan.check_prompt_tokens(num_tokens)
-        if self.max_model_len is not None and num_tokens + num_new > self.max_model_len:
-            raise PromptTooLong(
-                f"the prompt's {num_tokens} tokens and max_new_tokens {num_new} exceed the context of {self.max_model_len} tokens; "
-                "shorten the prompt or lower max_new_tokens"
-            )
+        check_prompt_ids(row.token_ids, self._vocab_size)
+        row.prompt.plan.check_prompt_tokens(len(row.token_ids), self.max_model_len)
         return row
 
     def _run_image_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
@@ -266,7 +258,7 @@ class HfBackend(HfLiveWeights):
             if problem is None:
                 continue
             if len(rows) == 1:
-                yield rows[0].prompt.index, GenerationFailure("error", problem.text, BackendError(problem.text))
+                yield rows[0].prompt.index, failure_of(BackendError(problem.text))
             elif problem.is_out_of_memory:
                 self.batch_sizes.note_halving([row.prompt for row in rows], max(map(_length, rows)), problem.text)
                 half = len(rows) // 2
@@ -324,9 +316,6 @@ def _sort_out(prompts: Iterable[Prompt], prepare: Callable[[Prompt], Row], runne
             raise StopRequested
         try:
             rows.append(prepare(prompt))
-        except RequestError as error:
-            refused.append((prompt.index, GenerationFailure("invalid", str(error), error.with_traceback(None))))
         except Exception as error:
-            text = f"preparing the prompt failed: {describe_error(error)}"
-            refused.append((prompt.index, GenerationFailure("error", text, BackendError(text))))
+            refused.append((prompt.index, failure_of(error, "preparing the prompt")))
     return rows, refused

@@ -20,7 +20,6 @@ __all__ = [
     "BatchCost",
     "BatchSizes",
     "available_bytes",
-    "describe_error",
     "groups_of_equal_plan",
     "is_broken_device",
     "is_out_of_memory",
@@ -76,8 +75,6 @@ def take_batch(rows: list[Row], length: Callable[[Row], int], fits: Callable[[in
     del rows[-num_rows:]
     return batch
 
-
-# How many rows fit into memory at once, and how memory is given back
 
 _USABLE_SHARE = {"cpu": 0.5, "cuda": 0.85}  # a CPU machine is shared with other processes; torch fragments a GPU's memory
 # Padding bounds most batches long before this.
@@ -203,17 +200,10 @@ def release_memory() -> None:
             trim(0)
 
 
-def describe_error(error: BaseException) -> str:
-    """Return type and message; kept instead of the error itself, which keeps a batch's tensors alive."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
 def logit_bytes(num_positions: int, vocab_size: int) -> int:
     """Return the bytes of the logits of a row; every row of a batch has those from where the first response begins to the end."""
     return max(num_positions, 1) * vocab_size * 4 * _LOGIT_COPIES
 
-
-# How many rows of a loaded model run at once: by the memory that is free now, by what was too much before, by what padding costs
 
 logger = logging.getLogger(__name__)
 

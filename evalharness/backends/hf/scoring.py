@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from evalharness.api.errors import BackendError, CapabilityError, PromptTooLong, RequestError
-from evalharness.api.requests import GenerationFailure
 from evalharness.api.scoring import ResponseLogits, ResponseScores
-from evalharness.backends.base import BackendOutput, Completion, SamplingPlan
-from evalharness.backends.hf.batching import describe_error, is_out_of_memory
+from evalharness.backends.base import BackendOutput, Completion, SamplingPlan, describe_error, failure_of
+from evalharness.backends.hf.batching import is_out_of_memory
 from evalharness.backends.hf.decoding import Row, collate
 from evalharness.backends.hf.sampling import entropies_of, warpers_for
 
@@ -124,8 +123,7 @@ def _completion(row: Row, logits: torch.Tensor) -> BackendOutput:
     unknown = (None,) * (len(response) - logits.shape[0])
     values = _logprobs(logits, row)
     if bool(values.isnan().any()):
-        problem = _unusable(values)
-        return row.prompt.index, GenerationFailure("error", problem, BackendError(problem))
+        return row.prompt.index, failure_of(BackendError(_unusable(values)))
     entropies = (*unknown, *entropies_of(logits.float().log_softmax(dim=-1)).tolist()) if row.prompt.plan.entropies else None
     return Completion(
         index=row.prompt.index,

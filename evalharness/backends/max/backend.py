@@ -17,19 +17,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evalharness.api.errors import BackendError, PromptTooLong, RequestError, UnsupportedOption
+from evalharness.api.errors import BackendError, RequestError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.api.requests import GenerationFailure
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_limits, check_stop_ids, preflight
+from evalharness.backends.base import (
+    BackendOutput,
+    Capabilities,
+    Completion,
+    Prompt,
+    SamplingPlan,
+    check_limits,
+    check_prompt_ids,
+    check_stop_ids,
+    failure_of,
+    preflight,
+)
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max.loading import load_model, max_facts, why_not_in_max
 from evalharness.backends.stops import StopStringWatcher
 
 __all__ = ["EXTRA_OPTIONS", "MaxBackend", "MaxRow", "max_seed", "sampling_params"]
-
-
-# How our seeds reach MAX, in this process and behind a server, so that both draw the same
 
 
 def max_seed(seed: int) -> int:
@@ -40,8 +47,6 @@ def max_seed(seed: int) -> int:
     """
     return int.from_bytes(hashlib.blake2b(str(seed).encode("ascii"), digest_size=8).digest(), "big") or 1
 
-
-# One prompt while MAX works on it: from a `SamplingPlan` to MAX's context, and from its tokens to a `Completion`
 
 EXTRA_OPTIONS: Mapping[str, Any] = {
     "top_k": -1,
@@ -160,7 +165,7 @@ class MaxRow:
         return None
 
     def _failure(self, problem: str) -> BackendOutput:
-        return self.prompt.index, GenerationFailure("error", problem, BackendError(problem))
+        return self.prompt.index, failure_of(BackendError(problem))
 
     def _completion(self, stopped_by: Literal["id", "string", "plugin", "length"], stop_name: str | None = None) -> Completion:
         return Completion(
@@ -179,7 +184,6 @@ class MaxBackend:
 
     name = "max"
     processor = None
-    supports_vlm = False
 
     @staticmethod
     def probe() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
@@ -268,25 +272,15 @@ class MaxBackend:
             self._check(prompt)
             return MaxRow(prompt, watching, self.tokenizer, vocab_size=self._vocab_size)
         except RequestError as error:
-            return prompt.index, GenerationFailure("invalid", str(error), error)
+            return prompt.index, failure_of(error)
         except Exception as error:  # MAX's own, of what it makes of the prompt, or a plugin's
-            told = BackendError(f"MAX cannot begin this prompt: {type(error).__name__}: {first_line(error)}")
-            return prompt.index, GenerationFailure("error", str(told), told)
+            return prompt.index, failure_of(BackendError(f"MAX cannot begin this prompt: {type(error).__name__}: {first_line(error)}"))
 
     def _check(self, prompt: Prompt) -> None:
-        num_tokens, num_new = len(prompt.token_ids), prompt.plan.max_new_tokens
         if prompt.has_images:
             raise RequestError("this checkpoint takes text only, but the prompt has images")
-        if not num_tokens:
-            raise RequestError("the prompt has no tokens")
-        if max(prompt.token_ids) >= self._vocab_size:
-            raise RequestError(f"the prompt has token id {max(prompt.token_ids)}; the vocabulary ends at {self._vocab_size - 1}")
-        prompt.plan.check_prompt_tokens(num_tokens)
-        if self.max_model_len is not None and num_tokens + num_new > self.max_model_len:
-            raise PromptTooLong(
-                f"the prompt's {num_tokens} tokens and max_new_tokens {num_new} exceed the context of {self.max_model_len} tokens; "
-                "shorten the prompt or lower max_new_tokens"
-            )
+        check_prompt_ids(prompt.token_ids, self._vocab_size)
+        prompt.plan.check_prompt_tokens(len(prompt.token_ids), self.max_model_len)
 
     def _step(self, batch: _Batch, rows: Sequence[MaxRow], waiting: _Waiting) -> Iterator[BackendOutput]:
         """Yield what one step of these rows finishes. A step that fails is tried again row by row, each alone and from its start."""
@@ -299,8 +293,8 @@ class MaxBackend:
             if len(rows) > 1:
                 waiting.suspect(row.prompt for row in rows)
             else:
-                told = BackendError(f"MAX failed on this prompt: {type(error).__name__}: {first_line(error)}")
-                yield rows[0].prompt.index, GenerationFailure("error", str(told), told)
+                problem = BackendError(f"MAX failed on this prompt: {type(error).__name__}: {first_line(error)}")
+                yield rows[0].prompt.index, failure_of(problem)
             done = []
         waiting.suspect_runs = waiting.suspect_runs and bool(batch.rows)
         yield from done

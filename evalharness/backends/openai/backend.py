@@ -22,13 +22,11 @@ from evalharness.api.errors import BackendError, CheckpointError, ConfigError, R
 from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.api.redaction import API_KEY
-from evalharness.api.requests import GenerationFailure
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids, preflight
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
 from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
-from evalharness.backends.openai.answers import completion_of
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
-from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of_response, scoring_body
+from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerLiveWeights
 from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
@@ -36,8 +34,6 @@ from evalharness.checkpoints.weights import find_weights, fingerprint_weights
 
 __all__ = ["OpenAIBackend", "ServedModel", "check_weights", "find_model", "listed_models"]
 
-
-# Which model of a server answers: found in its list, and, where its folder can be seen from here, held against the checkpoint's
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 
@@ -169,7 +165,7 @@ class OpenAIBackend(ServerLiveWeights):
             raise
         live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
-            supports_vlm=self.supports_vlm,
+            supports_vlm=self.processor is not None,  # what the served model takes, only the server knows
             supports_logprobs=self._flavour.token_ids,
             supports_processed_logprobs=self._flavour.tempered_logprobs,
             supports_scoring=self._flavour.scores_prompts,
@@ -200,11 +196,6 @@ class OpenAIBackend(ServerLiveWeights):
 
     def _listed(self) -> frozenset[str]:
         return frozenset(model.name for model in listed_models(self._client))
-
-    @property
-    def supports_vlm(self) -> bool:
-        """Whether prompts with images can be asked; what the served model takes, only the server knows."""
-        return self.processor is not None
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
@@ -247,7 +238,7 @@ class OpenAIBackend(ServerLiveWeights):
         try:
             self._submit(prompt, running, done, as_text=as_text or self._ids_refused or not self._flavour.token_ids)
         except Exception as error:
-            yield prompt.index, _failure(error)
+            yield prompt.index, failure_of(error, "asking the server")
 
     def _submit(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool) -> None:
         common: dict[str, Any] = {"tokenizer": self.tokenizer, "eos_token_ids": self.eos_token_ids}
@@ -282,7 +273,7 @@ class OpenAIBackend(ServerLiveWeights):
             self._ids_refused |= not exact and self._flavour.token_ids  # a text was taken where ids were not: so will others
             return completion_of(answer, prompt, tokenizer=self.tokenizer, vocab_size=self._vocab_size, exact_prompt=exact)
         except Exception as error:  # whatever a server says concerns the request that it says it to
-            return prompt.index, _failure(error)
+            return prompt.index, failure_of(error, "asking the server")
 
     def _check_who_answered(self, answer: Any) -> None:
         told = answer.get("model") if isinstance(answer, Mapping) else None
@@ -309,12 +300,3 @@ class OpenAIBackend(ServerLiveWeights):
         finally:
             self._adapters = None
             self._client.close()
-
-
-def _failure(error: Exception) -> GenerationFailure:
-    if isinstance(error, RequestError):
-        return GenerationFailure("invalid", str(error), error)
-    if isinstance(error, BackendError):
-        return GenerationFailure("error", str(error), error)
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return GenerationFailure("error", f"asking the server failed: {told}", error)

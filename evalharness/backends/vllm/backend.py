@@ -23,7 +23,7 @@ from evalharness.api.hooks import RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_stop_ids, preflight
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
 from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, check_length, pixel_bytes, why_no_images
@@ -132,14 +132,9 @@ class VllmBackend(VllmLiveWeights):
         }
         live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
-            supports_vlm=self.supports_vlm,
-            supports_logprobs=True,
+            supports_vlm=self._vlm_problem is None,
             supports_scoring=True,
-            supports_hf_hooks=False,
             supports_token_watchers=True,
-            supports_token_bans=False,
-            supports_no_repeat_ngram=False,
-            supports_use_cache_off=False,
             structures=frozenset(STRUCTURES),
             supports_thinking_budget=True,
             extra_options=frozenset(EXTRA_OPTIONS),
@@ -147,11 +142,6 @@ class VllmBackend(VllmLiveWeights):
             why_not_live=why_not_live,
             vocab_size=self._vocab_size,
         )
-
-    @property
-    def supports_vlm(self) -> bool:
-        """Whether prompts with images can run; `describe()["vlm_problem"]` says why not."""
-        return self._vlm_problem is None
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
@@ -242,17 +232,14 @@ class VllmBackend(VllmLiveWeights):
             return known
         try:
             engine_input, grids = render()
-        except RequestError as error:
-            return GenerationFailure("invalid", str(error), error.with_traceback(None))
         except Exception as error:
-            text = f"preparing the prompt failed: {type(error).__name__}: {error}"
-            return GenerationFailure("error", text, BackendError(text))
+            return failure_of(error, "preparing the prompt")
         if given and (known := nothing_to_score(prompt, len(engine_input["prompt_token_ids"]))) is not None:
             return known
         try:
             self._engine.add(request_id, engine_input, params)
         except RequestError as error:
-            return GenerationFailure("invalid", str(error), error.with_traceback(None))
+            return failure_of(error)
         watched = WatchedTokens(RowWatchers(watching, self.tokenizer, prompt.plan.stop_token_ids)) if watching else None
         return request_id, _Running(prompt, grids, watched, pixel_bytes(engine_input))
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from evalharness.api.errors import BackendError, ImageError, PromptTooLong, RequestError
+from evalharness.api.errors import BackendError, ImageError, RequestError
 from evalharness.backends.base import Prompt
 from evalharness.backends.vllm.sampling import check_response_length
 
@@ -140,8 +140,6 @@ def _grid(values: Any) -> ImageGrid:
     return int(time), int(height), int(width)
 
 
-# Prompts on their way to the engine core: pictures of the next ones are processed in threads while earlier ones run
-
 Rendered = TypeVar("Rendered")
 
 
@@ -201,12 +199,7 @@ def check_length(prompt: Prompt, num_tokens: int, max_model_len: int | None) -> 
         prompt.plan.check_prompt_tokens(num_tokens - len(prompt.response_ids))
         check_response_length(num_tokens, len(prompt.response_ids), max_model_len)
         return
-    prompt.plan.check_prompt_tokens(num_tokens)
-    if max_model_len is not None and num_tokens + prompt.plan.max_new_tokens > max_model_len:
-        raise PromptTooLong(
-            f"{num_tokens} prompt tokens + {prompt.plan.max_new_tokens} new tokens exceed the context of {max_model_len}; "
-            "shorten the prompt, lower max_new_tokens or raise max_model_len"
-        )
+    prompt.plan.check_prompt_tokens(num_tokens, max_model_len)
 
 
 def pixel_bytes(engine_input: Any) -> int:

@@ -31,8 +31,6 @@ __all__ = [
 ]
 
 
-# What vLLM is told of structures and thoughts: its own grammars hold the one, its budget of thinking tokens the other
-
 _NAMES = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 
 
@@ -234,9 +232,6 @@ def _stopped_by(finish_reason: str | None, stop_reason: int | str | None) -> Lit
     if finish_reason == "stop":
         return "string" if isinstance(stop_reason, str) else "id"
     return "plugin" if finish_reason == "repetition" else None
-
-
-# Given responses in vLLM: they are prompts, with their prompt before them, whose log-probabilities are asked for
 
 
 def scoring_params() -> Any:

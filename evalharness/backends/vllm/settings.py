@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from evalharness.api.errors import ConfigError, MissingDependency, UnsupportedOption, did_you_mean
@@ -25,11 +25,8 @@ __all__ = [
     "only_known_arguments",
     "pixel_budget_arguments",
     "set_environment_defaults",
-    "spans_hosts",
 ]
 
-
-# Which engine arguments vLLM knows, read from its source: importing it takes seconds and touches CUDA. Loads no torch
 
 _INSTEAD = {
     "allowed_local_media_path": "images are opened by the harness",
@@ -70,11 +67,6 @@ def check_engine_options(options: Iterable[tuple[str, Any]]) -> None:
         if name not in known:
             hint = did_you_mean(name, known) or "; see vLLM's documentation of its engine arguments"
             raise ConfigError(f"--engine-option {name}: the installed vLLM has no such engine argument{hint}")
-
-
-def spans_hosts(executor: str | None, options: Mapping[str, Any]) -> bool:
-    """Return whether an engine's cards may be those of other hosts, so that nobody here can count them."""
-    return executor in ("ray", "external_launcher") or int(options.get("nnodes") or 1) > 1
 
 
 MAX_IMAGES_PER_PROMPT = 256

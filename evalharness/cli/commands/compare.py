@@ -82,12 +82,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 @click.argument("run", metavar="RUN")
 @click.argument("name", metavar="NAME")
 @click.option(
-    "--to",
-    "folder",
-    type=PATH,
-    default=Path(BASELINE_FOLDER),
-    metavar="FOLDER",
-    help=f"Folder of baselines (default: {BASELINE_FOLDER})",
+    "--to", "folder", type=PATH, default=Path(BASELINE_FOLDER), metavar="FOLDER", help=f"Folder of baselines (default: {BASELINE_FOLDER})"
 )
 def bless(run: str, name: str, folder: Path) -> int:
     """Keep a run's scores as a baseline, a small file to commit.
@@ -124,10 +119,7 @@ def bless(run: str, name: str, folder: Path) -> int:
 )
 @click.argument("runs", metavar="RUN…", nargs=-1, required=True)
 @click.option(
-    "--out",
-    type=PATH,
-    metavar="FOLDER",
-    help="Where the files go (default: the run's folder, or the folder that holds the runs)",
+    "--out", type=PATH, metavar="FOLDER", help="Where the files go (default: the run's folder, or the folder that holds the runs)"
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Seed of the bootstrap intervals (default: 0)")
 def timeline(runs: Sequence[str], out: Path | None, seed: int) -> int:

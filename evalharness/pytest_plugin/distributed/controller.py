@@ -16,7 +16,7 @@ from evalharness.pytest_plugin.distributed._xdist_internals import process_id, s
 from evalharness.pytest_plugin.distributed.crashes import Crashes
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
-from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, Durations
+from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, Durations, UnitScheduler
 from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
@@ -81,8 +81,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredSche
         return len(cases) * known().case_s(unit.engine, Path(unit.path).stem.removeprefix("test_"))
 
     crashes = config.stash[CRASHES] = Crashes(config)
-    assign, num_workers = state.registry.assign_units, state.context.num_workers
-    scheduler = config.stash[SCHEDULER] = DeferredScheduler(config, log, num_workers, assign, estimate, crashes)
+    assign = state.registry.assign_units
+    units = functools.partial(UnitScheduler, state.context.num_workers, assign, estimate, crashes)
+    scheduler = config.stash[SCHEDULER] = DeferredScheduler(config, log, assign, units)
     if state.context.run.hang_timeout:
         config.stash[WATCH] = Watch(state.context.run.hang_timeout, crashes.killed.__setitem__)
     return scheduler

@@ -79,7 +79,7 @@ class Crashes:
         self._begun: set[str] = set()
         self._running: dict[str, str] = {}
         self._test_deaths: Counter[str] = Counter()
-        self._suspicions: dict[UnitKey, CrashIsolation] = {}
+        self._isolations: dict[UnitKey, CrashIsolation] = {}
         self._opening_deaths: Counter[str] = Counter()
         self._how: dict[str, str] = {}
         self.killed: dict[str, str] = {}
@@ -119,9 +119,9 @@ class Crashes:
         self._begun.discard(nodeid)
         self._config.stash[REPORTING].put_back[nodeid] = problem
         for key, tests in left.items():
-            nodeids = tuple(one for one in tests if retried or one != nodeid)
+            nodeids = tuple(test for test in tests if retried or test != nodeid)
             if nodeids:
-                note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._suspicions.get(key), signs.words is not None)
+                note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._isolations.get(key), signs.words is not None)
                 note_crash(self._state.context.run_dir, note, self._state.context.session_number)
         return retried
 
@@ -130,21 +130,21 @@ class Crashes:
         num_asked = Counter[str]()
         for unit, case_ids in signs.asked.items():
             num_asked[unit.path] += len(case_ids)
-        engine, only = next((unit.engine, case_ids[0]) for unit, case_ids in signs.asked.items())
-        is_one = num_asked.total() == 1
-        listed = " and ".join(f"{f'case {only}' if is_one else f'{num} cases'} of {path}" for path, num in num_asked.items())
+        engine, first = next((unit.engine, case_ids[0]) for unit, case_ids in signs.asked.items())
+        is_single = num_asked.total() == 1
+        listed = " and ".join(f"{f'case {first}' if is_single else f'{num} cases'} of {path}" for path, num in num_asked.items())
         beside = f"{nodeid} ran and " if nodeid is not None else ""
-        return f"{beside}{listed} {'was' if is_one else 'were'} generated with {engine}"
+        return f"{beside}{listed} {'was' if is_single else 'were'} generated with {engine}"
 
     def _suspect(self, asked: Mapping[UnitKey, Sequence[str]], problem: str) -> bool:
-        """Note which cases were asked at a death; return whether that has found one guilty.
+        """Note which cases were asked at a death; return whether it confirms that one of them is to blame.
 
-        Whoever is asked again is so in a unit that runs alone, so that where several units are concerned nobody is convicted.
+        Suspects are asked again in a unit that runs alone, so where several units are concerned no case is confirmed.
         """
         is_over = False
         for unit, case_ids in asked.items():
-            known = self._suspicions.get(unit, CrashIsolation())
-            self._suspicions[unit] = known.after(case_ids, problem)
+            known = self._isolations.get(unit, CrashIsolation())
+            self._isolations[unit] = known.after(case_ids, problem)
             is_over |= known.confirms(case_ids)
         return is_over
 

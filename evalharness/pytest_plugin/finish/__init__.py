@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.analysis.judge import RegressionJudge, engine_entries, find_baseline, judge_gates
+from evalharness.analysis.judge import RegressionJudge, engine_entries, find_baseline, judged_run
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.pytest_plugin.finish.eval_functions import across_engines, aggregate_rows, load_functions, table_entries, write_outputs
 from evalharness.pytest_plugin.run_context import utc_now
@@ -18,7 +18,7 @@ from evalharness.runs.command_line import shown_command
 from evalharness.runs.lock import RunLock
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, write_run_file
-from evalharness.runs.samples import count_outcomes, eval_entries, known_nodeids, merge_rows, missing_row, note_crashes, write_samples
+from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import BaselineFacts, GateVerdict, Row, RunFile
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
@@ -73,12 +73,11 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     `problems`.
     """
     state = config.stash[STATE]
-    records = read_records(state.context.run_dir)
+    context, origin, run_dir = state.context, state.execution.origin, state.context.run_dir
+    records = read_records(run_dir)
     engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
-    missing = missing_row(engines, records.evals, state.context.run.run_id, interrupted or "the session ended before it")
-    rows = merge_rows(records, known_nodeids(list(state.execution.plan.units), records.evals), missing)
-    note_crashes(records, rows, crashes)
-    write_samples(state.context.run_dir, rows)
+    reason = interrupted or "the session ended before it"
+    rows = write_rows(run_dir, records, engines, state.execution.plan.units, context.run.run_id, reason=reason, crashes=crashes)
     records.forget_cases()
     problems = list(records.problems)
     functions = load_functions(config, records.evals, problems)
@@ -86,31 +85,28 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     across = across_engines(functions, rows, entries, problems)
     aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
     tables = [*table_entries(functions, rows, problems), *across.tables]
-    outputs = write_outputs(functions, rows, state.context.run_dir, state.context.run, problems)
-    judge = _regression_judge({**state.run_file_at_start, "engines": entries})
-    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted or state.execution.origin.why_not_run, no_regression=judge)
-    across.remark(gates)
-    counts = count_outcomes(rows)
+    outputs = write_outputs(functions, rows, run_dir, context.run, problems)
+    no_regression = _regression_judge({**state.run_file_at_start, "engines": entries})
+    why_not_run = interrupted or origin.why_not_run
+    judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
+    across.remark(judged["gates"])
     run: RunFile = {
         **state.run_file_at_start,
-        **state.execution.origin.facts,  # what was found out meanwhile
+        **origin.facts,  # what was found out meanwhile
         "finished_at": utc_now(),
-        "duration_s": round(time.monotonic() - state.context.started_s, 3),
+        "duration_s": round(time.monotonic() - context.started_s, 3),
         "interrupted": interrupted,
-        "exit_code": _exit_code(exit_code, gates, is_broken=bool(problems or counts.get("error"))),
-        "engines": entries,
-        "evals": eval_entries(records),
-        "gates": gates,
+        "exit_code": _exit_code(exit_code, judged["gates"], is_broken=bool(problems or judged["counts"].get("error"))),
+        **judged,
         "aggregates": aggregates,
         "tables": tables,
         "outputs": outputs,
-        "counts": counts,
-        **(state.execution.origin.generation_facts or generation_facts(records)),
+        **(origin.generation_facts or generation_facts(records)),
         "problems": problems,
     }
     if records.earlier_problems:
         run["earlier_problems"] = records.earlier_problems  # what broke then is mended, or has broken again
-    write_run_file(state.context.run_dir, run)
+    write_run_file(run_dir, run)
     return run, rows
 
 

@@ -53,12 +53,12 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
         for number, size in enumerate(recorded.shape or ()):
             if not isinstance(asks, Step) or len(asks.requests) != size:
                 return _STEPS
-            found = [recorded.in_steps.get((number, position)) for position in range(size)]
-            results = [outcome for one in found if one is not None and isinstance(outcome := outcome_of(one), GenerationResult)]
+            steps = [recorded.in_steps.get((number, position)) for position in range(size)]
+            results = [outcome for step in steps if step is not None and isinstance(outcome := outcome_of(step), GenerationResult)]
             if len(results) < size:
                 return None  # torn away; the generations are there all the same
-            for one, result in zip(asks.requests, results, strict=True):
-                if (difference := _difference(one, result)) is not None:
+            for step_request, result in zip(asks.requests, results, strict=True):
+                if (difference := _difference(step_request, result)) is not None:
                     return difference
             asks = request.go_on(results)
     finally:

@@ -98,7 +98,7 @@ def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
 
 def _check_data(run: RunConfig) -> None:
     if run.data is not None and not Path(run.data).is_dir():
-        raise RecordError(f"the run's cases came from {run.data}, which is no folder; say with --data where they are now")
+        raise RecordError(f"the run's cases came from {run.data}, which is not a folder; say with --data where they are now")
 
 
 def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
@@ -107,9 +107,8 @@ def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
     if not paths:
         raise RecordError(f"run {recorded.run_id} was killed before it had said what its evals are; nothing can be scored again")
     for root in likely_roots(recorded):
-        found = [path for path in paths if (root / path).is_file()]
-        if found:
-            return root, found
+        if present := [path for path in paths if (root / path).is_file()]:
+            return root, present
     raise RecordError(
         f"the evals of run {recorded.run_id} are not here: {', '.join(paths)}; run this in the project that they belong to, "
         "or judge the generations by other tests with --tests"
@@ -119,7 +118,7 @@ def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
 def _tests_module(path: Path) -> Path:
     if not path.is_file() or path.suffix != ".py":
         what = "Python file" if path.is_file() else "file"
-        raise RecordError(f"--tests {path} is no {what}; give a module with tests, such as evals/test_degeneration.py")
+        raise RecordError(f"--tests {path} is not a {what}; give a module with tests, such as evals/test_degeneration.py")
     return path.absolute()
 
 
@@ -169,7 +168,7 @@ def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_
 def _shard_of(part: RecordedRun) -> tuple[int, int]:
     shard = part.config.shard
     if shard is None:
-        raise RecordError(f"{part.run_dir} is no part: it was run without --shard; give the parts of one run")
+        raise RecordError(f"{part.run_dir} is not a part: it was run without --shard; give the parts of one run")
     return read_shard(shard)
 
 
@@ -199,7 +198,7 @@ def _check_alike(first: RecordedRun, part: RecordedRun) -> None:
     for name, value, before in _differences(first, part):
         if value != before:
             raise RecordError(
-                f"{part.run_dir} is no part of the run of {first.run_dir}: its {name} is {_shown(value)}, not {_shown(before)}; "
+                f"{part.run_dir} is not a part of the run of {first.run_dir}: its {name} is {_shown(value)}, not {_shown(before)}; "
                 "run the part again as the others"
             )
 

@@ -189,8 +189,8 @@ class Resumption:
             by_change.setdefault(what, []).append(case_id)
         for case in module.cases:
             made = (self.recorded.find_made(spec.id, module.name, case.id) for spec in self.engines)
-            found = next((one for one in made if one is not None and one.samples), None)
-            change = None if found is None else prompt_change(module.request_of(case), found)
+            recorded = next((record for record in made if record is not None and record.samples), None)
+            change = None if recorded is None else prompt_change(module.request_of(case), recorded)
             if change is not None:
                 by_change.setdefault(change.what, []).append(case.id)
         for what, case_ids in by_change.items():
@@ -256,7 +256,7 @@ def _decoding_changes(entry: Mapping[str, Any], module: EvalModule) -> Iterator[
     variants = json.loads(encode([options.to_json() for options in module.variants]))
     before = entry.get("options", variants)
     if len(before) != len(variants):
-        yield f"{len(variants)} generations per case are asked for, but it were {len(before)}"
+        yield f"each case has {len(variants)} generations, but had {len(before)}"
         return
     changed: dict[str, str] = {}
     for was, now in zip(before, variants, strict=True):

@@ -97,9 +97,9 @@ def _eval_marker(module: ModuleType) -> pytest.Mark:
     """Return the eval marker of a module; `RecordError` where it has none any more."""
     given: Any = getattr(module, "pytestmark", ())
     for mark in given if isinstance(given, (list, tuple)) else (given,):
-        found = getattr(mark, "mark", mark)
-        if getattr(found, "name", None) == "eval" and isinstance(found, pytest.Mark):
-            return found
+        mark = getattr(mark, "mark", mark)
+        if isinstance(mark, pytest.Mark) and mark.name == "eval":
+            return mark
     raise RecordError("it has no pytestmark = pytest.mark.eval(...)")
 
 
@@ -135,14 +135,14 @@ def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str
     """Return every case that has a recorded outcome, by engine, eval and case id, in the order of the run."""
     known = {entry["name"]: entry["cases"] for entry in records.evals.values()}
     keys = [(row["engine"], row["eval"], row["case_id"]) for row in records.rows.values()]
-    asked = {(engine, name, case_id): None for (_, engine, name, case_id), found in records.cases.items() if found.samples}
+    asked = {(engine, name, case_id): None for (_, engine, name, case_id), case in records.cases.items() if case.samples}
     references = {(row["eval"], row["case_id"]): row["reference"] for row in records.rows.values() if "reference" in row}
-    found = {}
+    cases = {}
     for engine, name, case_id in dict.fromkeys([*(key for key in keys if key in asked), *asked]):
         facts = known.get(name, {}).get(case_id, CaseFacts())
         group, tags, reference = facts.get("group"), facts.get("tags", {}), references.get((name, case_id))
-        found[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, group=group, tags=tags, reference=reference)
-    return found
+        cases[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, group=group, tags=tags, reference=reference)
+    return cases
 
 
 @dataclass(slots=True)
@@ -211,8 +211,8 @@ class StoredTestsRegistry(RecordedRegistry):
         )
 
     def _num_stored(self, key: tuple[str, str, str]) -> int:
-        found = self.recorded.find(*key)
-        return 0 if found is None else max(found.samples) + 1
+        case = self.recorded.find(*key)
+        return 0 if case is None else max(case.samples) + 1
 
 
 class StoredTestsExecution(RecordedExecution):

@@ -25,7 +25,7 @@ from evalharness.api.requests import GenerationResult, VlmGenerationRequest
 from evalharness.runs.schema import Row
 from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, read_dump, write_dump, write_json
 from evalharness.tasks.dense.metrics import Judgement, judge_dump, judge_objects
-from evalharness.tasks.dense.objects import DenseObject, Space, patch_size, space_of
+from evalharness.tasks.dense.objects import DenseObject, Space, patch_size, patches_of, space_of
 from evalharness.tasks.dense.parse import Dump, parse_dump, render_dump
 from evalharness.tasks.dense.spot_check import draw_rows, pick_rows
 from evalharness.tasks.dense.tables import aggregate, offline_report, tables
@@ -154,9 +154,8 @@ def read(generation: GenerationResult, case: DenseCase, coordinates: str | None 
 
     `coordinates` is the space in which this model answers, None for the space that the case asked for.
     """
-    grid = generation.images[0].get("grid") if generation.images else None
-    patches = (int(grid[2]), int(grid[1])) if grid else None
-    return parse_dump(generation.text, case.domain, space_of(coordinates or case.coordinates, case.size, patches))
+    space = space_of(coordinates or case.coordinates, case.size, patches_of(generation))
+    return parse_dump(generation.text, case.domain, space)
 
 
 def judge(dump: Dump, case: DenseCase, finish_reason: str) -> Judgement:

@@ -1,17 +1,17 @@
-"""From a model's text to the objects of a dense dump: what can be read from it (tolerant), and whether it is as it must be (strict).
+"""A model's text → the objects of a dense dump: what can be read from it (tolerant), and whether it has the exact form (strict).
 
     <DOMAIN=BBU>, <TASK=DETECTION>
     {"object_1": {"desc": "类别=标签,文本=DEMO-01", "bbox_2d": [40, 60, 180, 120]}, "object_2": {"desc": "类别=电线,捆扎=整齐",
     "line_points": 2, "line": [[200, 300], [640, 910]]}}                                             (all of it in one line)
 
-Tolerant reading judges each object alone: one that cannot be used is dropped, with its reason, and takes no other along.
+Tolerant reading takes each object alone: an unusable object is dropped, with its reason, and costs no other object.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,57 +19,55 @@ from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, Geomet
 from evalharness.tasks.shared import find_header, header_line, header_matches, header_problems, tokens
 from evalharness.tasks.stage_a.schema import DOMAINS, check_domain
 
-__all__ = ["TASK", "Dump", "Pairs", "Root", "numbers_of", "object_of", "parse_dump", "read_root", "render_dump"]
-
-
-# Read a JSON object of objects out of a text that may be cut off, wrapped in prose or slightly broken. Knows no geometry
-
 
 class Pairs(tuple[tuple[str, Any], ...]):
-    """A JSON object as its keys and values in the order of the text, keys written twice included."""
+    """A JSON object as its keys and values in the order of the text, duplicate keys included."""
 
-    def duplicates(self) -> list[str]:
-        """Return the keys that are written twice."""
+    def duplicates(self) -> Iterator[str]:
+        """Yield the complaint about each duplicate key."""
         seen: set[str] = set()
-        return [key for key, _ in self if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+        for key, _ in self:
+            if key in seen:
+                yield f"key {key[:40]!r} is written twice"
+            seen.add(key)
 
 
 @dataclass(frozen=True)
 class Root:
-    """What was found: a `Pairs` or list. `repaired` says how it had to be read, "" if the text was JSON and nothing else.
+    """The `Pairs` or list in a text; `repaired` says how it was read, "" if the text was JSON and nothing else.
 
-    Values of a repaired root that could not be read are None.
+    Unreadable values of a repaired root are None.
     """
 
-    value: Any
-    found: bool
-    truncated: bool
-    repaired: str
+    value: Any = None
+    found: bool = True
+    truncated: bool = False
+    repaired: str = ""
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=Pairs)
 _FIRST_BRACKET = re.compile(r"[{\[]")
-# In a valid string the quotes would stand behind a backslash, so these are keys, whatever a text says.
+# Inside a valid string the quotes would be escaped, so these are keys.
 _DOUBLE_MARK = re.compile(r'"(object_[0-9]{1,9})"\s{0,8}:')
 _SINGLE_MARK = re.compile(r"'(object_[0-9]{1,9})'\s{0,8}:")
 MIN_OBJECT_CHARS = len('{"line":[1,2,3,4]}')
-"""Shorter braces hold nothing of use; so a megabyte of `{},` is no list of objects to be read one by one."""
+"""Shorter braces cannot hold an object, so a megabyte of `{},` is not read object by object."""
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,\s{0,64}(?=[}\]])', re.DOTALL)
 
 
 def read_root(text: str) -> Root:
-    """Return what JSON a text holds; never raises, linear in its length."""
+    """Return the JSON object or list in a text, cut off, wrapped or slightly broken; never raises, linear in its length."""
     text = text.strip()
     value = _loads(text)
     if _may_hold_objects(value):
-        return Root(value, True, False, "")
+        return Root(value)
     first = _FIRST_BRACKET.search(text)
     if first is None:
-        return Root(None, False, False, "")
+        return Root(found=False)
     body = text[first.start() :]
     whole = _first_value(body)
     if whole is not None:
-        return Root(whole, True, False, "other text around it")
+        return Root(whole, repaired="other text around it")
     return _salvaged(body)
 
 
@@ -81,7 +79,7 @@ def _loads(text: str) -> Any:
 
 
 def _first_value(body: str) -> Any:
-    """Return the JSON value with which a text begins, None if there is none or more objects follow it."""
+    """Return the JSON value at the start of a text, None if there is none or more objects follow it."""
     try:
         value, end = _DECODER.raw_decode(body)
     except (ValueError, RecursionError):
@@ -94,14 +92,15 @@ def _may_hold_objects(value: Any) -> bool:
 
 
 def _salvaged(body: str) -> Root:
-    """Return the objects of a text that is no JSON as a whole, each read by itself."""
+    """Return the objects of a text that is not JSON as a whole, each read by itself."""
     marks = list(_DOUBLE_MARK.finditer(body)) or list(_SINGLE_MARK.finditer(body))
     if not marks:
         spans, is_open = _flat_objects(body)
         items = [_load_repaired(body[start:end]) for start, end in spans if end - start >= MIN_OBJECT_CHARS]
         found = is_open or bool(items)
         return Root(items, found and "{" in body, is_open, "cut off" if is_open else "broken JSON")
-    entries, rest = [], body
+    entries: list[tuple[str, Any]] = []
+    rest = body
     for place, mark in enumerate(marks):
         piece = body[mark.end() : marks[place + 1].start() if place + 1 < len(marks) else len(body)]
         if "}" not in piece:
@@ -110,16 +109,16 @@ def _salvaged(body: str) -> Root:
             continue
         value, rest = _marked_object(piece)
         entries.append((mark[1], value))
-    # Behind the last object stands the end of the root, if there is one. An object with a lost quote hides it from the scan.
+    # The end of the root, if any, follows the last object. An object with a lost quote hides it from the scan.
     truncated = "}" not in rest and "]" not in rest and not body.endswith("}}")
     return Root(Pairs(entries), True, truncated, "cut off" if truncated else "broken JSON")
 
 
 def _marked_object(piece: str) -> tuple[Any, str]:
-    """Return the object that stands behind its key, None if it cannot be read, and what follows it."""
+    """Return the object after its key, None if it cannot be read, and the rest of the piece."""
     start = piece.find("{")
     try:
-        # Whole, as it may have objects within, which the scan for flat ones would take for it.
+        # As a whole: the scan for flat objects would take an object inside it.
         value, end = _DECODER.raw_decode(piece, start)
         return value, piece[end:]
     except (ValueError, RecursionError):
@@ -129,7 +128,7 @@ def _marked_object(piece: str) -> tuple[Any, str]:
 
 
 def _flat_objects(text: str, only_first: bool = False) -> tuple[list[tuple[int, int]], bool]:
-    """Return start and end of each `{…}` without braces in it, strings apart, and whether a brace or bracket stays open."""
+    """Return the span of each `{…}` without braces inside (strings apart), and whether a brace or bracket stays open."""
     spans: list[tuple[int, int]] = []
     opened: list[str] = []
     start: int | None = None
@@ -156,19 +155,13 @@ def _is_closed(string: str) -> bool:
 
 
 def _load_repaired(text: str) -> Any:
-    """Return the value of one object's text, None if it cannot be read: as JSON, without trailing commas, with quotes swapped."""
-    for candidate in _candidates(text):
-        value = _loads(candidate)
-        if value is not None:
-            return value
-    return None
-
-
-def _candidates(text: str) -> Iterator[str]:
-    yield text
-    yield _TRAILING_COMMA.sub(lambda match: match[1] or "", text)
-    if '"' not in text:
-        yield _TRAILING_COMMA.sub(lambda match: match[1] or "", text.replace("'", '"'))
+    """Return the value of one object's text: as JSON, else without trailing commas, else with quotes swapped; None otherwise."""
+    value = _loads(text)
+    if value is None:
+        value = _loads(_TRAILING_COMMA.sub(lambda match: match[1] or "", text))
+    if value is None and '"' not in text:
+        value = _loads(_TRAILING_COMMA.sub(lambda match: match[1] or "", text.replace("'", '"')))
+    return value
 
 
 TASK = "DETECTION"
@@ -183,11 +176,11 @@ _NUMBER = re.compile(r"\s{0,8}[-+]?[0-9]{1,18}(?:\.[0-9]{0,18})?\s{0,8}")
 
 @dataclass(frozen=True, repr=False)
 class Dump:
-    """What one text says.
+    """The contents of one text.
 
-    `objects` come in the order of their numbers (2 before 10), exact repetitions left out and counted in `num_duplicates`.
-    `dropped` says of each object that could not be used why. `readable` is False where no JSON object or list was found;
-    `truncated` is True where the JSON does not end. `format_problems` are the reasons against the strict form, the first 20.
+    `objects` come in the order of their numbers (2 before 10), without exact repetitions, which `num_duplicates` counts.
+    `dropped` has the reason for each unusable object. `readable` is False where no JSON object or list was found; `truncated`
+    is True where the JSON does not end. `format_problems` are the first 20 violations of the strict form.
     """
 
     objects: tuple[DenseObject, ...]
@@ -206,29 +199,19 @@ class Dump:
 
     @property
     def valid(self) -> bool:
-        """Whether the text is exactly what it must be."""
+        """Whether the text has the strict form."""
         return self.readable and not self.format_problems
 
     @property
     def problem(self) -> str:
-        """The reasons against the strict form in one line, "" for a valid dump."""
+        """The violations of the strict form in one line, "" for a valid dump."""
         return "; ".join(self.format_problems)
-
-    @property
-    def num_inverted(self) -> int:
-        """Number of boxes whose corners are the wrong way round."""
-        return sum(one.inverted for one in self.objects)
-
-    @property
-    def num_out_of_range(self) -> int:
-        """Number of objects that had points outside the picture."""
-        return sum(one.out_of_range for one in self.objects)
 
 
 def parse_dump(text: str, domain: str | None, space: Space = NORM1000) -> Dump:
-    """Return what `text` says, its coordinates in `space`, strictly and tolerantly; never raises on any text, linear in its length.
+    """Return the dump in `text`, whose coordinates are in `space`; never raises on any text, linear in its length.
 
-    `domain` None takes a header of either domain.
+    `domain` None accepts a header of either domain.
     """
     text = text.strip()
     header, end = find_header(text)
@@ -256,21 +239,16 @@ def parse_dump(text: str, domain: str | None, space: Space = NORM1000) -> Dump:
 
 def render_dump(objects: Sequence[DenseObject], domain: str) -> str:
     """Return the strict text of objects on the grid: header and one line of JSON."""
-    import json
-
-    rendered = {f"object_{number}": _rendered(one) for number, one in enumerate(objects, start=1)}
+    rendered: dict[str, dict[str, Any]] = {}
+    for number, item in enumerate(objects, start=1):
+        pairs = [list(pair) for pair in zip(item.points[::2], item.points[1::2], strict=True)]
+        count = {"line_points": len(pairs)} if item.type == "line" else {}
+        rendered[f"object_{number}"] = {"desc": item.desc, **count, item.type: list(item.points) if item.type == "bbox_2d" else pairs}
     return f"{header_line(check_domain(domain), TASK)}\n{json.dumps(rendered, ensure_ascii=False)}"
 
 
-def _rendered(one: DenseObject) -> dict[str, Any]:
-    if one.type == "bbox_2d":
-        return {"desc": one.desc, "bbox_2d": list(one.points)}
-    pairs = [list(pair) for pair in zip(one.points[::2], one.points[1::2], strict=True)]
-    return {"desc": one.desc, **({"line_points": len(pairs)} if one.type == "line" else {}), one.type: pairs}
-
-
 def _entries(value: Any, wrapped: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of what may be an object, in the order of the text; one legacy wrapper is opened."""
+    """Yield name and value of each possible object in the order of the text; one legacy wrapper is opened."""
     if isinstance(value, Pairs):
         if not wrapped and value and all(_WRAPPER_KEY.fullmatch(key) and isinstance(inner, (Pairs, list)) for key, inner in value):
             for _, inner in value:
@@ -284,8 +262,13 @@ def _entries(value: Any, wrapped: bool = False) -> Iterator[tuple[str, Any]]:
 
 
 def _objects(entries: Sequence[tuple[str, Any]], space: Space) -> tuple[list[DenseObject], list[str]]:
+    def number(entry: tuple[str, Any]) -> float:
+        match = _OBJECT_KEY.fullmatch(entry[0])
+        # Other names keep their places after the numbered objects.
+        return int(match[1]) if match else float("inf")
+
     objects, dropped = [], []
-    for name, value in sorted(entries, key=_number):
+    for name, value in sorted(entries, key=number):
         read = _read_object(value, space)
         if isinstance(read, str):
             dropped.append(f"{name[:40]}: {read}")
@@ -294,22 +277,17 @@ def _objects(entries: Sequence[tuple[str, Any]], space: Space) -> tuple[list[Den
     return objects, dropped
 
 
-def _number(entry: tuple[str, Any]) -> float:
-    match = _OBJECT_KEY.fullmatch(entry[0])
-    # Other names keep their places behind the numbered ones.
-    return int(match[1]) if match else float("inf")
-
-
 def _read_object(value: Any, space: Space) -> DenseObject | str:
     """Return the object, or why it cannot be used."""
     if not isinstance(value, Pairs):
         return "it is cut off or not JSON" if value is None else "it is not a JSON object"
     fields = dict(value)
-    geometries = [name for name in TYPES if name in fields]
-    if len(geometries) != 1:
-        return f"it has {' and '.join(geometries) or 'no geometry'}, exactly one of {', '.join(TYPES)} is needed"
-    kind = geometries[0]
-    read = object_of(kind, fields[kind], _desc(fields.get("desc")), space)
+    kind, problem = _geometry(fields)
+    if kind is None:
+        return problem
+    desc = fields.get("desc")
+    is_text = isinstance(desc, (str, int, float)) and not isinstance(desc, bool)
+    read = object_of(kind, fields[kind], str(desc) if is_text else "", space)
     if kind == "line" and isinstance(read, DenseObject):
         num_points = len(read.points) // 2
         if numbers_of([fields.get("line_points"), 0]) != [num_points, 0]:
@@ -317,8 +295,16 @@ def _read_object(value: Any, space: Space) -> DenseObject | str:
     return read
 
 
+def _geometry(fields: Mapping[str, Any]) -> tuple[GeometryType | None, str]:
+    """Return the only geometry of an object, or None and why there is not exactly one."""
+    kinds = [kind for kind in TYPES if kind in fields]
+    if len(kinds) == 1:
+        return kinds[0], ""
+    return None, f"it has {' and '.join(kinds) or 'no geometry'}, exactly one of {', '.join(TYPES)} is needed"
+
+
 def object_of(kind: GeometryType, points: Any, desc: str, space: Space) -> DenseObject | str:
-    """Return the object with these points, flat or in pairs, on the grid; or why it cannot be used."""
+    """Return the object with these points, flat or in pairs, on the grid, or why it is unusable."""
     numbers = numbers_of(points)
     if numbers is None:
         return f"{kind} must be numbers in pairs"
@@ -330,14 +316,8 @@ def object_of(kind: GeometryType, points: Any, desc: str, space: Space) -> Dense
     return DenseObject(kind, tuple(on_grid), desc, inverted, outside)
 
 
-def _desc(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
-
-
 def numbers_of(value: Any) -> list[float] | None:
-    """Return flat numbers of flat or paired points; None if a number is missing, not finite, or half of a pair."""
+    """Return flat numbers of flat or paired points; None if a number is missing, not finite, or without its pair."""
     if not isinstance(value, list):
         return None
     if value and all(isinstance(pair, list) for pair in value):
@@ -372,8 +352,8 @@ def _root_problems(root: Root, text: str) -> Iterator[str]:
 
 
 def _entry_problems(root: Pairs, space: Space) -> Iterator[str]:
-    """Yield what the strict form has against the entries of a JSON object; the geometry's range is not its business."""
-    yield from (f"key {key[:40]!r} is written twice" for key in root.duplicates())
+    """Yield the violations of the strict form in the entries of a JSON object; coordinates may be of any size."""
+    yield from root.duplicates()
     for key, value in root:
         if not _OBJECT_KEY.fullmatch(key):
             yield f"key {key[:40]!r} must be object_N"
@@ -384,17 +364,15 @@ def _entry_problems(root: Pairs, space: Space) -> Iterator[str]:
 
 
 def _object_problems(value: Pairs, space: Space) -> Iterator[str]:
-    yield from (f"key {key[:40]!r} is written twice" for key in value.duplicates())
+    yield from value.duplicates()
     fields = dict(value)
     yield from (f"key {key[:40]!r} is not allowed" for key in fields if key not in KNOWN_KEYS)
     if not isinstance(fields.get("desc"), str) or not fields["desc"].strip():
         yield "desc must be a text that is not empty"
-    geometries = [name for name in TYPES if name in fields]
-    if len(geometries) != 1:
-        yield f"it has {' and '.join(geometries) or 'no geometry'}, exactly one of {', '.join(TYPES)} is needed"
-        return
-    kind = geometries[0]
-    if not _is_strict(kind, fields[kind], space):
+    kind, problem = _geometry(fields)
+    if kind is None:
+        yield problem
+    elif not _is_strict(kind, fields[kind], space):
         yield f"{kind} must be {'[x1, y1, x2, y2]' if kind == 'bbox_2d' else f'{MIN_POINTS[kind]} or more pairs [x, y]'}"
     elif "line_points" in fields and (kind != "line" or fields["line_points"] != len(fields[kind])):
         yield f"line_points says {str(fields['line_points'])[:20]} of a {kind} of {len(fields[kind])}"

@@ -1,6 +1,6 @@
-"""Find the photos of work orders on disk: `<root>/<mission>/{审核通过|审核不通过}/<group>/*.{jpg,jpeg,png}`.
+"""Photos of work orders on disk: `<root>/<mission>/{审核通过|审核不通过}/<group>/*.{jpg,jpeg,png}`, found and grouped.
 
-Whatever is left out (unknown folders, empty groups) is said in a `DataWarning`; a folder without any group is an error.
+Unknown folders and empty groups are left out with a `DataWarning`; a folder without any group is an error.
 """
 
 from __future__ import annotations
@@ -23,23 +23,6 @@ from evalharness.api.images import MadeImage, image_size, load_image
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, Mission
 
-__all__ = [
-    "LABELS",
-    "LABEL_DIRS",
-    "LAYOUT",
-    "SUMMARIES_SUFFIX",
-    "Group",
-    "Label",
-    "StageACase",
-    "draw_groups",
-    "find_groups",
-    "find_missions",
-    "group_id_of",
-    "natural_key",
-    "photo_within",
-    "reference_path",
-]
-
 Label: TypeAlias = Literal["pass", "fail"]
 # In the order in which they are read.
 LABEL_DIRS: tuple[tuple[str, Label], ...] = (("审核不通过", "fail"), ("审核通过", "pass"))
@@ -55,7 +38,7 @@ _GROUP_ID = re.compile(r"QC-[A-Za-z]+-[0-9]{8}-[0-9]+")
 
 @dataclass(frozen=True)
 class Group:
-    """One work order: its photos in natural order. `copy` counts groups of one id, mission and label from 1."""
+    """One work order with its photos in natural order. `copy` counts groups of one id, mission and label from 1."""
 
     mission: str
     domain: Domain
@@ -66,7 +49,7 @@ class Group:
 
     @property
     def key(self) -> str:
-        """`<group id>::<label>`: the same work order may lie under both labels, as two records."""
+        """`<group id>::<label>`: a work order under both labels is two groups."""
         return f"{self.group_id}::{self.label}"
 
 
@@ -77,16 +60,16 @@ def natural_key(name: str) -> list[tuple[int, str]]:
 
 
 def group_id_of(photo: str, folder: str) -> str:
-    """Return the id of the work order that a photo belongs to: the `QC-…` at the start of its name, else its folder's name.
+    """Return the id of a photo's work order: the `QC-…` at the start of its name, else its folder's name.
 
-    It is `Case.group` in every task, so that statistics cluster what belongs together, whatever the photos or tickets were asked.
+    It is `Case.group` in every task, so that statistics cluster the photos, tickets and dumps of one work order.
     """
     match = _GROUP_ID.match(photo)
     return match[0] if match else folder
 
 
 def reference_path(root: Path, mission: str) -> Path:
-    """Return where the reference summaries of a mission lie: beside its folder, in the five-key JSONL form."""
+    """Return the path of a mission's reference summaries, a JSONL file in the five-key form beside its folder."""
     return root / f"{mission}{SUMMARIES_SUFFIX}"
 
 
@@ -103,32 +86,34 @@ def find_groups(data_dir: Path | str | None) -> tuple[Path, list[Group]]:
 
 
 def draw_groups(groups: Sequence[Group], *, max_pass: int | None = None, max_fail: int | None = None, seed: int = 0) -> list[Group]:
-    """Return at most that many groups per mission and label, order kept; None takes all, 0 none.
+    """Return at most that many random groups per mission and label, order kept; None takes all, 0 none.
 
-    `Random(seed)` draws those of label pass, `Random(seed + 1)` those of label fail, both anew for every mission.
+    `Random(seed)` samples those of label pass, `Random(seed + 1)` those of label fail, both anew for every mission.
     `ConfigError` for a number below 0.
     """
     for name, cap in (("max_pass", max_pass), ("max_fail", max_fail)):
         if cap is not None and cap < 0:
             raise ConfigError(f"{name} must be at least 0, or None for all, got {cap}")
-    drawn: list[Group] = []
+    sampled: list[Group] = []
     for mission in dict.fromkeys(group.mission for group in groups):
-        mine = [group for group in groups if group.mission == mission]
-        drawn += _drawn(mine, "fail", max_fail, seed + 1)
-        drawn += _drawn(mine, "pass", max_pass, seed)
-    return drawn
+        for label, cap, label_seed in (("fail", max_fail, seed + 1), ("pass", max_pass, seed)):
+            candidates = [group for group in groups if (group.mission, group.label) == (mission, label)]
+            if cap is not None and cap < len(candidates):
+                candidates = [candidates[place] for place in sorted(Random(label_seed).sample(range(len(candidates)), cap))]
+            sampled += candidates
+    return sampled
 
 
 def find_missions(data_dir: Path | str | None, names_in: Callable[[Path], Iterable[str]], layout: str) -> tuple[Path, list[Mission]]:
-    """Return the root and the missions that it has data for, by name: one where `data_dir` is that mission's folder.
+    """Return the root and the missions that it has data for, by name; a single one where `data_dir` is that mission's folder.
 
-    `names_in` tells the names that a root has data under; those that are no missions are said in a `DataWarning`. Raises
-    `ConfigError`, with the expected `layout`, where there is no folder.
+    `names_in` returns the names in a root that may be missions; others are named in a `DataWarning`. Raises `ConfigError`, with
+    the expected `layout`, where there is no folder.
     """
     if data_dir is None:
         raise ConfigError(f"no data folder was given; give one with --data, laid out as {layout}")
     root = Path(data_dir)
-    # resolve(), so that `--data .` inside a mission's folder knows where it is
+    # resolve() for `--data .` inside a mission's folder
     if root.resolve().name in MISSIONS:
         return root.resolve().parent, [MISSIONS[root.resolve().name]]
     if not root.is_dir():
@@ -136,7 +121,7 @@ def find_missions(data_dir: Path | str | None, names_in: Callable[[Path], Iterab
     names = sorted(names_in(root))
     unknown = [name for name in names if name not in MISSIONS]
     if unknown:
-        warnings.warn(DataWarning(f"{root}: no missions, left out: {', '.join(unknown)}; known: {', '.join(MISSIONS)}"), stacklevel=4)
+        warnings.warn(DataWarning(f"{root}: not missions, left out: {', '.join(unknown)}; known: {', '.join(MISSIONS)}"), stacklevel=4)
     return root, [MISSIONS[name] for name in names if name in MISSIONS]
 
 
@@ -151,7 +136,7 @@ def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
     labels = dict(LABEL_DIRS)
     unknown = [name for name in _folders(parent) if name not in labels]
     if unknown:
-        warnings.warn(DataWarning(f"{parent}: no labels, left out: {', '.join(unknown)}; known: {', '.join(labels)}"), stacklevel=5)
+        warnings.warn(DataWarning(f"{parent}: not labels, left out: {', '.join(unknown)}; known: {', '.join(labels)}"), stacklevel=5)
     for folder, label in LABEL_DIRS:
         if not (parent / folder).is_dir():
             continue
@@ -165,19 +150,12 @@ def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
 
 
 def _photos(directory: Path) -> list[Path]:
-    # Names with a leading dot are what macOS writes beside the real files.
+    # macOS writes files with a leading dot beside the real ones.
     return [
         directory / entry.name
         for entry in os.scandir(directory)
         if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and not is_folder(entry)
     ]
-
-
-def _drawn(groups: Sequence[Group], label: str, cap: int | None, seed: int) -> list[Group]:
-    mine = [group for group in groups if group.label == label]
-    if cap is None or cap >= len(mine):
-        return mine
-    return [mine[place] for place in sorted(Random(seed).sample(range(len(mine)), cap))]
 
 
 def _numbered(groups: Sequence[Group]) -> list[Group]:
@@ -194,7 +172,7 @@ def _numbered(groups: Sequence[Group]) -> list[Group]:
 
 @dataclass(frozen=True, kw_only=True)
 class StageACase(Case):
-    """One photo of a work order. `reference` is the summary that is right, a `Summary`, or None where none is known.
+    """One photo of a work order. `reference` is its `Summary`, None where it is not known.
 
     `image_index` is its place, from 1, among `group_images`, the file names of its order. `max_pixels` is the area that it is
     shrunk to, None leaves that to the checkpoint.

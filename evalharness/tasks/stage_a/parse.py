@@ -1,4 +1,4 @@
-"""From a model's text to a Stage-A summary: what can be read from it (tolerant), and whether it is as it must be (strict)."""
+"""A model's text → a Stage-A summary: what can be read from it (tolerant), and whether it has the exact form (strict)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 
 from evalharness.tasks.shared import decoder, find_header, header_line, header_matches, header_problems, is_header
 from evalharness.tasks.stage_a.schema import GROUPS_KEY, NOTES_KEY, STATS_KEY, check_domain, violations
-
-__all__ = ["IRRELEVANT", "Summary", "parse_summary", "render_summary"]
 
 IRRELEVANT = "无关图片"
 TASK = "SUMMARY"
@@ -25,11 +23,11 @@ _ASSIGNMENT = re.compile(rf"(?:(?:(?<!分组){STATS_KEY}|{NOTES_KEY}) {{0,4}}[=:
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """What one text says.
+    """The contents of one text.
 
-    `text` is the cleaned text that Stage-B reads: canonical JSON, `无关图片`, or the text itself where nothing could be
-    read. `data` is the JSON object, None for `无关图片` and for what cannot be read. `header` is (domain, task) as written.
-    `format_problems` and `violations` give every reason against the strict form and against the domain's schema.
+    `text` is the cleaned text that Stage-B reads: canonical JSON, `无关图片`, or the text itself where it is unreadable. `data` is
+    the JSON object, None for `无关图片` and unreadable texts. `header` is (domain, task) as written. `format_problems` and
+    `violations` are all violations of the strict form and of the domain's schema.
     """
 
     text: str
@@ -46,17 +44,17 @@ class Summary:
 
     @property
     def tolerant_valid(self) -> bool:
-        """Whether a summary could be read at all, whatever stands around it or is wrong in it."""
+        """Whether a summary could be read at all, whatever surrounds it or is wrong in it."""
         return self.is_irrelevant or self.data is not None
 
     @property
     def valid(self) -> bool:
-        """Whether the text is exactly what it must be: form and schema."""
+        """Whether the text has the strict form and keeps the schema."""
         return self.tolerant_valid and not self.format_problems and not self.violations
 
     @property
     def problem(self) -> str:
-        """All reasons in one line, "" for a valid summary."""
+        """All violations in one line, "" for a valid summary."""
         return "; ".join((*self.format_problems, *self.violations))
 
 
@@ -67,7 +65,7 @@ class _Loaded:
 
 
 def parse_summary(text: str, domain: str) -> Summary:
-    """Return what `text` says, strictly and tolerantly; never raises on any text, linear in its length."""
+    """Return the summary in `text`; never raises on any text, linear in its length."""
     wanted = check_domain(domain)
     text = text.strip()
     header, _ = find_header(text)
@@ -114,7 +112,7 @@ def _unreadable(body: str) -> str:
 
 
 def _read(body: str) -> tuple[_Loaded | None, str]:
-    """Return the object found in a text without header lines, and how: whole, or what was around it."""
+    """Return the object in a text without header lines, and how it was read: whole, or what surrounded it."""
     loaded = _loads(body)
     if loaded and _is_summary(loaded.value):
         return loaded, "whole"
@@ -144,10 +142,10 @@ def _legacy(value: dict[str, Any]) -> _Loaded | None:
 
 
 def _assigned(body: str) -> _Loaded | None:
-    """Return the object whose keys a text assigns one after the other; None where one of their values is cut off or no JSON."""
+    """Return the object whose keys a text assigns one after the other; None where a value is cut off or not JSON."""
     duplicates: list[str] = []
     reading = _decoder(duplicates)
-    found: dict[str, Any] = {}
+    assigned: dict[str, Any] = {}
     position = 0
     while (match := _ASSIGNMENT.search(body, position)) is not None:
         key = match[0].rstrip(" =:")
@@ -155,9 +153,9 @@ def _assigned(body: str) -> _Loaded | None:
             value, position = reading.raw_decode(body, match.end())
         except (ValueError, RecursionError):
             return None
-        duplicates += [key] if key in found else []
-        found[key] = value
-    return _Loaded(found, tuple(duplicates)) if STATS_KEY in found else None
+        duplicates += [key] if key in assigned else []
+        assigned[key] = value
+    return _Loaded(assigned, tuple(duplicates)) if STATS_KEY in assigned else None
 
 
 def _is_summary(value: Any) -> bool:
@@ -165,20 +163,21 @@ def _is_summary(value: Any) -> bool:
 
 
 def _decoder(duplicates: list[str]) -> json.JSONDecoder:
-    """Return a decoder that adds the keys written twice to a list."""
+    """Return a decoder that appends duplicate keys to a list."""
 
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(found)
-        if len(value) < len(found):
-            seen: set[str] = set()
-            duplicates.extend(key for key, _ in found if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for key, child in pairs:
+            if key in value:
+                duplicates.append(key)
+            value[key] = child
         return value
 
-    return decoder(object_pairs_hook=pairs)
+    return decoder(object_pairs_hook=object_of)
 
 
 def _loads(text: str) -> _Loaded | None:
-    """Return the JSON value of a text and the keys written twice (the last one counts); None if it is no JSON."""
+    """Return the JSON value of a text and its duplicate keys, of which the last counts; None if it is not JSON."""
     duplicates: list[str] = []
     try:
         return _Loaded(_decoder(duplicates).decode(text), tuple(duplicates))

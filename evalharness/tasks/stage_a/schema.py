@@ -1,4 +1,4 @@
-"""What a Stage-A summary may say: missions, categories with their keys, and every reason why one breaks the rules."""
+"""The schema of Stage-A summaries: missions, categories with their attribute keys, and the check of a summary."""
 
 from __future__ import annotations
 
@@ -9,26 +9,6 @@ from typing import Any, Literal, TypeAlias
 
 from evalharness.api.errors import ContractValueError
 
-__all__ = [
-    "CATEGORY_KEY",
-    "DISTANCE",
-    "DOMAINS",
-    "GROUPS_KEY",
-    "MAX_COUNT",
-    "MISSIONS",
-    "NOTES_KEY",
-    "READABLE_KEY",
-    "SCHEMA",
-    "STATS_KEY",
-    "TEXT_KEY",
-    "CategoryRule",
-    "Domain",
-    "Mission",
-    "check_domain",
-    "items_of",
-    "violations",
-]
-
 Domain: TypeAlias = Literal["bbu", "rru"]
 DOMAINS: tuple[Domain, ...] = ("bbu", "rru")
 
@@ -36,12 +16,12 @@ STATS_KEY, NOTES_KEY, GROUPS_KEY = "统计", "备注", "分组统计"
 CATEGORY_KEY, GROUP_KEY, TEXT_KEY, READABLE_KEY, DISTANCE = "类别", "组", "文本", "可读性", "站点距离"
 UNREADABLE = "不可读"
 MAX_COUNT = 1_000_000
-"""A larger count is no count of things in a photo."""
+"""Limit of a count of things in a photo."""
 
 
 @dataclass(frozen=True)
 class Mission:
-    """What is inspected. `slug` is its name in case ids, which pytest shows and `-k` takes only in ASCII."""
+    """What is inspected. `slug` is its ASCII name in case ids, as pytest shows and `-k` accepts it."""
 
     name: str
     domain: Domain
@@ -64,18 +44,18 @@ MISSIONS: Mapping[str, Mission] = {
 
 @dataclass(frozen=True)
 class CategoryRule:
-    """The attribute keys of a category: of each tuple in `required` at least one, and `optional` ones."""
+    """The attribute keys of a category: at least one of each tuple in `required`, and `optional` ones."""
 
     required: tuple[tuple[str, ...], ...] = ()
     optional: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> frozenset[str]:
-        """All keys that an item of the category may have, `类别` apart."""
+        """All keys that an item of the category may have beside `类别`."""
         return frozenset(key for choice in self.required for key in choice) | frozenset(self.optional)
 
     def missing(self, keys: Mapping[str, Any]) -> list[tuple[str, ...]]:
-        """Return the requirements that `keys` leave open."""
+        """Return the requirements that `keys` do not meet."""
         return [choice for choice in self.required if not any(key in keys for key in choice)]
 
 
@@ -114,7 +94,7 @@ SCHEMA: Mapping[Domain, Mapping[str, CategoryRule]] = {
 }
 OWN_TOP_KEY: Mapping[Domain, str] = {"bbu": NOTES_KEY, "rru": GROUPS_KEY}
 
-# Exact values only: 合格 is an observed state of a screw, 审核通过 is a verdict on the work order.
+# Exact values: 合格 is an observed state of a screw, 审核通过 is a verdict on the work order.
 VERDICT_WORDS = frozenset({"通过", "不通过", "审核通过", "审核不通过", "需复核"})
 PLACEHOLDERS = frozenset({"未知", "无法判断", "无法确认", "不确定", "待确认", "看不清"})
 _COORDINATES = re.compile(r"\[\s*\d+\s*,\s*\d+")
@@ -139,15 +119,15 @@ def items_of(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def violations(data: Mapping[str, Any], domain: Domain) -> list[str]:
-    """Return every reason why a summary breaks its domain's rules, in reading order; [] when it keeps them."""
-    found = list(_top_level(data, domain))
+    """Return every violation of the domain's rules in a summary, in reading order."""
+    reasons = list(_top_level(data, domain))
     stats = data.get(STATS_KEY)
     if isinstance(stats, list):
         for position, item in enumerate(stats, start=1):
-            found += [f"{STATS_KEY}[{position}]: {reason}" for reason in _item(item, domain)]
+            reasons += [f"{STATS_KEY}[{position}]: {reason}" for reason in _item(item, domain)]
         if domain == "rru":
-            found += _distance(stats)
-    return found
+            reasons += _distance(stats)
+    return reasons
 
 
 def _top_level(data: Mapping[str, Any], domain: Domain) -> Iterator[str]:

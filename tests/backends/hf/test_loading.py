@@ -11,7 +11,6 @@ from evalharness.api.errors import CheckpointError, ConfigError, MissingDependen
 from tests.backends.hf_models import (
     ids,
     load,
-    make_text_checkpoint,
     make_vlm_checkpoint,
     mixed_prompts,
     run,
@@ -33,25 +32,6 @@ def copied(hf_text_checkpoint, tmp_path):
 def edit_json(path, **changes):
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, **changes}))
-
-
-def test_an_unknown_dtype_lists_the_legal_ones(hf_text_checkpoint):
-    with pytest.raises(ConfigError, match=r"torch_dtype 'bogus' is unknown; known: auto, bfloat16, float16, half, float32"):
-        load(hf_text_checkpoint, torch_dtype="bogus")
-
-
-DTYPES = {
-    "None on a CPU": (None, "float32"),
-    "bfloat16": ("bfloat16", "bfloat16"),
-    "upper case": ("Float32", "float32"),
-    "torch's own name": ("torch.bfloat16", "bfloat16"),
-    "auto": ("auto", "float32"),
-}
-
-
-@pytest.mark.parametrize("name, expected", DTYPES.values(), ids=DTYPES.keys())
-def test_dtype_names_are_resolved(hf_text_checkpoint, name, expected):
-    assert load(hf_text_checkpoint, torch_dtype=name).describe()["dtype"] == expected
 
 
 def test_auto_takes_the_checkpoints_dtype(copied):
@@ -100,12 +80,12 @@ def test_a_device_map_wins_over_the_device(hf_text_checkpoint):
 @pytest.mark.parametrize("variant, supports_vlm", [(None, True), ("vlm", True), ("VLM", True), ("text", False)], ids=str)
 def test_the_variant_is_found_out_or_obeyed(vlm_checkpoint, variant, supports_vlm):
     backend = load(vlm_checkpoint, variant=variant)
-    assert backend.supports_vlm is supports_vlm
+    assert backend.capabilities.supports_vlm is supports_vlm
     assert (backend.processor is not None) is supports_vlm
 
 
 def test_a_text_checkpoint_is_no_vlm(hf_text_checkpoint):
-    assert load(hf_text_checkpoint).supports_vlm is False
+    assert load(hf_text_checkpoint).capabilities.supports_vlm is False
     with pytest.raises(CheckpointError, match=r"has no image_processor; .* takes text only: .* set model\.variant to 'text'"):
         load(hf_text_checkpoint, variant="vlm")
 
@@ -114,12 +94,7 @@ def test_a_vlm_without_image_processor_loads_as_text(vlm_checkpoint, tmp_path):
     copy = shutil.copytree(vlm_checkpoint, tmp_path / "copy")
     (copy / "preprocessor_config.json").unlink()
     (copy / "video_preprocessor_config.json").unlink()
-    assert load(copy, variant="text").supports_vlm is False
-
-
-def test_without_a_pad_token_the_end_token_pads(tmp_path):
-    tokenizer = load(make_text_checkpoint(tmp_path / "m", with_pad=False)).tokenizer
-    assert tokenizer.pad_token == tokenizer.eos_token == "<end>"
+    assert load(copy, variant="text").capabilities.supports_vlm is False
 
 
 def test_rows_are_padded_on_the_left_whatever_the_tokenizer_says(copied, hf_text_checkpoint):
@@ -166,13 +141,6 @@ def test_a_checkpoint_with_its_own_code_is_refused_unless_trusted(copied):
 def test_the_context_length_is_the_configs(hf_text_checkpoint, vlm_checkpoint):
     assert load(hf_text_checkpoint).max_model_len == 256
     assert load(vlm_checkpoint).max_model_len == 4096
-
-
-def test_the_description_is_plain_json(hf_text_checkpoint, vlm_checkpoint):
-    for path in (hf_text_checkpoint, vlm_checkpoint):
-        description = load(path).describe()
-        assert json.loads(json.dumps(description)) == description
-        assert description["device"] == "cpu"
 
 
 def test_the_description_tells_the_pixel_budget_in_force(vlm_checkpoint):

@@ -218,7 +218,7 @@ def test_a_test_put_back_runs_again() -> None:
 
 class TestDeferred:
     def test_before_the_choice_it_only_keeps_workers(self) -> None:
-        scheduler = DeferredScheduler(None, None, 2, assign)
+        scheduler = DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign))
         worker = Worker("gw0")
         scheduler.add_node(worker)
         assert scheduler.nodes == [worker]
@@ -230,10 +230,10 @@ class TestDeferred:
 
     def test_a_worker_that_died_before_it_was_ready_is_unknown(self) -> None:
         with pytest.raises(KeyError):
-            DeferredScheduler(None, None, 2, assign).remove_node(Worker("gw0"))
+            DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign)).remove_node(Worker("gw0"))
 
     def test_evals_choose_units(self) -> None:
-        scheduler = DeferredScheduler(None, None, 2, assign)
+        scheduler = DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign))
         workers = [Worker("gw0"), Worker("gw1")]
         for worker in workers:
             scheduler.add_node(worker)

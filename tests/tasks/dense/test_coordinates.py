@@ -27,7 +27,7 @@ def test_every_space_ends_on_the_same_grid(coordinates: str, said: list[float]) 
     space = space_of(coordinates, (640, 480), patches=(40, 22))
     dump = parse_dump(dumped(object_1=one_box(*said)), "bbu", space)
     assert dump.objects[0].points == (250, 500, 750, 1000)
-    assert (dump.valid, dump.num_out_of_range) == (True, 0)
+    assert (dump.valid, dump.objects[0].out_of_range) == (True, False)
 
 
 def test_fractions_are_strict_in_the_unit_space_only() -> None:
@@ -42,7 +42,7 @@ def test_points_outside_are_moved_onto_the_picture_and_flagged() -> None:
 
 
 def test_processed_pixels_without_a_patch_grid_are_refused() -> None:
-    with pytest.raises(ConfigError, match="coordinates 'processed:14' need the patch grid of the picture, .* ask with `verify=True`"):
+    with pytest.raises(ConfigError, match="coordinates 'processed:14' need the patch grid of the image, .* ask with `verify=True`"):
         space_of("processed:14", (640, 480))
 
 

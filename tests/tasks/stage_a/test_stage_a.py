@@ -124,8 +124,8 @@ def test_an_id_is_typeable_whatever_the_folder_is_called(tmp_path: Path, name: s
 @pytest.mark.parametrize(
     ("extra", "warning"),
     [
-        ("备份/审核通过/g/1.jpg", "no missions, left out: 备份; known: BBU安装方式检查"),
-        (f"{RRU}/待审/g/1.jpg", "no labels, left out: 待审; known: 审核不通过, 审核通过"),
+        ("备份/审核通过/g/1.jpg", "not missions, left out: 备份; known: BBU安装方式检查"),
+        (f"{RRU}/待审/g/1.jpg", "not labels, left out: 待审; known: 审核不通过, 审核通过"),
         (f"{RRU}/{PASS}/empty/note.png/", "empty: no photos, group left out"),
     ],
     ids=["mission", "label", "group"],

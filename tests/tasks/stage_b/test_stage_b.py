@@ -101,7 +101,7 @@ def test_one_missions_folder_gives_its_tickets_alone(tmp_path: Path) -> None:
 
 def test_files_of_no_mission_are_told(tmp_path: Path) -> None:
     (folder(tmp_path, ticket_row()) / "Other_stage_a.jsonl").write_text("")
-    with pytest.warns(DataWarning, match="no missions, left out: Other"):
+    with pytest.warns(DataWarning, match="not missions, left out: Other"):
         assert len(stage_b.load_cases(tmp_path)) == 1
 
 
