@@ -1,9 +1,9 @@
-"""How long it takes to read and score dense dumps, on one core.
+"""Measures the time to read and score dense dumps, on one core.
 
     python -m benchmarks.dense_scoring [--outputs 10000] [--objects 20]
 
-Draws answers with boxes, polygons and lines in the proportions of the site photos, most near a true object, some wrong,
-or cut off. Prints CPU seconds, all threads together, of reading, judging and making the report, for a tenth and for all.
+Draws answers with boxes, polygons and lines in the proportions of the site photos: most near a true object, some wrong or cut off.
+Prints CPU seconds, all threads together, of reading, judging and reporting, for a tenth of the answers and for all.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Kills processes of runs at random moments, resumes the runs, and compares their rows with those of one that nobody disturbed.
+"""Kills processes of runs at random moments, resumes the runs, and compares their rows with those of an undisturbed run.
 
     python -m benchmarks.fault_campaign --backend vllm --victim engine --kills 20 --seed 1
 
-`worker` and `controller` run with -n2 (vLLM with -n1: two of its engines fill a small machine), `engine` is vLLM's engine process,
-by turns in a run without workers and in one with -n1. Every session gets one SIGKILL, at a moment drawn over the length of the
-undisturbed run (for `engine` from the appearance of its process on), until a session came to its end before it; then the run is
-resumed once more. All is greedy, in float32, on a tiny checkpoint. The tests do a few of these; this does as many as wanted.
+The victims `worker` and `controller` run with -n2 (vLLM with -n1, as two of its engines fill a small machine); `engine` is vLLM's engine
+process, alternately in a run without workers and with -n1. Each session gets one SIGKILL, at a random moment within the length of the
+undisturbed run (for `engine`, after its process appeared), until a session ends before its kill; then the run is resumed once more.
+Everything is greedy, in float32, on a tiny checkpoint. The tests do a few such kills; this does as many as you want.
 """
 
 from __future__ import annotations

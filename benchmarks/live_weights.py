@@ -1,11 +1,10 @@
-"""What changes of weights cost on a running engine: another checkpoint, the same weights from memory, sleep and wake.
+"""Measures changes of weights on a running engine: another checkpoint, the same weights from memory, sleep and wake.
 
     python -m benchmarks.live_weights CHECKPOINT OTHER [--backend vllm|hf]
 
-CHECKPOINT and OTHER are of one architecture (`gpu_scaling … prepare --checkpoints 2` makes two). Every change is followed by the same
-few prompts, one at a time, and the table says whether their greedy ids and log-probabilities are those of the same weights before
-(random weights whose head is the embedding repeat the last token, whatever they are). Without a GPU vLLM does not sleep, and those
-lines are left out.
+CHECKPOINT and OTHER have one architecture (`gpu_scaling … prepare --checkpoints 2` makes two). After every change the same few prompts
+run, one at a time, and the table says whether their greedy ids and log-probabilities equal those of the same weights before. (Random
+weights with tied embeddings always repeat the last token.) Without a GPU vLLM cannot sleep, and those lines are absent.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Several workers against one on a simulated engine: what the harness leaves unused of engines that run side by side.
+"""Compares several workers with one on a simulated engine: the share of parallel engines that the harness leaves unused.
 
     python -m benchmarks.worker_scaling [--workers 1 4] [--cases 384] [--spread 0.5] [--rounds 3]
 
-Engines are `simulated/conftest.py`'s, which wait instead of computing, so that two cores are enough for four of them. What is told is
-the harness's share only: units, hand-over, tests, ends. Rates are counted as in `gpu_scaling.py`, start-up apart. Where answers are
-unequal, several engines cannot be that many times as fast: what is possible at all, `engine_model.shared_queue_s`, is told beside it.
+The engines of `simulated/conftest.py` wait instead of computing, so that two cores are enough for four of them. The result is the
+harness's share only: units, hand-over, tests, ends. Rates are counted as in `gpu_scaling.py`, without start-up. With answers of unequal
+length, N engines cannot be N times as fast; the possible rate, `engine_model.shared_queue_s`, is printed beside the measured one.
 """
 
 from __future__ import annotations
