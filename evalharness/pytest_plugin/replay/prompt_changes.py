@@ -13,7 +13,7 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import EvalHarnessError
 from evalharness.api.images import image_sha256
 from evalharness.api.requests import GenerationFailure, GenerationResult, TokenGenerationRequest
-from evalharness.api.scoring import Chat, ScoringRequest, asked_chat
+from evalharness.api.scoring import Chat, ScoringRequest, chat_of
 from evalharness.api.tools import read_tools
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Request, Step
 from evalharness.runs.recorded import outcome_of
@@ -73,7 +73,7 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
 def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
     from evalharness.engine.request_images import images_of  # brings what engines need, and most runs compare nothing
 
-    chat = asked_chat(request)
+    chat = chat_of(request)
     if isinstance(request, ScoringRequest) and not _same_response(request, made):
         return PromptChange("the response that is scored would be another now")
     if chat is None:
