@@ -26,7 +26,7 @@ _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class BareTokenizer:
-    """A tokenizer that also stands for the processor of a vision checkpoint: it renders pictures' placeholders, and measures none.
+    """A tokenizer that also stands for the processor of a vision checkpoint: it renders images' placeholders, and measures none.
 
     `MissingDependency` for a checkpoint that only transformers can read: one without tokenizer.json, or with code of its own.
     """

@@ -122,9 +122,9 @@ class SamplingPlan:
 
 @dataclass(frozen=True)
 class ChatCall:
-    """What a prompt was rendered from, for servers that take pictures only with messages, and render those themselves.
+    """What a prompt was rendered from, for servers that take images only with messages, and render those themselves.
 
-    Image parts name no source; the pictures come from `Prompt.load_images`, in the same order.
+    Image parts name no source; the images come from `Prompt.load_images`, in the same order.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -142,7 +142,7 @@ class Prompt:
     `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls
     `plan.check_prompt_tokens` itself.
     `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
-    pictures early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
+    images early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
     generated then, and `num_tokens` does not count it.
     """

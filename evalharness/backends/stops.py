@@ -1,4 +1,4 @@
-"""Where the ids of a row end: at the first stop id, or where a stop string is complete in its text."""
+"""Find where a row ends: at its first stop id, or at the token that completes a stop string."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether the folder holds an adapter and no whole model."""
+    """Return whether the folder holds an adapter without a model."""
     return (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
 
 

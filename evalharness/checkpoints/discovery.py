@@ -67,7 +67,7 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
 def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
     """Return the folders and GGUF files that paths and glob patterns name, each once; what one pattern matches comes in natural order.
 
-    Natural order takes numbers as numbers: checkpoint-200 before checkpoint-1000. A training run's folder that is no
+    Natural order takes numbers as numbers: checkpoint-200 before checkpoint-1000. A training run's folder that is not a
     checkpoint itself stands for its checkpoint-N folders. Relative patterns are relative to `root`. Raises `CheckpointError`
     for a path that is no folder and for a pattern that matches none.
     """
@@ -101,7 +101,7 @@ def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict
 
 
 def checkpoints_in(run: Path) -> list[Path]:
-    """Return the checkpoint-N folders of a training run that is no checkpoint itself, by step; [] for anything else."""
+    """Return the checkpoint-N folders of a training run that is not a checkpoint itself, by step; [] for anything else."""
     if not run.is_dir() or (run / "config.json").exists() or (run / "adapter_config.json").exists():
         return []
     return sorted((entry for entry in run.iterdir() if _NUMBERED.fullmatch(entry.name) and entry.is_dir()), key=natural_key)

@@ -104,7 +104,7 @@ def refuse_gguf(path: Path | str, backend: str) -> None:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Return what the file's head says. `CheckpointError` for what is no GGUF, is damaged, or is only a part of a model."""
+    """Return what the file's head says. `CheckpointError` for a file that is not a GGUF, is damaged, or is only a part of a model."""
     try:
         with path.open("rb") as file:
             found = _read(path, file)
@@ -128,7 +128,7 @@ def _read(path: Path, file: BinaryIO) -> GgufFile:
     size = path.stat().st_size
     magic = file.read(4)
     if magic != _MAGIC:
-        what = "a Git LFS pointer, not the file itself" if magic == b"vers" else "no GGUF file" if size else "empty (0 bytes)"
+        what = "a Git LFS pointer, not the file itself" if magic == b"vers" else "not a GGUF file" if size else "empty (0 bytes)"
         raise CheckpointError(f"{path} is {what}; copy it again")
     (version,) = struct.unpack("<I", file.read(4))
     if version not in (2, 3):

@@ -120,7 +120,7 @@ def inspect_checkpoint(
     base_model: Path | None = None,
     root: Path | None = None,
 ) -> CheckpointInfo:
-    """Return what the checkpoint holds. Raises `CheckpointError` when it is no checkpoint, is damaged or needs a permission.
+    """Return what the checkpoint holds. Raises `CheckpointError` when it is not a checkpoint, is damaged or needs a permission.
 
     A folder with adapter_config.json alone is a LoRA adapter: its base is `base_model`, or looked for, also below `root`
     (default: the current folder), and both must fit. A GGUF file, or a folder with one and no config.json, is a checkpoint too.
@@ -223,7 +223,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if config is None:
         inside = [entry.name for entry in folder.iterdir() if (entry / "config.json").is_file()]
         hint = f"; did you mean a folder inside it, such as {min(inside, key=lambda n: natural_key(Path(n)))}?" if inside else ""
-        raise CheckpointError(f"{folder} has no config.json, so it is no checkpoint{hint}")
+        raise CheckpointError(f"{folder} has no config.json, so it is not a checkpoint{hint}")
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise CheckpointError(f"{folder / 'config.json'} names no model_type; it must be a transformers config")
     return config

@@ -124,9 +124,9 @@ WHOLE = safetensors("a", "b")
             id="shard-without-index",
         ),
         pytest.param({"model.safetensors": b""}, r"model.safetensors is empty \(0 bytes\)", id="zero-bytes"),
-        pytest.param({"model.safetensors": b"\xff" * 64}, "no safetensors file, or its head is damaged", id="garbage"),
+        pytest.param({"model.safetensors": b"\xff" * 64}, "not a safetensors file, or its head is damaged", id="garbage"),
         pytest.param({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}, "a Git LFS pointer", id="lfs-pointer"),
-        pytest.param({"model.safetensors": WHOLE[:5]}, "no safetensors file", id="five-bytes"),
+        pytest.param({"model.safetensors": WHOLE[:5]}, "not a safetensors file", id="five-bytes"),
         pytest.param({"model.safetensors": WHOLE[:-1]}, "copied or written only in part", id="truncated"),
         pytest.param({"model.safetensors": WHOLE[:8] + b"#" + WHOLE[9:]}, "the head of .* is damaged", id="head-damaged"),
         pytest.param(

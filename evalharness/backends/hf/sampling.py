@@ -357,12 +357,12 @@ class Grammars:
         self._compiled: OrderedDict[StructuredOutput, Any] = OrderedDict()
 
     def check(self, plan: SamplingPlan) -> None:
-        """Raise `ConfigError` for a structure that is none, `UnsupportedOption` for one that could not be held."""
+        """Raise `ConfigError` for an invalid structure, `UnsupportedOption` for one that xgrammar cannot enforce."""
         if plan.structured is not None:
             self.compiled(plan.structured)
 
     def processors(self, plan: SamplingPlan, prompts: Sequence[Sequence[int]]) -> list[Any]:
-        """Return what holds the rows of one batch, by their prompts' ids: nothing where the plan asks for nothing."""
+        """Return the processors that constrain the rows of one batch, given their prompts' ids; [] for a free plan."""
         found: list[Any] = []
         if plan.thinking is not None:
             found.append(HeldToThinkingBudget([ThinkingRow(plan.thinking, prompt, self._decode) for prompt in prompts]))

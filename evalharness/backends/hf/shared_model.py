@@ -22,7 +22,7 @@ __all__ = ["SharedModel", "stamp_of"]
 
 
 class SharedModel:
-    """A model of somebody else's: `model` is the transformers model inside of whatever wraps it, `given` what was given.
+    """Another owner's model: `given` is what was passed, `model` the transformers model inside its wrappers.
 
     `CapabilityError` for one that cannot be sampled from as it is.
     """
@@ -42,7 +42,7 @@ class SharedModel:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Have the model as it must be while tokens are made, and as it was afterwards, whatever happens."""
+        """Put the model into the state for generation; restore its own state at the end, also after an error."""
         modules = list(self.model.modules())
         training = [module.training for module in modules]
         checkpointing = [module for module in modules if getattr(module, "gradient_checkpointing", None) is True]

@@ -129,7 +129,7 @@ def why_not_in_max(path: Path, device: str | None = None) -> str | None:
 
     version = importlib.metadata.version("max")
     if declared_variant(str(path)) == "vlm":
-        return "it takes pictures, and MAX in this process runs text models only; use --backend hf or vllm"
+        return "it takes images, and MAX in this process runs text models only; use --backend hf or vllm"
     names = (read_json(path / "config.json") or {}).get("architectures") or ["an architecture that it does not name"]
     known = [one for name in names if (one := PIPELINE_REGISTRY.retrieve_architecture(name)) is not None]
     if not known:

@@ -138,7 +138,7 @@ FLAVOURS: Mapping[str, Flavour] = {
 def base_url(flavour: str, given: str | None) -> str:
     """Return the server's address, without `/v1` and trailing slashes: the given one, else this machine at the flavour's port.
 
-    `ConfigError` for an unknown flavour, for an address that is none, for one with user and password (keys come from the
+    `ConfigError` for an unknown flavour, for an invalid address, for one with user and password (keys come from the
     environment), and where the flavour has no port of its own.
     """
     if flavour not in FLAVOURS:
@@ -157,7 +157,7 @@ def base_url(flavour: str, given: str | None) -> str:
     except ValueError:  # of brackets and ports
         is_address = False
     if not is_address:
-        raise ConfigError(f"base_url {shown!r} is no address; write it like http://127.0.0.1:8000")
+        raise ConfigError(f"base_url {shown!r} is not an address; write it like http://127.0.0.1:8000")
     if "@" in parts.netloc:
         raise ConfigError("base_url holds a user or password, which would be written into records; put the key into EVALHARNESS_API_KEY")
     if parts.query or parts.fragment:
