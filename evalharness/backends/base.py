@@ -204,7 +204,6 @@ class Backend(Protocol):
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured; asked before anything is generated."""
-        ...
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
@@ -218,14 +217,12 @@ class Backend(Protocol):
         which is asked at least once per decoding step (another thread may want the engine to end): nothing more is
         yielded then.
         """
-        ...
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do.
 
         Everything but checkpoint and adapter is as it was when the backend was made.
         """
-        ...
 
     def swap(self, config: ModelLoadConfig) -> None:
         """Take another checkpoint of the same architecture, or another adapter, in place of the loaded one.
@@ -233,15 +230,12 @@ class Backend(Protocol):
         Answers are then those of a new start, to the bit, and nothing remembered of the old weights is used. After an
         error the backend can only be closed.
         """
-        ...
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts for run.json: library versions, dtype, device, settings in force."""
-        ...
 
     def close(self) -> None:
         """Free the model's memory and end all child processes; may be called twice."""
-        ...
 
 
 @runtime_checkable
@@ -252,11 +246,9 @@ class TensorBackend(Protocol):
 
     def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
         """Return torch tensors; `RequestsFailed` (`requests.nothing_ran`) where a prompt cannot run, `BackendError` for want of memory."""
-        ...
 
     def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:
         """Return torch tensors; raises as `response_logprobs`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -289,27 +281,21 @@ class LiveBackend(Protocol):
 
     def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
         """Load the checkpoint in that folder, read anew whatever was loaded before; without adapter unless one is given."""
-        ...
 
     def load_adapter(self, path: str) -> WeightReport:
         """Put an adapter on the base that is loaded, in place of the one before."""
-        ...
 
     def unload_adapter(self) -> WeightReport:
         """Leave the base as it was without adapter."""
-        ...
 
     def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
         """Take weights, or an adapter, from memory; see `LiveWeights.sync_from_state_dict`."""
-        ...
 
     def sleep(self) -> None:
         """Give back the memory of the device; weights wait elsewhere. Generating is refused from here on."""
-        ...
 
     def wake(self, tags: Sequence[str] | None) -> None:
         """Bring back what sleeps, to the bit: all, or "weights" or "kv_cache" only."""
-        ...
 
 
 @runtime_checkable
@@ -319,11 +305,9 @@ class WatchedBackend(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether the model is somebody else's."""
-        ...
 
     def weight_stamp(self) -> Hashable | None:
         """Return what differs after each change of the weights that can be seen."""
-        ...
 
 
 def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
