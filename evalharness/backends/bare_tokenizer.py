@@ -98,10 +98,10 @@ class BareTokenizer:
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message and add_generation_prompt exclude each other")
         template = self._template("tool_use" if tools else "default")
-        asked = _with_mark(messages) if continue_final_message else messages
+        messages = _with_mark(messages) if continue_final_message else messages
         named = self._named if self.pad_token is None else {**self._named, "pad_token": self.pad_token}
         values = {**named, **variables}
-        prompt: str = template.render(messages=asked, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **values)
+        prompt: str = template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **values)
         return _cut_at_mark(prompt) if continue_final_message else prompt
 
     def _template(self, name: str) -> Any:

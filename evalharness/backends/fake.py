@@ -206,8 +206,8 @@ class FakeBackend:
 
     def _end(self, prompt: Prompt, ids: Sequence[int], watchers: RowWatchers) -> Completion:
         plan = prompt.plan
-        kept, found = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
-        stopped_by, stop_name = "id" if found else "length", None
+        kept, is_stopped = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
+        stopped_by, stop_name = "id" if is_stopped else "length", None
         for position, token_id in enumerate(kept):
             if (stop_name := watchers.push(token_id)) is not None:
                 kept, stopped_by = kept[: position + 1], "plugin"
@@ -264,9 +264,9 @@ def read_script(source: str) -> Answers:
         raise CheckpointError(f"{path.name} has no answers; give {_SCRIPT}")
 
     def answer(prompt: Prompt) -> FakeAnswer:
-        given = FakeTokenizer().decode(prompt.response_ids) if prompt.response_ids is not None else ""
+        response = FakeTokenizer().decode(prompt.response_ids) if prompt.response_ids is not None else ""
         for contains, scripted in rows:
-            if contains is None or contains in prompt.text + given:
+            if contains is None or contains in prompt.text + response:
                 return scripted
         return FakeAnswer(error=f"no row of {path.name} answers this prompt; add a row without 'contains'")
 

@@ -43,25 +43,25 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            found, doubles = _expand(patterns, root)
+            folders, doubles = _expand(patterns, root)
         except CheckpointError:
             if time.monotonic() >= deadline:
                 raise
         else:
-            unfinished = {path: why for path in found if (why := why_unfinished(path)) is not None}
+            unfinished = {path: why for path in folders if (why := why_unfinished(path)) is not None}
             if not unfinished or time.monotonic() >= deadline:
                 break
         time.sleep(max(0.0, min(_POLL_S, deadline - time.monotonic())))
     for path, first in doubles.items():
         on_notice(f"checkpoint {path} is the same folder as {first}, by a link or another spelling; it is evaluated once, as {first.name}")
-    skipped = {path: why for path, why in unfinished.items() if not found[path]}
+    skipped = {path: why for path, why in unfinished.items() if not folders[path]}
     for path, why in skipped.items():
         on_notice(f"checkpoint {path} is still being written ({why}) and is skipped; wait for it with --wait SECONDS")
-    if skipped and len(skipped) == len(found):
+    if skipped and len(skipped) == len(folders):
         raise CheckpointError(
             f"all checkpoints found are still being written, such as {next(iter(skipped))}; wait for them with --wait SECONDS"
         )
-    return [path for path in found if path not in skipped]
+    return [path for path in folders if path not in skipped]
 
 
 def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
@@ -76,7 +76,7 @@ def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
 
 def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict[Path, Path]]:
     """Return {folder: whether it was named itself}, and {folder left out: the same one by the name that came first}."""
-    found: dict[Path, tuple[Path, bool]] = {}
+    folders: dict[Path, tuple[Path, bool]] = {}
     doubles: dict[Path, Path] = {}
     for pattern in patterns:
         full = root / pattern
@@ -94,10 +94,10 @@ def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict
                 raise CheckpointError(f"{pattern!r} matches no folder; the nearest folder that exists is {nearest}{_listing(nearest)}")
             matches = [folder for match in matches for folder in checkpoints_in(match) or [match]]
         for match in sorted(matches, key=natural_key):
-            first, _ = found.setdefault(match.resolve(), (match, named))
+            first, _ = folders.setdefault(match.resolve(), (match, named))
             if first != match:
                 doubles[match] = first
-    return dict(found.values()), doubles
+    return dict(folders.values()), doubles
 
 
 def checkpoints_in(run: Path) -> list[Path]:

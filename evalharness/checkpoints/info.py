@@ -179,7 +179,7 @@ def name_checkpoints(paths: Iterable[Path]) -> list[str]:
     parts = [[_safe(part) for part in Path(os.path.abspath(path)).parts[1:]] or ["root"] for path in paths]
     depths = [1] * len(parts)
     while True:
-        names = ["_".join(own[-depth:]) for own, depth in zip(parts, depths, strict=True)]
+        names = ["_".join(folders[-depth:]) for folders, depth in zip(parts, depths, strict=True)]
         counts = Counter(names)
         growing = [i for i, name in enumerate(names) if counts[name] > 1 and depths[i] < len(parts[i])]
         if not growing:

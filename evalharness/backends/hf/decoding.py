@@ -206,7 +206,7 @@ class _Batch:
         self._inputs = collate(rows, self._pad_id, model.device, model.dtype)
         self._width = self._inputs["input_ids"].shape[1]
         prompt_lengths = [self._width] * len(rows)
-        own = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
+        from_plugins = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, len(rows))] if banning else []
         prompts = [row.token_ids for row in rows]
@@ -215,10 +215,10 @@ class _Batch:
             prompts,
             [row.prompt.plan.seed for row in rows],
             self._inputs["attention_mask"],
-            [*own, *bans, *grammars.processors(plan, prompts)],
+            [*from_plugins, *bans, *grammars.processors(plan, prompts)],
         )
         # Vision models keep positions of their own beside the cache: batches with images stay whole.
-        stays_whole = bool(own) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
+        stays_whole = bool(from_plugins) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
         self._cache = None if stays_whole else selectable_cache(model)
         self._ends = RowEnds(self._width, plan, len(rows), tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
 
@@ -244,9 +244,9 @@ class _Batch:
             )
             num_new = sequences.shape[1] - self._width
             is_over = self._cache is None or num_new >= self._plan.max_new_tokens
-            left = set(range(len(self.rows))) if is_over else self._ended(sequences)
-            outputs = self._outputs(sequences, sorted(left))
-            stay = [row for row in range(len(self.rows)) if row not in left]
+            leaving = set(range(len(self.rows))) if is_over else self._ended(sequences)
+            outputs = self._outputs(sequences, sorted(leaving))
+            stay = [row for row in range(len(self.rows)) if row not in leaving]
             self.rows = [self.rows[row] for row in stay]
             if stay:
                 self._keep(stay, sequences)

@@ -72,10 +72,10 @@ class SharedModel:
             config = self.model.config
             declared = getattr(config, "eos_token_id", None) or getattr(config.get_text_config(), "eos_token_id", None)
         ids = [*declared] if isinstance(declared, (list, tuple)) else [declared]
-        found = tuple(dict.fromkeys(int(token_id) for token_id in (*ids, tokenizer.eos_token_id) if token_id is not None))
-        if not found:
+        token_ids = tuple(dict.fromkeys(int(token_id) for token_id in (*ids, tokenizer.eos_token_id) if token_id is not None))
+        if not token_ids:
             raise CheckpointError("neither model nor tokenizer says which token ends a sequence; set tokenizer.eos_token")
-        return found
+        return token_ids
 
 
 def stamp_of(model: Any) -> Hashable:

@@ -89,15 +89,15 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
     root = Path(served.root) if served.root is not None and urlsplit(url).hostname in _HERE else None
     if root is None or not _is_folder(root):
         return
-    asked = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
-    if is_adapter(root) != is_adapter(asked):
+    wanted = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
+    if is_adapter(root) != is_adapter(wanted):
         return  # the base of an adapter that was named with --served-model
     try:
-        theirs, ours = (_fingerprint(folder, config.allow_pickle) for folder in (root, asked))
+        theirs, ours = (_fingerprint(folder, config.allow_pickle) for folder in (root, wanted))
     except (CheckpointError, OSError):
         return  # no folder that we understand
     if theirs != ours:
-        raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {asked}; serve that, or ask for that")
+        raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {wanted}; serve that, or ask for that")
 
 
 def _is_folder(root: Path) -> bool:
@@ -276,9 +276,9 @@ class OpenAIBackend(ServerLiveWeights):
             return prompt.index, failure_of(error, "asking the server")
 
     def _check_who_answered(self, answer: Any) -> None:
-        told = answer.get("model") if isinstance(answer, Mapping) else None
-        if self._adapters is not None and told == self._model != self._adapters.model:
-            raise BackendError(f"the server answered with {told!r}, the base, instead of the adapter {self._adapters.model!r}")
+        name = answer.get("model") if isinstance(answer, Mapping) else None
+        if self._adapters is not None and name == self._model != self._adapters.model:
+            raise BackendError(f"the server answered with {name!r}, the base, instead of the adapter {self._adapters.model!r}")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts: server, model, and how often requests were sent again or refused. No key is among them."""

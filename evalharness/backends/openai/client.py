@@ -212,9 +212,9 @@ def _http_client(url: str, api_key: str | None, concurrency: int) -> httpx.Async
     except httpx.InvalidURL as error:
         raise ConfigError(f"base_url {redactor().text(url)!r} is not an address ({error}); write it like http://127.0.0.1:8000") from error
     except (ImportError, OSError, ValueError) as error:
-        told = redactor().text(str(error))
+        problem = redactor().text(str(error))
         raise ConfigError(
-            f"proxies or certificates named in the environment cannot be used: {told}; mend HTTP_PROXY and the like"
+            f"proxies or certificates named in the environment cannot be used: {problem}; mend HTTP_PROXY and the like"
         ) from error
 
 

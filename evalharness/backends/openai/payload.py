@@ -68,14 +68,14 @@ def _check_logprobs(plan: SamplingPlan, flavour: Flavour, name: str) -> None:
                 "leave one of the two out"
             )
         return
-    given = {option for option, value in plan.extra if value and value != -1}
-    is_changed = plan.repetition_penalty != 1.0 or plan.structured is not None or bool(given.difference(_CUTS))
+    options = {option for option, value in plan.extra if value and value != -1}
+    is_changed = plan.repetition_penalty != 1.0 or plan.structured is not None or bool(options.difference(_CUTS))
     if plan.logprobs_kind == "raw" and (plan.temperature not in (0.0, 1.0) or is_changed):
         raise UnsupportedOption(
             f"server {name!r} gives log-probabilities after penalties, masks and temperature: raw ones only at temperature 0 or 1 without "
             "the others; ask so, for options.logprobs_kind 'processed', or without options.logprobs"
         )
-    if plan.logprobs_kind == "processed" and plan.temperature > 0 and (plan.top_p < 1.0 or given.intersection(_CUTS)):
+    if plan.logprobs_kind == "processed" and plan.temperature > 0 and (plan.top_p < 1.0 or options.intersection(_CUTS)):
         raise UnsupportedOption(
             f"server {name!r} gives log-probabilities before top_p, top_k and min_p, which are not those that tokens are drawn by; leave "
             "these out, or options.logprobs"
@@ -254,8 +254,8 @@ def completion_of_response(answer: Any, prompt: Prompt) -> Completion:
     if ids is not None and ids != sent:
         raise BackendError("the server scored other tokens than those that it was sent")
     if not isinstance(entries, list) or len(entries) != len(sent):
-        found = f"{len(entries)}" if isinstance(entries, list) else "no"
-        raise BackendError(f"the server gave {found} log-probabilities for {len(sent)} prompt tokens; is it a vLLM server?")
+        count = f"{len(entries)}" if isinstance(entries, list) else "no"
+        raise BackendError(f"the server gave {count} log-probabilities for {len(sent)} prompt tokens; is it a vLLM server?")
     start = len(prompt.token_ids)
     values = tuple(_value(entries[place], sent[place], place) for place in range(start, len(sent)))
     return Completion(prompt.index, response, start, "given", values)
@@ -264,8 +264,8 @@ def completion_of_response(answer: Any, prompt: Prompt) -> Completion:
 def _value(entry: Any, token_id: int, place: int) -> float | None:
     if entry is None and place == 0:
         return None
-    told = entry.get(str(token_id)) if isinstance(entry, Mapping) else None
-    value = told.get("logprob") if isinstance(told, Mapping) else None
+    score = entry.get(str(token_id)) if isinstance(entry, Mapping) else None
+    value = score.get("logprob") if isinstance(score, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise BackendError(f"the server's log-probability of prompt token {place} is not a number: {str(entry)[:80]}")
     if value > ROUNDING:
@@ -360,11 +360,11 @@ def _count(value: object) -> int | None:
 
 
 def _ids_and_logprobs(choice: Mapping[str, Any], wanted: bool) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None]:
-    given = _mapping(choice.get("logprobs"))
+    logprobs = _mapping(choice.get("logprobs"))
     ids = _ids(choice.get("token_ids"))
     for key in ("token_ids", "completion_ids"):
-        ids = _ids(given.get(key)) if ids is None else ids
-    content = given.get("content")
+        ids = _ids(logprobs.get(key)) if ids is None else ids
+    content = logprobs.get("content")
     content = content if isinstance(content, list) else None
     if ids is None and content is not None and all(isinstance(part, Mapping) and "token_id" in part for part in content):
         ids = _ids([part["token_id"] for part in content])
@@ -372,7 +372,7 @@ def _ids_and_logprobs(choice: Mapping[str, Any], wanted: bool) -> tuple[tuple[in
         return ids, None
     if ids is None:
         raise BackendError("the server gave no token ids, so its log-probabilities belong to none")
-    values = given.get("token_logprobs") if content is None else [_mapping(part).get("logprob") for part in content]
+    values = logprobs.get("token_logprobs") if content is None else [_mapping(part).get("logprob") for part in content]
     return ids, _logprobs(values, len(ids))
 
 
@@ -405,9 +405,9 @@ def _ending(choice: Mapping[str, Any], plan: SamplingPlan) -> tuple[Any, str | N
         return "length", None
     if reason not in ("stop", "tool_calls", "eos"):
         raise BackendError(f"the server ended the answer with finish_reason {_shown(reason)}, which does not end a text")
-    told = _stop_reason(choice)
-    if isinstance(told, str) and told in plan.stop_strings:
-        return "string", told
+    stop_reason = _stop_reason(choice)
+    if isinstance(stop_reason, str) and stop_reason in plan.stop_strings:
+        return "string", stop_reason
     return "id", None
 
 
@@ -427,10 +427,10 @@ def _unseen_end(choice: Mapping[str, Any], plan: SamplingPlan) -> str:
 
 def _end_ids(choice: Mapping[str, Any], plan: SamplingPlan, tokenizer: Any) -> tuple[int, ...]:
     """Return the id that ended a text, of a server that gives no ids: the one that it names, else the checkpoint's end."""
-    told = _stop_reason(choice)
-    if told is not None:
+    stop_reason = _stop_reason(choice)
+    if stop_reason is not None:
         for token_id in plan.stop_token_ids:
-            if told in (token_id, tokenizer.decode([token_id])):
+            if stop_reason in (token_id, tokenizer.decode([token_id])):
                 return (token_id,)
     return plan.stop_token_ids[:1]
 
