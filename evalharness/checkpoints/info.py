@@ -34,6 +34,7 @@ __all__ = [
     "package_hint",
     "quantization_at",
     "quantization_of",
+    "variant_of",
 ]
 
 
@@ -143,11 +144,16 @@ def inspect_checkpoint(
     _check_tokenizer(folder)
     return CheckpointInfo(
         path=folder,
-        variant="vlm" if "vl" in config["model_type"].lower() or config.get("vision_config") is not None else "text",
+        variant=variant_of(config),
         has_chat_template=_has_chat_template(folder),
         fingerprint=fingerprint_checkpoint(folder, weights),
         quantization=quantization_of(config),
     )
+
+
+def variant_of(config: Mapping[str, Any]) -> Variant:
+    """Return "vlm" for the config of a vision model, else "text"."""
+    return "vlm" if "vl" in str(config.get("model_type", "")).lower() or config.get("vision_config") is not None else "text"
 
 
 def _check_same_tokenizer(folder: Path, base: Path) -> None:

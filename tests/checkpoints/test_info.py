@@ -61,18 +61,6 @@ def test_what_a_checkpoint_holds_is_reported(good: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        pytest.param({"model_type": "llama"}, "text", id="llama"),
-        pytest.param({"model_type": "Qwen2_5_VL"}, "vlm", id="vl-in-its-type"),
-        pytest.param({"model_type": "gemma3", "vision_config": {}}, "vlm", id="vision-config"),
-    ],
-)
-def test_variant_follows_the_config(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
-    assert inspect_checkpoint(write(tmp_path / "c", {**GOOD, "config.json": changes})).variant == kind
-
-
-@pytest.mark.parametrize(
     ("changes", "has"),
     [
         pytest.param({"tokenizer_config.json": {}}, False, id="none"),
