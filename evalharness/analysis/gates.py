@@ -1,7 +1,7 @@
 """Gates over the rows of one test and one engine: "metric >= number", or "no_regression" against a baseline.
 
 A metric is the mean of a score, a value that the eval's `aggregate` gave, or one of the rates that every test has.
-A gate that has nothing to judge does not pass. Knows nothing about pytest; `regression_gates.py` judges against baselines.
+A gate that has nothing to judge does not pass. Knows nothing about pytest; `judge.py` judges against baselines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evalharness.api.errors import ConfigError
-from evalharness.runs.schema import GateVerdict, Generation, Row
+from evalharness.runs.schema import GateVerdict, Row, generations_of
 
 __all__ = ["BUILT_IN_METRICS", "DIRECTIONS", "Gate", "RegressionGate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
 
@@ -43,17 +43,12 @@ def _was_run(row: Row) -> bool:
     return row["outcome"] != "skip"
 
 
-def _generations(row: Row) -> list[Generation]:
-    """Return all samples that the row has."""
-    return [sample for sample in row.get("generations") or [row.get("generation")] if sample]
-
-
 def _hit_the_cap(row: Row) -> bool:
-    return any(sample.get("finish_reason") == "length" for sample in _generations(row))
+    return any(sample.get("finish_reason") == "length" for sample in generations_of(row))
 
 
 def _is_empty(row: Row) -> bool:
-    return any(not (sample.get("text") or "").strip() for sample in _generations(row))
+    return any(not (sample.get("text") or "").strip() for sample in generations_of(row))
 
 
 @dataclass(frozen=True)
@@ -79,8 +74,8 @@ BUILT_IN_METRICS: dict[str, _Rate] = {
     "pass_rate": _Rate(lambda row: row["outcome"] == "pass", was_judged, "judged"),
     "invalid_rate": _Rate(lambda row: row["outcome"] == "invalid", _was_run, "run", is_about_coverage=True),
     "error_rate": _Rate(lambda row: row["outcome"] == "error", _was_run, "run", is_about_coverage=True),
-    "length_rate": _Rate(_hit_the_cap, _generations, "generated"),
-    "empty_rate": _Rate(_is_empty, _generations, "generated"),
+    "length_rate": _Rate(_hit_the_cap, generations_of, "generated"),
+    "empty_rate": _Rate(_is_empty, generations_of, "generated"),
 }
 """Rates that every test has. With several samples a case, one that hit the token cap, or is empty, is enough."""
 
@@ -113,9 +108,9 @@ class RegressionGate:
 
 
 def _too_few_judged(rows: Sequence[Row]) -> bool:
-    # The few that were left say nothing about the rest. Milder limits are the eval's to set, with a gate on invalid_rate.
-    asked = list(filter(_was_run, rows))
-    return 2 * sum(map(was_judged, asked)) < len(asked)
+    # The few that remain say nothing about the others. An eval sets a milder limit with a gate on invalid_rate.
+    ran = list(filter(_was_run, rows))
+    return 2 * sum(map(was_judged, ran)) < len(ran)
 
 
 def parse_gate(expression: object) -> Gate | RegressionGate:

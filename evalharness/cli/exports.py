@@ -16,10 +16,10 @@ from typing import Any
 
 from evalharness.api.errors import MissingDependency
 from evalharness.api.installing import missing_package
-from evalharness.report.tables import generations_of, load_tables
+from evalharness.report.tables import load_tables
 from evalharness.report.text import printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
-from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
+from evalharness.runs.schema import RunFile, entries_of, generations_of, mapping, text_of
 
 __all__ = ["COLUMNS", "Point", "Track", "columns_of", "flat_rows", "load", "tracks_of", "write_jsonl", "write_parquet"]
 

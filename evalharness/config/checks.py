@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from evalharness.api.errors import ConfigError, nearest_folder
 from evalharness.backends import AUTO
-from evalharness.backends.vllm.settings import check_engine_options
 from evalharness.config import RunConfig
 from evalharness.config.kinds import shown
 from evalharness.config.options import OPTIONS, read_shard
@@ -55,7 +54,10 @@ def check_combinations(config: RunConfig) -> None:
     _check_auto(config)
     _check_backend_options(config)
     _check_numbers(config)
-    check_engine_options(config.engine_option)
+    if config.engine_option:
+        from evalharness.backends.vllm.settings import check_engine_options  # few runs have any
+
+        check_engine_options(config.engine_option)
     if config.shard is not None:
         read_shard(config.shard)
     if not config.model and set(config.backend) != {"fake"}:

@@ -17,7 +17,6 @@ from typing import Any
 
 from evalharness.api.errors import ConfigError
 from evalharness.backends import AUTO
-from evalharness.backends.vllm.settings import spans_hosts
 from evalharness.config import RunConfig
 from evalharness.config.checks import possible_backends
 
@@ -30,6 +29,7 @@ __all__ = [
     "installed_cards",
     "num_cores",
     "parse_listing",
+    "spans_hosts",
     "uses_cards",
     "visible_cards",
     "worker_cards",
@@ -126,13 +126,16 @@ def cards_per_engine(run: RunConfig) -> int:
 
     1 where an engine's cards may be those of other hosts: then one engine takes all that is here, and vLLM counts.
     """
-    if "vllm" not in possible_backends(run) or _spans_hosts(run):
+    if "vllm" not in possible_backends(run) or spans_hosts(run):
         return 1
     return int(run.tensor_parallel_size) * int(run.pipeline_parallel_size)
 
 
-def _spans_hosts(run: RunConfig) -> bool:
-    return "vllm" in possible_backends(run) and spans_hosts(run.distributed_executor_backend, dict(run.engine_option))
+def spans_hosts(run: RunConfig) -> bool:
+    """Return whether the GPUs of vLLM's engine may be those of other hosts, so that nobody here can count them."""
+    if "vllm" not in possible_backends(run):
+        return False
+    return run.distributed_executor_backend in ("ray", "external_launcher") or int(dict(run.engine_option).get("nnodes") or 1) > 1
 
 
 def _chosen(run: RunConfig, visible: Sequence[str]) -> list[str]:
@@ -166,9 +169,9 @@ def worker_cards(run: RunConfig, env: Mapping[str, str], installed: Sequence[Car
         if run.pipeline_parallel_size != 1:
             sizes += f" with --pipeline-parallel-size {run.pipeline_parallel_size}"
         raise ConfigError(f"{sizes} needs {needed} GPUs, but {_listed(cards)} may be used; lower it")
-    if _spans_hosts(run) and num_workers > 1:
+    if spans_hosts(run) and num_workers > 1:
         raise ConfigError(f"{num_workers} workers would share an engine that spans hosts; give -n 1, or leave -n out")
-    if num_workers == 0 or _spans_hosts(run):
+    if num_workers == 0 or spans_hosts(run):
         return [tuple(cards)]
     if run.device is not None and run.device not in ("cuda", "cuda:0"):
         raise ConfigError(
@@ -194,7 +197,7 @@ def auto_num_workers(run: RunConfig, env: Mapping[str, str], installed: Sequence
     On a CPU an engine takes all cores by itself, so there is one of vLLM (which binds its threads to cores), and one of
     transformers for every eight cores. A backend without weights is for xdist to count.
     """
-    if _spans_hosts(run):
+    if spans_hosts(run):
         return 1
     if uses_cards(run) and (cards := _chosen(run, visible_cards(env, installed))):
         return max(1, len(cards) // cards_per_engine(run))

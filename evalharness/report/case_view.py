@@ -1,4 +1,4 @@
-"""The rows of one case of a run, found by its id, a node id, or a part of either that no other case has."""
+"""The rows of one case, found by its id, a node id or a unique part of either, and single answers, printed on a terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from evalharness.api.errors import RecordError
-from evalharness.report.tables import generations_of
 from evalharness.report.terminal import print_fields, print_heading, print_text
 from evalharness.report.text import number_text, one_line, plural
 from evalharness.runs.run_file import read_samples
-from evalharness.runs.schema import Generation, Row, mapping, text_of
+from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
 
 __all__ = ["find_rows", "print_answer", "print_row"]
 
@@ -111,9 +110,6 @@ def _not_default(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json(value: Mapping[str, Any]) -> str | None:
     return json.dumps(value, ensure_ascii=False) if value else None
-
-
-# Answers to questions asked by hand, on a terminal
 
 
 def print_answer(console: Console, row: Mapping[str, Any]) -> None:

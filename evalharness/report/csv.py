@@ -1,6 +1,6 @@
-"""report.csv: every number, long and tidy; every cell is defused.
+"""report.csv, every number of a run, long and tidy, and samples.csv, one line per sample; every cell is defused.
 
-It is UTF-8 without a byte order mark, comma-separated, quoted where needed.
+UTF-8 without a byte order mark, comma-separated, quoted where needed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TextIO
 import pandas as pd
 
 from evalharness.report.findings import gate_state
-from evalharness.report.tables import COUNTS, Codes, RunTables, generations_of
+from evalharness.report.tables import COUNTS, Codes, RunTables
 from evalharness.report.text import csv_cell
-from evalharness.runs.schema import Row, entries_of, mapping, text_of
+from evalharness.runs.schema import Row, entries_of, generations_of, mapping, text_of
 
 __all__ = ["REPORT_COLUMNS", "SampleNames", "write_csv", "write_report_csv", "write_samples_csv"]
 
@@ -39,8 +39,7 @@ def write_report_csv(tables: RunTables, file: TextIO) -> None:
     ]
     lines = [line for part in parts for line in part]
     lines += [*_aggregate_lines(tables), *_gate_lines(tables), *_throughput_lines(tables)]
-    frame = pd.DataFrame([[csv_cell(cell) for cell in line] for line in lines], columns=REPORT_COLUMNS, dtype=object)
-    frame.to_csv(file, index=False, lineterminator="\n")
+    write_csv(file, REPORT_COLUMNS, lines)
 
 
 def _score_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
@@ -58,7 +57,7 @@ def _count_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in entries_of(tables.run.get("aggregates")):
         names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
-        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, entry.get("n")]
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, ""]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
@@ -76,9 +75,6 @@ def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:
                 yield ["", "", entry.get("engine"), "", "", "throughput", name, value, *_NO_INTERVAL, ""]
 
 
-# CSV files for spreadsheets: every cell made safe
-
-
 def write_csv(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Write a header, as it is, and lines of any values, one by one."""
     write = csv.writer(file, lineterminator="\n").writerow
@@ -86,8 +82,6 @@ def write_csv(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]
     for line in lines:
         write([csv_cell(cell) for cell in line])
 
-
-# samples.csv: one line per sample, every cell defused. Knows no pandas
 
 _ROW_COLUMNS = ["run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem"]
 _GENERATION_COLUMNS = [

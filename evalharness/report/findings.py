@@ -5,22 +5,22 @@ The sentences are plain text that may hold hostile names: whoever shows them esc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from evalharness.api.errors import BROKEN
-from evalharness.report.settings import rescored_remarks
 from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import one_line, plural, share_text
 from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, mapping, text_of
 
-__all__ = ["findings", "gate_state", "judged_gates", "verdict"]
+__all__ = ["findings", "gate_state", "rescored_changes", "rescored_remarks", "verdict"]
 
 MAX_FINDINGS = 30
 FEW_CASES = 10
 """Below this a score says little, whatever it is."""
 SAME_TEXT_CASES = 3
 """From this many cases on, one and the same answer to all of them is worth a sentence."""
+NUM_CASES_IN_REMARK = 3
 NOTABLE_LENGTH_CAP = 0.05
 """From this share of answers on, hitting the length cap is worth a sentence."""
 
@@ -84,11 +84,11 @@ def findings(tables: RunTables) -> list[str]:
     # Three reports show them. Problems of the run may come while those are written; rows are what they are.
     if "findings" not in tables.derived:
         tables.derived["findings"] = [sentence for part in of_rows for sentence in part(tables)]
-    found = [*_problems(tables), *tables.derived["findings"]]
-    if len(found) > MAX_FINDINGS:
-        left_out = len(found) - MAX_FINDINGS
-        found = [*found[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
-    return found
+    caveats = [*_problems(tables), *tables.derived["findings"]]
+    if len(caveats) > MAX_FINDINGS:
+        left_out = len(caveats) - MAX_FINDINGS
+        caveats = [*caveats[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
+    return caveats
 
 
 def _data(tables: RunTables) -> Iterator[str]:
@@ -116,6 +116,45 @@ def _problems(tables: RunTables) -> Iterator[str]:
         yield f"the run did not finish: this report was made from its journal, no gate passes, and {missing}"
     elif _unfinished(tables):
         yield "the run did not finish: gates, counts and everything else that run.json gets at the end are missing"
+
+
+def rescored_remarks(run: RunFile) -> Iterator[str]:
+    """Yield that a run was scored again, and each way in which its cases or code differ from then; nothing for a live run."""
+    origin = mapping(run.get("rescored"))
+    if not origin:
+        return
+    if origin.get("dump"):
+        yield one_line(f"scored from the file {text_of(origin['dump'])}: nothing was generated, no test ran and no gate was judged", 300)
+        return
+    tests = f" with the tests of {text_of(origin['tests'])}" if origin.get("tests") else ""
+    when = f" of {text_of(origin['started_at'])}" if origin.get("started_at") else ""
+    yield one_line(f"rescored{tests}: the generations are those of run {text_of(origin.get('run_id'))}{when}, none is new", 300)
+    yield from _code_changes(run, origin)
+    for eval_name, what, cases, first in rescored_changes(origin):
+        named = ", ".join(cases[:NUM_CASES_IN_REMARK]) + (", …" if len(cases) > NUM_CASES_IN_REMARK else "")
+        detail = f" ({one_line(first, 150)})" if first else ""
+        yield one_line(
+            f"{eval_name}: since run {text_of(origin.get('run_id'))}, {plural(len(cases), 'case')}: {what}{detail}: {named}", 400
+        )
+
+
+def _code_changes(run: RunFile, origin: Mapping[str, Any]) -> Iterator[str]:
+    now, then = mapping(run.get("git")), mapping(origin.get("git"))
+    if now.get("commit") and then.get("commit") and now["commit"] != then["commit"]:
+        yield f"the code is at commit {text_of(now['commit'])[:12]} now, and was at {text_of(then['commit'])[:12]} when they were generated"
+    versions = mapping(run.get("versions")).get("evalharness"), mapping(origin.get("versions")).get("evalharness")
+    if all(versions) and versions[0] != versions[1]:
+        yield f"evalharness is {text_of(versions[0])} now, and was {text_of(versions[1])} when they were generated"
+
+
+def rescored_changes(origin: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str], str]]:
+    """Yield eval, what differs, the cases and the first one's detail, for each way in which cases of a rescored run changed."""
+    changes = origin.get("changes")
+    for change in changes if isinstance(changes, list) else ():
+        entry = mapping(change)
+        cases = entry.get("cases")
+        if isinstance(cases, list) and cases:
+            yield text_of(entry.get("eval")), text_of(entry.get("what")), list(map(text_of, cases)), text_of(entry.get("first"))
 
 
 def _coverage(tables: RunTables) -> Iterator[str]:

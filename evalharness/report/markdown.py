@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from evalharness.report.findings import findings, gate_state, verdict
+from evalharness.api.showing import short_hash
+from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
-from evalharness.report.settings import rescored_sections, settings_sections
 from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
 from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text
-from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, text_of
+from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
 
-__all__ = ["ci_summary", "gate_blocks", "markdown_report", "rerun_command", "summary_blocks", "worker_sections"]
+__all__ = ["ci_summary", "markdown_report", "rerun_command", "rescored_sections", "run_facts", "value_text", "worker_sections"]
 
-
-# The section of report.md that says what each worker did with its time; nothing where one process ran all
 
 _HEADERS = ["worker", "devices", "loads", "swaps", "units", "loading (s)", "generating (s)", "idle"]
 
@@ -50,6 +49,7 @@ def _number(value: Any, form: str) -> str:
 
 NUM_PROBLEM_GROUPS = 20
 NUM_OUTPUT_FILES = 50
+NUM_CHANGED_CASES = 500
 
 _FILES_NOTE = (
     "Texts are cut here. The full ones are in samples.jsonl; samples.csv has one line per sample (cells of up to 32,767 characters);"
@@ -188,6 +188,94 @@ def _count(value: float | None) -> float | None:
     return value if isinstance(value, (int, float)) else None
 
 
+_ENGINE_FACTS = {
+    "checkpoint_path": "path",
+    "fingerprint": "fingerprint",
+    "backend": "backend",
+    "template_sha256": "template",
+}
+
+
+def settings_sections(run: RunFile) -> Iterator[str]:
+    """Yield "What ran"; parts that run.json lacks are left out."""
+    if not run:
+        return
+    yield "## What ran"
+    yield markdown_table(["", "value"], [[name, markdown_cell(value, 1000)] for name, value in run_facts(run)], 2)
+    yield from _engine_table(run)
+    yield from _option_table(run)
+
+
+def run_facts(run: RunFile) -> Iterator[tuple[str, str]]:
+    """Yield what ran, when and where: names and values; what run.json lacks is left out."""
+    for name in ("started_at", "finished_at", "duration_s", "exit_code", "interrupted", "python", "platform"):
+        if run.get(name) is not None:
+            yield name.replace("_at", "").replace("_s", " (s)").replace("_", " "), value_text(run[name])
+    resumptions = entries_of(run.get("resumptions"))
+    if resumptions:
+        yield "resumed", "; ".join(f"{text_of(resumption.get('started_at'))}, {_taken(resumption)}" for resumption in resumptions)
+    for name, known in (("versions", mapping(run.get("versions"))), ("hardware", mapping(run.get("hardware")))):
+        facts = [f"{key} {value_text(value)}" for key, value in known.items() if value is not None]
+        if facts:
+            yield name, ", ".join(facts)
+    git = mapping(run.get("git"))
+    if git:
+        yield "git", text_of(git.get("commit")) + (" with uncommitted changes" if git.get("dirty") else "")
+
+
+def _taken(resumption: dict[str, Any]) -> str:
+    num = resumption.get("num_generations_taken")
+    return f"{plural(num, 'generation')} were there already" if isinstance(num, int) and num != 1 else "1 generation was there already"
+
+
+def _engine_table(run: RunFile) -> Iterator[str]:
+    entries = entries_of(run.get("engines"))
+    if not entries:
+        return
+    yield "### Engines"
+    lines = []
+    for entry in entries:
+        settings = ", ".join(f"{key}={value_text(value)}" for key, value in mapping(entry.get("settings")).items())
+        known: Mapping[str, Any] = entry
+        facts = [short_hash(text_of(known.get(name))) for name in ("id", *_ENGINE_FACTS)]
+        lines.append([markdown_cell(fact, 1000) for fact in (*facts, settings, number_text(entry.get("load_s")))])
+    yield markdown_table(["engine", *_ENGINE_FACTS.values(), "settings", "load (s)"], lines, 6)
+    for entry in entries:
+        if entry.get("chosen"):
+            yield f"`--backend auto` chose {markdown_cell(text_of(entry.get('id')))}: {markdown_cell(text_of(entry['chosen']), 1000)}."
+
+
+def _option_table(run: RunFile) -> Iterator[str]:
+    config = {name: mapping(option) for name, option in mapping(run.get("config")).items()}
+    chosen = {name: option for name, option in config.items() if option.get("origin", "default") != "default"}
+    if config:
+        yield "### Options"
+        yield "Set for this run; every other option has its default (run.json lists all)." if chosen else "Every option has its default."
+    if chosen:
+        lines = [(name, value_text(option.get("value")), text_of(option["origin"])) for name, option in chosen.items()]
+        yield markdown_table(["option", "value", "set by"], [[markdown_cell(cell) for cell in line] for line in lines], 3)
+
+
+def value_text(value: object) -> str:
+    """Return a JSON value as short text: a string as it is, a list by its items."""
+    if isinstance(value, list):
+        return ", ".join(map(value_text, value)) or "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def rescored_sections(run: RunFile) -> Iterator[str]:
+    """Yield the section that names every case that differs; nothing where none does."""
+    changes = list(rescored_changes(mapping(run.get("rescored"))))
+    if not changes:
+        return
+    yield "## Cases that have changed"
+    yield "They were asked as recorded, but are judged by today's data and tests."
+    for eval_name, what, cases, _ in changes:
+        more = len(cases) - NUM_CHANGED_CASES
+        named = ", ".join(markdown_cell(case, 200) for case in cases[:NUM_CHANGED_CASES])
+        yield f"{markdown_cell(eval_name)}, {markdown_cell(what, 300)}: {named}{f' and {more:,} more, in run.json' if more > 0 else ''}."
+
+
 def _runnable(command: list[str]) -> list[str]:
     """Return the command as one types it; without --run-id, which is given once."""
     program = PurePath(command[0])
@@ -212,8 +300,6 @@ def _rerun(tables: RunTables) -> Iterator[str]:
         if tables.collected.problems:
             yield "To run a single case, put its node id (in samples.csv), quoted, in place of the folder."
 
-
-# One run in short, as GitHub-flavoured Markdown for the page of a CI job: verdict, gates, scores
 
 MAX_BYTES = 900_000
 """GitHub takes a step's summary up to 1 MiB, and drops a longer one whole."""

@@ -1,4 +1,4 @@
-"""The score tables of report.md: per test and engine, and broken down by tag, each score beside its validity."""
+"""The tables of report.md: scores by test and engine and by tag, each beside its validity, and the evals' own, whole in tables.csv."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ __all__ = [
     "score_sections",
     "table_sections",
     "tables_by_title",
+    "tests_of",
     "write_tables_csv",
 ]
 
@@ -65,7 +66,7 @@ def score_sections(tables: RunTables) -> Iterator[str]:
     if tables.rows.empty:
         return
     yield "## Scores and their validity"
-    for test in _tests(tables.counts):
+    for test in tests_of(tables.counts):
         yield f"### {_title(test)}"
         yield from _score_tables(_part(tables.counts, test), _part(tables.scores, test), ["engine"], tables.metrics(*test))
     yield _SCORE_NOTE
@@ -76,7 +77,7 @@ def breakdown_sections(tables: RunTables) -> Iterator[str]:
     if tables.row_tags.empty:
         return
     yield "## Breakdowns"
-    for test in _tests(tables.tag_counts):
+    for test in tests_of(tables.tag_counts):
         counts, scores = _part(tables.tag_counts, test), _part(tables.tag_scores, test)
         metrics = tables.metrics(*test)
         keys = list(dict.fromkeys(counts.index.get_level_values("key")))
@@ -89,7 +90,8 @@ def breakdown_sections(tables: RunTables) -> Iterator[str]:
             yield f"{plural(len(keys) - NUM_TAG_KEYS, 'more tag key')} left out here; report.csv has them."
 
 
-def _tests(table: pd.DataFrame) -> list[tuple[str, str]]:
+def tests_of(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return eval and test of the lines of a table of `RunTables`, each once."""
     return list(dict.fromkeys(zip(table.index.get_level_values("eval"), table.index.get_level_values("test"), strict=True)))
 
 
@@ -145,8 +147,6 @@ def _validity_cell(name: str, counts: Mapping[Any, int]) -> str:
     unknown = name == "malformed" and not counts["form_judged"]
     return "-" if unknown else f"{counts[name]:,}"
 
-
-# The tables that evals gave (`tables=`): in report.md, engines side by side and long ones cut, and whole in tables.csv
 
 NUM_TABLES = 40
 NUM_TABLE_LINES = 40

@@ -1,4 +1,6 @@
-"""The numbers of a report as pandas tables, computed from a run directory alone. Knows nothing of how they are shown."""
+"""The numbers of a report as pandas tables, computed from a run directory alone. One pass, texts let go: memory does not grow with
+their length. Knows nothing of how tables are shown.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import pandas as pd
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
-from evalharness.runs.schema import Generation, Row, RunFile, entries_of, mapping, text_of
+from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, mapping, text_of
 
 __all__ = [
     "COUNTS",
@@ -29,14 +31,11 @@ __all__ = [
     "ProblemGroup",
     "RunTables",
     "collect",
-    "generations_of",
     "load_tables",
     "summarise",
     "with_kinds",
 ]
 
-
-# One pass over samples.jsonl that keeps what tables need and lets the texts go: memory does not grow with their length
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
 """Every outcome a row may have; anything else is counted as "other"."""
@@ -141,17 +140,6 @@ class Collected:
     num_duplicates: int = 0
 
 
-def generations_of(row: Row) -> list[Generation]:
-    """Return the generations of a row: all samples where there are several, else the one, else none."""
-    several = row.get("generations")
-    if isinstance(several, list):
-        found = [entry for entry in several if isinstance(entry, Mapping)]
-        if found:
-            return found
-    single = row.get("generation")
-    return [single] if isinstance(single, Mapping) else []
-
-
 def collect(run_dir: Path, rows: Iterable[Row] | None = None) -> Collected:
     """Return the columns of a run, from samples.jsonl or its `rows`. Raises `RecordError` where `read_run` and `read_samples` do."""
     notes: list[str] = []
@@ -251,8 +239,6 @@ def _add_problem(collected: Collected, key: tuple[int, int, int], outcome: str, 
     return group.number
 
 
-# Means of scores with their intervals, cases of one group taken together, as pandas tables
-
 SUMMARY = ["mean", "stderr", "n", "low", "high", "interval", "is_rate"]
 """Mean; its standard error (groups as units); number of cases; 95 % interval and its kind (wilson, bootstrap, none); whether
 the score is a rate: 0 or 1 in every case of the test, on whatever engine, and no count (`num_…`).
@@ -293,9 +279,9 @@ def _lines(part: pd.DataFrame, groups: Sequence[str | None]) -> Iterator[tuple[A
     values = np.full((len(rows), len(used)), np.nan)
     values[positions, columns] = part["score"].to_numpy()
     rates, bounded = (_all_by_column(part[name].to_numpy(), columns, len(used)) for name in ("is_rate", "is_bounded"))
-    own = [groups[row] for row in rows]
-    intervals = mean_intervals(values, own, is_rate=rates, is_bounded=bounded)
-    clusters = cluster_sums(values, group_codes(own, len(rows)))
+    groups_of_rows = [groups[row] for row in rows]
+    intervals = mean_intervals(values, groups_of_rows, is_rate=rates, is_bounded=bounded)
+    clusters = cluster_sums(values, group_codes(groups_of_rows, len(rows)))
     errors = np.sqrt(cluster_variance(clusters))
     for column, code in enumerate(used):
         n = int(clusters.counts[:, column].sum())
@@ -315,7 +301,7 @@ COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "
 """Countable facts of rows: outcomes, and the validity of what was answered.
 
 `form_judged` rows have a score `valid`, `malformed` have it at 0; `length_cap` and `empty` rows have at least one
-generation that hit the cap, or whose text is empty or white space, `unclosed` ones a thought without an end.
+generation that hit the cap, or whose text is empty or white space, `unclosed` ones thinking that never ends.
 """
 
 _TAGGED = [*GROUP, "key", "value"]
@@ -352,7 +338,7 @@ class RunTables:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """What `score_summary.SUMMARY` lists, by eval, test, engine, metric."""
+        """What `SUMMARY` lists, by eval, test, engine, metric."""
         return summarise(self._scored, self.collected.groups, GROUP)
 
     def metrics(self, eval_name: str, test: str) -> list[str]:

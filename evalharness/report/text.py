@@ -11,6 +11,8 @@ import numbers
 import re
 import unicodedata
 
+from evalharness.api.showing import excerpt
+
 __all__ = [
     "CSV_CELL_CHARS",
     "code_block",
@@ -59,8 +61,7 @@ def _escape(match: re.Match[str]) -> str:
 
 def _cut(text: str, max_chars: int) -> tuple[str, str]:
     """Return the first `max_chars` characters and the marker that tells how many are missing ("" if none)."""
-    missing = len(text) - max_chars
-    return (text, "") if missing <= 0 else (text[:max_chars], f"… ({missing:,} characters cut)")
+    return text[:max_chars], excerpt(text, max_chars, count_rest=True)[max_chars:]
 
 
 def printable(text: str) -> str:
@@ -161,9 +162,6 @@ def _char_width(char: str) -> int:
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-# Counts, numbers and scores in words, the same in Markdown and on a terminal
 
 
 def plural(count: int, noun: str) -> str:

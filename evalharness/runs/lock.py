@@ -13,11 +13,26 @@ from pathlib import Path
 
 from evalharness.api.errors import RecordError
 
-__all__ = ["RunLock", "is_written_now", "wait_for_writers"]
+__all__ = ["RunLock", "is_written_now", "lock_within", "wait_for_writers"]
 
 _FILE = "run.lock"
 _POLL_S = 0.2
 _LOOK_S = 1.0  # `is_written_now` locks for a moment; on a busy machine it may be paused while it does
+
+
+def lock_within(file: int, timeout_s: float) -> None:
+    """Lock an open file for this process alone; `BlockingIOError` where another process still holds it after `timeout_s`.
+
+    Raises another `OSError` on a file system without locks.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(timeout_s / 50)
 
 
 class RunLock:
@@ -43,7 +58,7 @@ class RunLock:
 
     def _lock(self, run_dir: Path) -> bool:
         try:
-            self._try_for_a_moment()
+            lock_within(self._file, _LOOK_S)
         except BlockingIOError:
             os.close(self._file)
             self._file = -1
@@ -51,18 +66,6 @@ class RunLock:
         except OSError:
             self.is_certain = False
         return self.is_certain
-
-    def _try_for_a_moment(self) -> None:
-        until = time.monotonic() + _LOOK_S
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(_LOOK_S / 50)
-            else:
-                return
 
     def _is_in_place(self) -> bool:
         try:
@@ -84,20 +87,11 @@ class RunLock:
 def is_written_now(run_dir: Path) -> bool | None:
     """Return whether a process holds the lock, to run or to resume; None where that cannot be known."""
     try:
-        file = os.open(run_dir / "journal" / _FILE, os.O_RDONLY)
+        return _is_locked(run_dir / "journal" / _FILE)
     except FileNotFoundError:
         return False
     except OSError:
         return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return None
-    finally:
-        os.close(file)
-    return False
 
 
 def wait_for_writers(run_dir: Path, timeout_s: float) -> None:
@@ -107,23 +101,24 @@ def wait_for_writers(run_dir: Path, timeout_s: float) -> None:
     """
     until = time.monotonic() + timeout_s
     for path in sorted((run_dir / "journal").glob("*.jsonl")):
-        while _is_written(path):
-            if time.monotonic() > until:
-                raise RecordError(f"{path} is still being written, by a worker that outlives its run; end that process, then resume")
-            time.sleep(_POLL_S)
+        try:
+            while _is_locked(path):  # None on a file system without locks: `RunLock.is_certain` says so
+                if time.monotonic() > until:
+                    raise RecordError(f"{path} is still being written, by a worker that outlives its run; end that process, then resume")
+                time.sleep(_POLL_S)
+        except OSError as error:
+            raise RecordError(f"{path} cannot be read: {error.strerror}; put the run's own back in place") from error
 
 
-def _is_written(path: Path) -> bool:
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror}; put the run's own back in place") from error
+def _is_locked(path: Path) -> bool | None:
+    """Return whether a process holds the lock of a file, None where nobody can tell. Raises `OSError` where it cannot be opened."""
+    file = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return False  # no locks here: `RunLock.is_certain` says so
+        return None
     finally:
         os.close(file)
     return False

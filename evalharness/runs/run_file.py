@@ -130,18 +130,10 @@ def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[Row]
     An absent file yields nothing; a last line that was not finished is left out; `notes` gets a line about either.
     Raises `RecordError`, with the line number, for any other line that is not a JSON object.
     """
-    path = run_dir / "samples.jsonl"
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                row = _parse(line, number, path, notes)
-                if row is not None:
-                    yield row
-    except FileNotFoundError:
-        remedy = f"; evalharness report {run_dir} makes it from the journal" if (run_dir / "journal").is_dir() else ""
-        _note(notes, f"samples.jsonl is missing: no sample of this run can be shown{remedy}")
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
+    for number, line in _numbered_lines(run_dir, notes):
+        row = _parse(line, number, run_dir, notes)
+        if row is not None:
+            yield row
 
 
 def sample_lines(run_dir: Path) -> Iterator[bytes]:
@@ -149,21 +141,26 @@ def sample_lines(run_dir: Path) -> Iterator[bytes]:
 
     An absent file yields nothing. Raises `RecordError` where the file cannot be read.
     """
+    for number, line in _numbered_lines(run_dir, None):
+        if line.endswith(b"\n") or _parse(line, number, run_dir, None) is not None:
+            yield line
+
+
+def _numbered_lines(run_dir: Path, notes: list[str] | None) -> Iterator[tuple[int, bytes]]:
+    """Yield every line that is not blank, with its number."""
     path = run_dir / "samples.jsonl"
     try:
         with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if (line.endswith(b"\n") and not line.isspace()) or _parse(line, number, path, None) is not None:
-                    yield line
+            yield from ((number, line) for number, line in enumerate(lines, start=1) if not line.isspace())
     except FileNotFoundError:
-        return
+        remedy = f"; evalharness report {run_dir} makes it from the journal" if (run_dir / "journal").is_dir() else ""
+        _note(notes, f"samples.jsonl is missing: no sample of this run can be shown{remedy}")
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
 
 
-def _parse(line: bytes, number: int, path: Path, notes: list[str] | None) -> Row | None:
-    if not line.strip():
-        return None
+def _parse(line: bytes, number: int, run_dir: Path, notes: list[str] | None) -> Row | None:
+    path = run_dir / "samples.jsonl"
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -15,6 +15,7 @@ __all__ = [
     "BaselineFacts",
     "CaseFacts",
     "Collected",
+    "CrashLine",
     "Durations",
     "EngineEntry",
     "EngineLine",
@@ -22,8 +23,10 @@ __all__ = [
     "EvalLine",
     "GateVerdict",
     "Generation",
+    "OutcomeKind",
     "OutcomeLine",
     "OutputFile",
+    "ProblemLine",
     "Row",
     "RowOutcome",
     "RunFile",
@@ -32,6 +35,7 @@ __all__ = [
     "UnitLine",
     "WorkerEntry",
     "entries_of",
+    "generations_of",
     "mapping",
     "text_of",
 ]
@@ -130,6 +134,9 @@ class Row(CaseFacts, total=False):
     duration_s: float | None
 
 
+OutcomeKind: TypeAlias = Literal["generation", "failure", "step", "step_failure"]
+
+
 class OutcomeLine(TypedDict, total=False):
     """A journal line of kind generation, step, failure or step_failure; `generation` is the line's last key."""
 
@@ -156,14 +163,33 @@ class Collected(TypedDict, total=False):
     nodeids: list[str]
 
 
+class ProblemLine(TypedDict):
+    """A journal line of kind problem or worker_exit."""
+
+    problem: str
+
+
+class CrashLine(TypedDict):
+    """A line of journal/crashes.jsonl: a unit that a worker left unfinished; see `pytest_plugin.execution.takeover.CrashNote`."""
+
+    worker: str
+    engine: str
+    path: str
+    shard: int
+    nodeids: Sequence[str]
+    suspicion: dict[str, Any] | None
+    gave_up: bool
+
+
 class EngineLine(TypedDict, total=False):
-    """A journal line of kind engine; without `load_s` when the engine was closed."""
+    """A journal line of kind engine_start or engine; without `load_s` when the engine was closed."""
 
     id: str
     settings: dict[str, Any]
     worker: str
-    how: Literal["load", "swap"]
+    how: Literal["load", "swap", "kept"]
     load_s: float
+    swapped_from: str
     cold_because: str
     ended_s: float
     devices: list[str] | None
@@ -367,9 +393,6 @@ class RunFile(TypedDict, total=False):
     earlier_problems: list[str]
 
 
-# Reading what another version, or somebody's editor, may have written
-
-
 _Mapping = TypeVar("_Mapping", bound=Mapping[str, Any])
 
 
@@ -383,6 +406,14 @@ def entries_of(entries: Sequence[_Mapping] | None) -> list[_Mapping]:
 def mapping(value: _Mapping | None) -> _Mapping:
     """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else cast("_Mapping", {})
+
+
+def generations_of(row: Row) -> list[Generation]:
+    """Return the generations of a row: all samples where there are several, else the one, else none."""
+    several = row.get("generations")
+    samples = [sample for sample in several if isinstance(sample, Mapping)] if isinstance(several, list) else []
+    single = row.get("generation")
+    return samples or ([single] if isinstance(single, Mapping) else [])
 
 
 def text_of(value: str | float | None) -> str:

@@ -16,6 +16,7 @@ from evalharness.hardware.devices import (
     cuda_is_initialised,
     installed_cards,
     parse_listing,
+    spans_hosts,
     uses_cards,
     visible_cards,
     worker_cards,
@@ -152,6 +153,22 @@ def test_each_worker_gets_cards_of_its_own(options: dict[str, Any], mask: str | 
 def test_what_cannot_be_given_is_refused(options: dict[str, Any], num_workers: int, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         worker_cards(run(**options), {}, FOUR, num_workers)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"distributed_executor_backend": "mp"}, False),
+        ({"distributed_executor_backend": "ray"}, True),
+        ({"engine_option": ["nnodes=2"]}, True),
+        ({"engine_option": ["nnodes=1"]}, False),
+        ({"backend": "hf", "engine_option": ["nnodes=2"]}, False),
+    ],
+    ids=["default", "processes", "ray", "two-nodes", "one-node", "hf"],
+)
+def test_which_engines_may_span_hosts(options: dict[str, Any], expected: bool) -> None:
+    assert spans_hosts(run(**options)) is expected
 
 
 def test_a_choice_on_a_machine_without_gpus_is_refused() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from evalharness.report.settings import NUM_CASES, rescored_remarks, rescored_sections
+from evalharness.report.findings import rescored_remarks
+from evalharness.report.markdown import NUM_CHANGED_CASES, rescored_sections
 
 ORIGIN: dict[str, Any] = {"run_id": "live", "started_at": "2026-01-01T00:00:00+00:00", "changes": []}
 
@@ -62,8 +63,8 @@ def test_each_change_has_its_cases_and_its_first_detail() -> None:
 
 
 def test_very_many_cases_are_counted() -> None:
-    (*_, last) = rescored_sections(run(changes=[change(*(f"c{number}" for number in range(NUM_CASES + 1234)))]))
-    assert last.endswith(f"c{NUM_CASES - 1} and 1,234 more, in run.json.")
+    (*_, last) = rescored_sections(run(changes=[change(*(f"c{number}" for number in range(NUM_CHANGED_CASES + 1234)))]))
+    assert last.endswith(f"c{NUM_CHANGED_CASES - 1} and 1,234 more, in run.json.")
 
 
 def test_hostile_names_are_escaped() -> None:

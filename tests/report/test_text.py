@@ -79,9 +79,9 @@ def test_terminal_text_shows_controls_escaped(text: str, shown: str) -> None:
 
 
 def test_a_cut_says_how_many_characters_are_missing() -> None:
-    assert terminal_text("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 characters cut)"
-    assert markdown_cell("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 characters cut)"
-    assert one_line("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 characters cut)"
+    assert terminal_text("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 more characters)"
+    assert markdown_cell("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 more characters)"
+    assert one_line("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 more characters)"
 
 
 def test_text_at_the_limit_is_not_cut() -> None:
@@ -201,7 +201,7 @@ def test_numpy_numbers_stay_numbers_in_csv() -> None:
 def test_a_csv_cell_fits_into_a_spreadsheet_cell(text: str) -> None:
     cell = csv_cell(text)
     assert len(cell) <= CSV_CELL_CHARS
-    kept = int(re.search(r"… \(([\d,]+) characters cut\)$", cell)[1].replace(",", "")) if "characters cut" in cell else 0  # type: ignore[index]
+    kept = int(re.search(r"… \(([\d,]+) more characters\)$", cell)[1].replace(",", "")) if "more characters" in cell else 0  # type: ignore[index]
     assert kept or len(text) < CSV_CELL_CHARS
 
 

@@ -1,4 +1,4 @@
-"""Two engines on the same cases: the difference of each score, how sure it is, and what these cases could have shown."""
+"""Paired tests of two or more engines on the same cases: differences with intervals and p values, and what could be detected."""
 
 from __future__ import annotations
 
@@ -17,9 +17,24 @@ from evalharness.analysis.statistics.intervals import (
     cluster_variance,
     effective_size,
     group_codes,
+    mean_intervals,
 )
 
-__all__ = ["LEVEL", "POWER", "Corrected", "PairedChange", "detectable_difference", "holm", "paired_changes", "sign_flip_p", "smallest_p"]
+__all__ = [
+    "LEVEL",
+    "POWER",
+    "Corrected",
+    "Mean",
+    "PairedChange",
+    "detectable_difference",
+    "holm",
+    "means_by_place",
+    "paired_changes",
+    "paired_p",
+    "sign_flip_p",
+    "smallest_p",
+]
+
 
 POWER = 0.8
 _LEVELS = 100  # differences that are no whole numbers are rounded to this fraction of the largest, so that sums can be counted
@@ -67,22 +82,22 @@ def paired_changes(
     clusters = cluster_sums(differences, group_codes(groups, len(differences)))
     limits = bca_intervals(clusters, confidence=confidence, seed=seed)
     errors = np.sqrt(cluster_variance(clusters))
-    found = []
+    changes = []
     for column, bounded in enumerate(is_bounded):
         pairs = ~np.isnan(differences[:, column])
         before, after = base[pairs, column], candidate[pairs, column]
         num_up, num_down = int((after > before).sum()), int((after < before).sum())
-        own = ClusterSums(clusters.sums[:, [column]], clusters.counts[:, [column]])
+        sums = ClusterSums(clusters.sums[:, [column]], clusters.counts[:, [column]])
         is_rate = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
         low, high, error = *map(float, limits[:, column]), float(errors[column])
         if len(before) and (is_rate or (bounded and not num_up + num_down)):
-            low, high, error = _rate_interval(num_up, num_down, own, confidence)
+            low, high, error = _rate_interval(num_up, num_down, sums, confidence)
         means = (float(before.mean()), float(after.mean())) if len(before) else (math.nan, math.nan)
-        present = own.counts[:, 0] > 0
-        num_changed_groups = int((np.abs(own.sums) > _ROUNDING).sum())
+        present = sums.counts[:, 0] > 0
+        num_changed_groups = int((np.abs(sums.sums) > _ROUNDING).sum())
         sizes = (len(before), int(present.sum()), num_changed_groups, num_up, num_down)
-        found.append(PairedChange(*sizes, *means, means[1] - means[0], low, high, sign_flip_p(own.sums[present, 0]), error))
-    return found
+        changes.append(PairedChange(*sizes, *means, means[1] - means[0], low, high, sign_flip_p(sums.sums[present, 0]), error))
+    return changes
 
 
 def _rate_interval(num_up: int, num_down: int, clusters: ClusterSums, confidence: float) -> tuple[float, float, float]:
@@ -140,8 +155,6 @@ def detectable_difference(standard_error: float, level: float) -> float:
     return float(special.ndtri(1 - level / 2) + special.ndtri(POWER)) * standard_error
 
 
-# Many tests at once: p values corrected so that the chance of even one false alarm among them stays at the level
-
 LEVEL = 0.05
 """Chance of a false alarm that is accepted, over all tests of a family together."""
 
@@ -172,3 +185,51 @@ def holm(p_values: Sequence[float], smallest: Sequence[float] | None = None, lev
         largest = max(largest, min(1.0, p_values[position] * (num_counted - rank)))
         corrected[position] = largest
     return Corrected(corrected, num_counted)
+
+
+class Mean(NamedTuple):
+    """The mean of a column at one place of the series; NaN limits where nothing can be said."""
+
+    place: int
+    mean: float
+    low: float
+    high: float
+    interval: str
+    n: int
+
+
+def means_by_place(
+    parts: Sequence[Sequence[Sequence[float]]],
+    groups: Sequence[Sequence[str | None]],
+    num_columns: int,
+    *,
+    seed: int = DEFAULT_SEED,
+) -> list[list[Mean]]:
+    """Return the means of each column, place by place; NaN is a case without the score, a place without any is left out.
+
+    `parts` has `(cases, num_columns)` per place, `groups` the group of each case. Whether a score is a rate, or within 0…1, is
+    judged over all places together, so that a column has one kind of interval.
+    """
+    arrays: list[Any] = [np.asarray(part, dtype=np.float64).reshape(-1, num_columns) for part in parts]
+    together = np.concatenate(arrays)
+    missing = np.isnan(together)
+    rates = [bool(holds) for holds in (np.isin(together, (0, 1)) | missing).all(axis=0)]
+    bounded = [bool(holds) for holds in ((together >= 0) & (together <= 1) | missing).all(axis=0)]
+    means: list[list[Mean]] = [[] for _ in range(num_columns)]
+    for place, (array, own_groups) in enumerate(zip(arrays, groups, strict=True)):
+        if not len(array):
+            continue
+        intervals = mean_intervals(array, own_groups, is_rate=rates, is_bounded=bounded, seed=seed)
+        for column, interval in enumerate(intervals):
+            values = array[:, column][~np.isnan(array[:, column])]
+            if len(values):
+                means[column].append(Mean(place, float(values.mean()), *interval, len(values)))
+    return means
+
+
+def paired_p(differences: Sequence[float], groups: Sequence[str | None]) -> float:
+    """Return the p value of the exact sign-flip test of cases' differences, cases of a group taken together; 1 for none."""
+    if not differences:
+        return 1.0
+    values = np.asarray(differences, dtype=np.float64).reshape(-1, 1)
+    return sign_flip_p(cluster_sums(values, group_codes(groups, len(values))).sums[:, 0])

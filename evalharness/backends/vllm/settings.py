@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from evalharness.api.errors import ConfigError, MissingDependency, UnsupportedOption, did_you_mean
@@ -25,11 +25,8 @@ __all__ = [
     "only_known_arguments",
     "pixel_budget_arguments",
     "set_environment_defaults",
-    "spans_hosts",
 ]
 
-
-# Which engine arguments vLLM knows, read from its source: importing it takes seconds and touches CUDA. Loads no torch
 
 _INSTEAD = {
     "allowed_local_media_path": "images are opened by the harness",
@@ -70,11 +67,6 @@ def check_engine_options(options: Iterable[tuple[str, Any]]) -> None:
         if name not in known:
             hint = did_you_mean(name, known) or "; see vLLM's documentation of its engine arguments"
             raise ConfigError(f"--engine-option {name}: the installed vLLM has no such engine argument{hint}")
-
-
-def spans_hosts(executor: str | None, options: Mapping[str, Any]) -> bool:
-    """Return whether an engine's cards may be those of other hosts, so that nobody here can count them."""
-    return executor in ("ray", "external_launcher") or int(options.get("nnodes") or 1) > 1
 
 
 MAX_IMAGES_PER_PROMPT = 256
@@ -142,7 +134,8 @@ def engine_arguments(
         "dtype": _dtype(config, options, device_type),
         "generation_config": "vllm",  # the checkpoint's own sampling defaults must not leak in
         "load_format": "auto" if config.allow_pickle else "safetensors",
-        "enforce_eager": _is_eager(options, device_type),
+        # On a CPU compiling costs more than it brings.
+        "enforce_eager": device_type == "cpu" if options.enforce_eager is None else options.enforce_eager,
         "seed": 0,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
@@ -199,11 +192,6 @@ def _dtype(config: ModelLoadConfig, options: VllmEngineOptions, device_type: str
         raise ConfigError(f"model.torch_dtype={config.torch_dtype!r} and vllm.dtype={options.dtype!r} contradict each other; set one")
     option = "model.torch_dtype" if options.dtype is None else "vllm.dtype"
     return resolve_dtype_name(options.dtype or config.torch_dtype, on_cuda=device_type == "cuda", option=option)
-
-
-def _is_eager(options: VllmEngineOptions, device_type: str) -> bool:
-    """Return whether vLLM runs without compilation: as asked for, else on CPU, where compiling costs more than it brings."""
-    return device_type == "cpu" if options.enforce_eager is None else options.enforce_eager
 
 
 def only_known_arguments(arguments: dict[str, Any]) -> dict[str, Any]:

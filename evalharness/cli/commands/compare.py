@@ -52,7 +52,7 @@ def compare(base: str, candidates: Sequence[str], out: Path | None, anyway: bool
     from evalharness.analysis.comparison.compare import compare as compare_sides
     from evalharness.analysis.comparison.sides import read_side
     from evalharness.report.compare.files import write_comparison
-    from evalharness.report.compare.terminal import comparison_lines
+    from evalharness.report.compare.text import comparison_lines
     from evalharness.report.terminal import open_console, print_lines, terminal_width
 
     try:
@@ -95,9 +95,8 @@ def bless(run: str, name: str, folder: Path) -> int:
             f"{name!r} cannot be the name of a baseline; give 1 to 100 letters, digits, '.', '_' or '-', starting with a letter or digit, "
             f"not ending in .json, and not {LATEST!r}"
         )
-    from evalharness.analysis.comparison.baselines import write_baseline
     from evalharness.analysis.comparison.sheets import was_judged
-    from evalharness.analysis.comparison.sides import read_side
+    from evalharness.analysis.comparison.sides import read_side, write_baseline
 
     side = read_side(expand_run(run))
     if side.notes:

@@ -13,20 +13,22 @@ from evalharness.analysis.comparison.compare import (
     WORTH_SHOWING,
     CaseChange,
     Comparison,
+    Coverage,
     MetricChange,
 )
 from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.report.score_tables import markdown_table
-from evalharness.report.text import markdown_cell, number_text, plural
+from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.text import display_width, markdown_cell, number_text, plural, terminal_text
 
 __all__ = [
-    "ORDER",
+    "aggregate_changes",
     "case_title",
     "changed_scores",
     "comparison_blocks",
+    "comparison_lines",
     "conclusion",
     "coverage_text",
-    "differing_texts",
     "interval_text",
     "p_text",
     "remarks",
@@ -34,6 +36,7 @@ __all__ = [
     "shown_slices",
     "signed",
 ]
+
 
 ORDER = (REGRESSED, IMPROVED, CHANGED, SAME, NOT_ENOUGH)
 """Verdicts, most important first."""
@@ -81,10 +84,19 @@ def remarks(comparison: Comparison) -> Iterator[str]:
             yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
 
 
-def shown_metrics(comparison: Comparison) -> list[MetricChange]:
-    """Return the metrics over all cases by test, then verdict, then size of the change."""
-    tests = {(part.eval, part.test): position for position, part in enumerate(comparison.coverage)}
-    return sorted(comparison.metrics, key=lambda change: (tests[change.eval, change.test], *_rank(change)))
+def shown_metrics(comparison: Comparison, part: Coverage) -> list[MetricChange]:
+    """Return the metrics of one test over all its cases by verdict, then size of the change."""
+    return sorted((change for change in comparison.metrics if (change.eval, change.test) == (part.eval, part.test)), key=_rank)
+
+
+def aggregate_changes(comparison: Comparison, part: Coverage) -> list[tuple[str, str, str, str]]:
+    """Return name, both values and their difference of every aggregate of one test that both sides have."""
+    changes = []
+    for (eval_name, test, name), after in comparison.candidate.aggregates.items():
+        before = comparison.base.aggregates.get((eval_name, test, name))
+        if (eval_name, test) == (part.eval, part.test) and before is not None:
+            changes.append((name, number_text(before), number_text(after), signed(after - before)))
+    return changes
 
 
 def shown_slices(comparison: Comparison) -> list[MetricChange]:
@@ -131,7 +143,7 @@ def differing_texts(change: CaseChange, most: int) -> tuple[str | None, str | No
     if before is None or after is None:
         return before, after
     common = next(
-        (place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), min(len(before), len(after))
+        (place for place, (char, other) in enumerate(zip(before, after, strict=False)) if char != other), min(len(before), len(after))
     )
     start = max(0, common - CONTEXT_CHARS)
     if max(len(before), len(after)) <= most or before == after:
@@ -149,8 +161,6 @@ def case_title(comparison: Comparison) -> str:
     newly = f"{lost:,} newly failing, {len(flipped) - lost:,} newly passing"
     return f"{plural(len(comparison.cases), 'case')} changed{': ' + words if words else ''} ({newly})"
 
-
-# compare.md: comparisons for people, as a GitHub-flavoured Markdown document in which every name and text is escaped
 
 NUM_SLICES, NUM_CASES, TEXT_CHARS = 60, 40, 400
 _WAYS = {"lower": " (lower is better)", "none": " (no better direction)"}
@@ -182,51 +192,49 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
         yield f"### {markdown_cell(f'{part.eval} · {part.test}', 160)}"
         yield markdown_cell(sentence, 500) + "."
-        changes = [change for change in shown_metrics(comparison) if (change.eval, change.test) == (part.eval, part.test)]
+        changes = shown_metrics(comparison, part)
         if changes:
             yield markdown_table(_HEADERS, [_line(change) for change in changes], 2)
-        yield from _aggregates(comparison, part.eval, part.test)
+        aggregates = [[markdown_cell(name, 60), *values] for name, *values in aggregate_changes(comparison, part)]
+        if aggregates:
+            yield "Aggregates, over all judged cases of each side; they are not means of cases, so none is tested:"
+            yield markdown_table(["aggregate", "base", "candidate", "difference"], aggregates, 1)
     yield from _slices(comparison)
     yield from _cases(comparison)
 
 
 def _line(change: MetricChange) -> list[str]:
-    own = change.change
+    paired = change.change
     name = markdown_cell(change.metric, 60) + _WAYS.get(change.direction, "")
-    numbers = [f"{own.num_pairs:,}", f"{own.num_groups:,}", number_text(own.base), number_text(own.candidate), signed(own.difference)]
+    numbers = [
+        f"{paired.num_pairs:,}",
+        f"{paired.num_groups:,}",
+        number_text(paired.base),
+        number_text(paired.candidate),
+        signed(paired.difference),
+    ]
     detectable = number_text(change.detectable) if change.detectable == change.detectable else "-"
     return [name, _mark(change.verdict), *numbers, interval_text(change), p_text(change.p_corrected), detectable]
-
-
-def _aggregates(comparison: Comparison, eval_name: str, test: str) -> Iterator[str]:
-    lines = []
-    for key, after in comparison.candidate.aggregates.items():
-        before = comparison.base.aggregates.get(key)
-        if key[:2] == (eval_name, test) and before is not None:
-            lines.append([markdown_cell(key[2], 60), number_text(before), number_text(after), signed(after - before)])
-    if lines:
-        yield "Aggregates, over all judged cases of each side; they are not means of cases, so none is tested:"
-        yield markdown_table(["aggregate", "base", "candidate", "difference"], lines, 1)
 
 
 def _slices(comparison: Comparison) -> Iterator[str]:
     if not comparison.slices:
         return
     yield "### Changes in slices"
-    found = shown_slices(comparison)
+    changes = shown_slices(comparison)
     counted = f"p values corrected for the {plural(comparison.num_slice_tests, 'test')} that could show a difference"
     yield f"{plural(len(comparison.slices), 'slice metric')} examined ({counted})."
-    if not found:
+    if not changes:
         yield "None of them shows a change."
         return
     several = len(comparison.coverage) > 1
     lines = []
-    for change in found[:NUM_SLICES]:
+    for change in changes[:NUM_SLICES]:
         where = [markdown_cell(f"{change.eval} · {change.test}", 160)] if several else []
         lines.append([*where, markdown_cell(change.slice_key, 60), markdown_cell(change.slice_value, 80), *_line(change)])
     yield markdown_table([*(["test"] if several else []), "slice", "value", *_HEADERS], lines, 5 if several else 4)
-    if len(found) > NUM_SLICES:
-        yield f"{len(found) - NUM_SLICES} more in compare.csv."
+    if len(changes) > NUM_SLICES:
+        yield f"{len(changes) - NUM_SLICES} more in compare.csv."
 
 
 def _cases(comparison: Comparison) -> Iterator[str]:
@@ -254,3 +262,99 @@ def _note(seed: int) -> str:
         f" of 80 %. *Not enough data*: a difference of {WORTH_SHOWING:g} could have gone unseen. Bootstrap seed {seed}. docs/comparing.md"
         " says how each number is made."
     )
+
+
+_MIN_COLUMNS = 40
+TERMINAL_METRICS, TERMINAL_SLICES, TERMINAL_CASES, TERMINAL_CAVEATS = 40, 15, 5, 10
+_TERMINAL_HEADERS = ["metric", "verdict", "base", "candidate", "difference", "p", "95 % interval", "detectable"]
+_FEWEST_COLUMNS = 5
+
+
+def comparison_lines(comparisons: Sequence[Comparison], columns: int) -> Iterator[str]:
+    """Yield lines that take at most `columns` columns and hold no control character."""
+    columns = max(columns, _MIN_COLUMNS)
+    for number, comparison in enumerate(comparisons):
+        if number:
+            yield ""
+        for line in _terminal_lines(comparison, columns):
+            yield fit(line, columns)
+
+
+def _terminal_lines(comparison: Comparison, columns: int) -> Iterator[str]:
+    yield f"base       {terminal_text(comparison.base.label)}"
+    yield f"candidate  {terminal_text(comparison.candidate.label)}"
+    notes = list(remarks(comparison))
+    for remark in notes[:TERMINAL_CAVEATS]:
+        yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
+    if len(notes) > TERMINAL_CAVEATS:
+        yield f"! {plural(len(notes) - TERMINAL_CAVEATS, 'more caveat')} in compare.md"
+    for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
+        yield ""
+        yield from wrapped(terminal_text(sentence, 400), columns)
+        yield from _terminal_table(shown_metrics(comparison, part), part.num_paired, columns)
+    yield from _terminal_slices(comparison, columns)
+    yield from _terminal_cases(comparison, columns)
+    yield ""
+    yield from wrapped(terminal_text(conclusion(comparison), 600), columns)
+
+
+def _terminal_table(changes: Sequence[MetricChange], num_paired: int, columns: int) -> Iterator[str]:
+    lines = [_TERMINAL_HEADERS, *(_terminal_line(change, num_paired) for change in changes[:TERMINAL_METRICS])]
+    # On a narrow terminal the last columns are left out whole; compare.md has them.
+    num_shown = len(_TERMINAL_HEADERS)
+    while num_shown > _FEWEST_COLUMNS and max(map(display_width, table_lines([line[:num_shown] for line in lines], 2))) > columns:
+        num_shown -= 1
+    yield from table_lines([line[:num_shown] for line in lines], 2)
+    if len(changes) > TERMINAL_METRICS:
+        yield f"{len(changes) - TERMINAL_METRICS} more metrics in compare.csv"
+
+
+def _terminal_line(change: MetricChange, num_paired: int) -> list[str]:
+    paired = change.change
+    name = terminal_text(change.metric, 40) + (f" (n={paired.num_pairs})" if paired.num_pairs != num_paired else "")
+    verdict = change.verdict.upper() if change.verdict == REGRESSED else change.verdict
+    numbers = [
+        number_text(paired.base),
+        number_text(paired.candidate),
+        signed(paired.difference),
+        p_text(change.p_corrected),
+        interval_text(change),
+    ]
+    return [name, verdict, *numbers, number_text(change.detectable) if change.detectable == change.detectable else "-"]
+
+
+def _terminal_slices(comparison: Comparison, columns: int) -> Iterator[str]:
+    slices: dict[tuple[str, ...], list[str]] = {}
+    for change in shown_slices(comparison):
+        where = f"{change.slice_key} {change.slice_value}"
+        test = f"{change.eval}::{change.test}" if len(comparison.coverage) > 1 else ""
+        paired = change.change
+        text = f"{terminal_text(change.metric, 40)} {number_text(paired.base)} → {number_text(paired.candidate)} (n={paired.num_pairs})"
+        slices.setdefault((change.verdict, where, test), []).append(text)
+    if slices:
+        yield ""
+        yield "changed in slices:"
+    for verdict, where, test in list(slices)[:TERMINAL_SLICES]:
+        mark = verdict.upper() if verdict == REGRESSED else verdict
+        title = f"{terminal_text(where, 80)}{' of ' + terminal_text(test, 80) if test else ''}"
+        yield from wrapped(f"  {mark} {title}: {', '.join(slices[verdict, where, test])}", columns)
+    if len(slices) > TERMINAL_SLICES:
+        yield f"  {len(slices) - TERMINAL_SLICES} more slices in compare.md"
+
+
+def _terminal_cases(comparison: Comparison, columns: int) -> Iterator[str]:
+    if not comparison.cases:
+        return
+    yield ""
+    yield from wrapped(case_title(comparison), columns)
+    for change in comparison.cases[:TERMINAL_CASES]:
+        yield from _terminal_case(change, columns)
+    if len(comparison.cases) > TERMINAL_CASES:
+        yield f"  {len(comparison.cases) - TERMINAL_CASES} more in compare.md and compare_cases.csv"
+
+
+def _terminal_case(change: CaseChange, columns: int) -> Iterator[str]:
+    yield from wrapped(f"  {change.direction} {terminal_text(change.case_id, 120)}: {terminal_text(changed_scores(change), 300)}", columns)
+    for name, text in zip(("base", "candidate"), differing_texts(change, columns - 20), strict=True):
+        if text is not None:
+            yield f"      {name:9}  {terminal_text(text, 200)}"

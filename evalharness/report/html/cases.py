@@ -1,4 +1,4 @@
-"""What a page knows of its cases before any row is opened: enough to filter, sort and name them. In columns, codes for names."""
+"""The cases of a page: an index to filter, sort and name them, and the rows of samples.jsonl, packed, with their pictures."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from urllib.parse import quote
 
 from evalharness.report.html.page import packed_block, text_block
 from evalharness.report.html.pictures import PictureFile, picture_files, small_copies
-from evalharness.report.tables import OUTCOMES, Collected, generations_of
+from evalharness.report.tables import OUTCOMES, Collected
 from evalharness.report.text import printable
 from evalharness.runs.run_file import sample_lines
-from evalharness.runs.schema import Generation, Row, mapping
+from evalharness.runs.schema import Generation, Row, generations_of, mapping
 
 __all__ = ["PageRows", "case_anchor", "case_columns", "page_ranges"]
 
-
-# The rows of samples.jsonl as they go into pages: the file's own bytes, packed many at a time, and the pictures that rows show
 
 ROWS_PER_PAGE = 5_000
 BYTES_PER_PAGE = 48_000_000

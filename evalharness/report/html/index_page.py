@@ -6,10 +6,8 @@ that is not given within seconds, or a folder that cannot be written, leaves the
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,14 +20,12 @@ from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
 from evalharness.report.text import number_text, plural
 from evalharness.report.writing import replacing
-from evalharness.runs.lock import is_written_now
+from evalharness.runs.lock import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
 __all__ = ["INDEX", "Entry", "run_entries", "write_index"]
 
-
-# What the index of a reports folder says of each run, from run.json alone, kept in a cache: a thousand runs are looked at in a moment
 
 Entry: TypeAlias = "dict[str, Any]"
 """name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem: plain JSON."""
@@ -76,7 +72,7 @@ def _read_cache(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     runs = mapping(cache).get("runs") if mapping(cache).get("version") == _CACHE_VERSION else {}
-    return {name: one for name, one in mapping(runs).items() if isinstance(one, list) and len(one) == 3 and _is_entry(one[2])}
+    return {name: entry for name, entry in mapping(runs).items() if isinstance(entry, list) and len(entry) == 3 and _is_entry(entry[2])}
 
 
 def _is_entry(entry: object) -> bool:
@@ -95,7 +91,7 @@ def _entry(folder: Path) -> Entry:
         run = read_run(folder)
     except RecordError as error:
         return {**entry, "state": "broken", "problem": str(error)[:500]}
-    engines = [one for one in entries_of(run.get("engines")) if one]
+    engines = [engine for engine in entries_of(run.get("engines")) if engine]
     gates = entries_of(run.get("gates"))
     words = Counter(map(gate_state, gates))
     return {
@@ -103,8 +99,8 @@ def _entry(folder: Path) -> Entry:
         "state": run_state(run),
         "started_at": text_of(run.get("started_at"))[:40],
         "duration_s": run["duration_s"] if isinstance(run.get("duration_s"), (int, float)) else None,
-        "checkpoints": [_name(one.get("id")) for one in engines[:MAX_NAMES]],
-        "evals": [[_name(one.get("name")), _count(one.get("num_cases"))] for one in entries_of(run.get("evals"))[:MAX_NAMES]],
+        "checkpoints": [_name(engine.get("id")) for engine in engines[:MAX_NAMES]],
+        "evals": [[_name(engine.get("name")), _count(engine.get("num_cases"))] for engine in entries_of(run.get("evals"))[:MAX_NAMES]],
         "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
         "gates": dict(words),
         "failed": [_failed(gate) for gate in gates if gate_state(gate) == "failed"][:MAX_FAILED],
@@ -143,7 +139,7 @@ MAX_RUNS = 500
 MAX_TRENDS, TREND_RUNS = 12, 20
 NUM_SCORES = 3
 _COVERAGE = ("invalid_rate", "error_rate")  # of interest where they are not 0: then the column of verdicts has them
-_LOCK, _LOCK_S, _POLL_S = ".index.lock", 5.0, 0.05
+_LOCK, _LOCK_S = ".index.lock", 5.0
 _OURS = b"Made by evalharness"
 _PAGES = (
     ("report.html", "report"), ("report.md", "report.md"), ("compare.html", "compare"), ("compare.md", "compare.md"),
@@ -160,8 +156,8 @@ def write_index(report_dir: Path) -> Path | None:
     """
     path = report_dir / INDEX
     try:
-        with _turn(report_dir) as is_ours:
-            if not is_ours or (path.exists() and _OURS not in path.read_bytes()):
+        with _locked(report_dir):
+            if path.exists() and _OURS not in path.read_bytes():
                 return None
             entries = run_entries(report_dir)
             with replacing(path) as file:
@@ -174,28 +170,19 @@ def write_index(report_dir: Path) -> Path | None:
 
 
 @contextmanager
-def _turn(report_dir: Path) -> Iterator[bool]:
-    """Give whether it is this process's turn; on a file system without locks it always is."""
+def _locked(report_dir: Path) -> Iterator[None]:
+    """Hold the folder's lock; `BlockingIOError` where others hold it for too long. On a file system without locks, go ahead."""
     file = os.open(report_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        yield _locked(file)
+        try:
+            lock_within(file, _LOCK_S)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        yield
     finally:
         os.close(file)
-
-
-def _locked(file: int) -> bool:
-    deadline = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        except OSError:
-            return True
-        else:
-            return True
 
 
 def _folder_pages(report_dir: Path) -> list[tuple[str, str]]:
@@ -251,8 +238,8 @@ def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
         if metric not in _COVERAGE:
             by_eval.setdefault(eval_name, {}).setdefault(metric, value)
     return [
-        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(found.items())[:NUM_SCORES])}"
-        for name, found in by_eval.items()
+        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
+        for name, scores_of_eval in by_eval.items()
     ]
 
 
@@ -264,16 +251,16 @@ def _duration(seconds: object) -> str:
 
 def _trends(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return small curves of the scores that the most runs have, oldest run first: each run's last engine."""
-    found: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-    for entry in reversed([one for one in entries if one["state"] == "finished"][:TREND_RUNS]):
+    curves: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    for entry in reversed([item for item in entries if item["state"] == "finished"][:TREND_RUNS]):
         for eval_name, test, engine, metric, value, _ in _last_engine(entry):
             if metric in _COVERAGE:
                 continue
-            points = found.setdefault((eval_name, test, metric), [])
+            points = curves.setdefault((eval_name, test, metric), [])
             name = f"{entry['name']} ({engine})"
             if not points or points[-1][0] != name:  # two gates may be about one metric
                 points.append((name, value))
-    chosen = sorted((one for one in found.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))[:MAX_TRENDS]
+    chosen = sorted((item for item in curves.items() if len(item[1]) > 1), key=lambda item: -len(item[1]))[:MAX_TRENDS]
     return [_trend(*key, points) for key, points in chosen]
 
 

@@ -14,7 +14,7 @@ import pytest
 from evalharness.analysis.comparison.compare import REGRESSED, compare
 from evalharness.analysis.comparison.sides import read_side
 from evalharness.report.compare.files import write_comparison
-from evalharness.report.compare.terminal import comparison_lines
+from evalharness.report.compare.text import comparison_lines
 from evalharness.tasks import stage_a
 from tests.analysis.comparison.runs import ENGINE, run_dir
 from tests.report.runs import row

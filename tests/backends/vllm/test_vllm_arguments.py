@@ -9,7 +9,7 @@ import pytest
 
 from evalharness.api.errors import ConfigError
 from evalharness.backends.vllm._internals import known_engine_arguments
-from evalharness.backends.vllm.settings import check_engine_options, spans_hosts
+from evalharness.backends.vllm.settings import check_engine_options
 from tests import vllm_installed
 
 needs_vllm = pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT)
@@ -53,12 +53,3 @@ def test_arguments_of_vllm_are_accepted(name: str) -> None:
 def test_what_has_an_option_or_is_the_harnesss_own_is_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"--engine-option {name} cannot be given: {message}"):
         check_engine_options([(name, 1)])
-
-
-@pytest.mark.parametrize(
-    ("executor", "options", "expected"),
-    [(None, {}, False), ("mp", {}, False), ("ray", {}, True), ("mp", {"nnodes": 2}, True), (None, {"nnodes": 1}, False)],
-    ids=["default", "processes", "ray", "two-nodes", "one-node"],
-)
-def test_which_engines_may_span_hosts(executor: str | None, options: dict[str, int], expected: bool) -> None:
-    assert spans_hosts(executor, options) is expected

@@ -14,8 +14,16 @@ from markdown_it import MarkdownIt
 from evalharness.analysis.comparison.compare import Comparison, compare
 from evalharness.analysis.comparison.sides import read_side
 from evalharness.report.compare.files import CASE_COLUMNS, COLUMNS, write_compare_cases_csv, write_compare_csv, write_comparison
-from evalharness.report.compare.terminal import comparison_lines
-from evalharness.report.compare.text import changed_scores, comparison_blocks, conclusion, differing_texts, interval_text, p_text, signed
+from evalharness.report.compare.text import (
+    changed_scores,
+    comparison_blocks,
+    comparison_lines,
+    conclusion,
+    differing_texts,
+    interval_text,
+    p_text,
+    signed,
+)
 from evalharness.report.text import display_width
 from tests.analysis.comparison.runs import ENGINE, cases, pair, run_dir
 from tests.report.hostile import HOSTILE_TEXTS

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.analysis.comparison.baselines import write_baseline
 from evalharness.analysis.comparison.compare import Comparison, compare
-from evalharness.analysis.comparison.sides import read_side
+from evalharness.analysis.comparison.sides import read_side, write_baseline
 from evalharness.report.compare import cases as compare_cases
-from evalharness.report.compare.files import write_comparison
-from evalharness.report.compare.page import hidden_slices, write_compare_page
+from evalharness.report.compare.files import hidden_slices, write_compare_page, write_comparison
 from tests.analysis.comparison.runs import cases, pair, run_dir
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, row
