@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from evalharness.api.checks import check_boolean, check_number, check_text
-from evalharness.api.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError
+from evalharness.api.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import fits
 from evalharness.api.thinking import within_budget
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, failure_of
 from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
 
 __all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
@@ -139,6 +139,7 @@ class FakeBackend:
         supports_thinking_budget=True,
         extra_options=frozenset({"top_k", "min_p", "min_new_tokens"}),
     )
+    weights: LiveWeights | None = None
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
         self._start(read_script(config.model_name_or_path), None)
@@ -220,14 +221,6 @@ class FakeBackend:
                     break
         logprobs = tuple(0.0 for _ in kept) if plan.logprobs else None
         return Completion(prompt.index, kept, len(prompt.token_ids), stopped_by, logprobs, stop_name=stop_name)  # type: ignore[arg-type]
-
-    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return why another file of answers cannot take the place of this one: reading it anew is as quick."""
-        return "the fake backend has no weights"
-
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Refuse, see `why_not_swap`."""
-        raise BackendError("the fake backend has no weights to swap; make a new one")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain facts for run.json."""

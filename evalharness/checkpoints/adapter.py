@@ -89,7 +89,9 @@ def find_base(folder: Path, base_model: Path | None, root: Path) -> Path:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Return adapter_config.json. Raises `CheckpointError` for a kind of adapter that cannot be evaluated as it is."""
-    settings = read_json(folder / "adapter_config.json") or {}
+    settings = read_json(folder / "adapter_config.json")
+    if settings is None:
+        raise CheckpointError(f"{folder} is not an adapter: it has no adapter_config.json")
     if settings.get("peft_type") != "LORA":
         raise CheckpointError(
             f"{folder} is an adapter of peft_type {settings.get('peft_type')!r}; only 'LORA' can be run as an adapter: {MERGE}"

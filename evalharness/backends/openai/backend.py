@@ -27,7 +27,7 @@ from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of, completion_of_response, scoring_body
-from evalharness.backends.openai.weights import ServerAdapters, ServerLiveWeights
+from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
 from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.weights import find_weights, fingerprint_weights
@@ -128,7 +128,7 @@ _Done: TypeAlias = "queue.SimpleQueue[tuple[Prompt, bool, Future[Any]]]"
 _TICK_S = 0.1  # how often `should_stop` is asked while nothing comes
 
 
-class OpenAIBackend(ServerLiveWeights):
+class OpenAIBackend:
     """A server. `BackendError` where none answers, `ConfigError` for options that it cannot be asked with."""
 
     name = "openai"
@@ -144,10 +144,7 @@ class OpenAIBackend(ServerLiveWeights):
             raise ConfigError(f"backend 'openai' runs nothing on a device of this machine ({config.device}); leave --device out")
         self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
         self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
-        self._config, self._preprocess = config, preprocess
-        self._folder = LoadedFolder.read(Path(config.model_name_or_path))
         self._adapters: ServerAdapters | None = None
-        self._broken: str | None = None
         self._concurrency = server_options.concurrency
         self._ids_refused = False
         self._vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
@@ -159,11 +156,10 @@ class OpenAIBackend(ServerLiveWeights):
             max_attempts=server_options.max_attempts,
         )
         try:
-            self._start(config, server_options)
+            self._start(config, preprocess, server_options)
         except BaseException:
             self.close()
             raise
-        live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
             supports_vlm=self.processor is not None,  # what the served model takes, only the server knows
             supports_logprobs=self._flavour.token_ids,
@@ -171,28 +167,32 @@ class OpenAIBackend(ServerLiveWeights):
             supports_scoring=self._flavour.scores_prompts,
             structures=frozenset(self._flavour.structures),
             extra_options=frozenset(self._flavour.extras),
-            live=live,
-            why_not_live=why_not_live,
             vocab_size=self._vocab_size,
         )
 
-    def _start(self, config: ModelLoadConfig, server_options: ServerOptions) -> None:
+    def _start(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, server_options: ServerOptions) -> None:
         """Find the model, and bring the adapter if there is one to bring."""
         served = find_model(self._client, server_options.served_model)
         check_weights(served, config, self._client.url)
         self.max_model_len: int | None = served.max_model_len
         way = self._flavour.adapters if not served.is_adapter else None
         self._model = served.name
-        folder = Path(server_options.adapter_dir) if server_options.adapter_dir is not None else None
+        adapter_dir = Path(server_options.adapter_dir) if server_options.adapter_dir is not None else None
+        folder = LoadedFolder.read(Path(config.model_name_or_path))
         if way is not None:
-            self._adapters = ServerAdapters(self._client, way, served.name, folder, self._listed)
+            self._adapters = ServerAdapters(self._client, way, served.name, adapter_dir, self._listed)
             if config.adapter_path is not None:
-                self._adapters.load(Path(config.adapter_path), self._folder.weight_shapes())
+                self._adapters.load(Path(config.adapter_path), folder.weight_shapes())
         elif config.adapter_path is not None and server_options.served_model is None:
             raise ConfigError(
                 f"server {self._flavour_name!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and "
                 "name it with --served-model"
             )
+
+        self.weights = ServerWeights(self._client, self._flavour_name, config, preprocess, folder, self._adapters, self._take_companions)
+
+    def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
+        self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
 
     def _listed(self) -> frozenset[str]:
         return frozenset(model.name for model in listed_models(self._client))
@@ -208,7 +208,7 @@ class OpenAIBackend(ServerLiveWeights):
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`. One failure takes no other along."""
         preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
-        self._require_usable()
+        self.weights.require_usable()
         return self._generate(iter(prompts), should_stop)
 
     def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:

@@ -125,6 +125,9 @@ class VllmEngine:
     """A running engine. `CheckpointError` or `BackendError` when it cannot start; nothing of it is left then."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self.arguments = arguments
+        self.is_generating = False
+        """Whether requests are under way, from the first to the last; nothing may change meanwhile."""
         self.broken: str | None = None
         self._llm: Any = None
         self._log = EngineLog()
