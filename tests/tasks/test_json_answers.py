@@ -122,13 +122,13 @@ def test_a_file_that_holds_no_json_is_told(tmp_path: Path, content: bytes) -> No
 @pytest.mark.parametrize("answer", ['{"a": 1}', 'So: {"a": 1}', '```json\n{"a": 1}\n```'], ids=["bare", "prose", "fence"])
 def test_json_within_thoughts_is_not_the_answer(answer: str) -> None:
     assert parse_answer(f'<think>{{"a": 2}} or {{"a": 3}}</think>\n{answer}') == Answer({"a": 1}, True, False)
-    assert not parse_answer('<think>{"a": 2}</think>').found
+    assert not parse_answer('<think>{"a": 2}</think>').is_json
 
 
 @pytest.mark.parametrize("tag", ["think", "THINKING", "reasoning"])
 def test_thoughts_that_never_end_hold_no_answer(tag: str) -> None:
-    assert not parse_answer(f'<{tag}>{{"a": 2}}').found
-    assert not parse_answer(f'<{tag}>```json\n{{"a": 2}}\n```').found
+    assert not parse_answer(f'<{tag}>{{"a": 2}}').is_json
+    assert not parse_answer(f'<{tag}>```json\n{{"a": 2}}\n```').is_json
     assert parse_answer(f'{{"a": 1}}\n<{tag}>or {{"a": 2}}') == Answer({"a": 1}, True, False)
 
 

@@ -169,15 +169,15 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     Rows without details, those of unanswered cases, are left out; of several tests of a photo, the first that judged it counts.
     `ConfigError` for drawings without a data folder.
     """
-    found = [row for row in one_test_per_case(rows, "predictions") if "predictions" in (row.get("details") or {})]
-    if not found:
+    judged = [row for row in one_test_per_case(rows, "predictions") if "predictions" in (row.get("details") or {})]
+    if not judged:
         return
-    write_dump(target.folder / DUMP_NAME, dump_rows(found))
-    write_json(target.folder / REPORT_NAME, offline_report(found, DUMP_NAME))
+    write_dump(target.folder / DUMP_NAME, dump_rows(judged))
+    write_json(target.folder / REPORT_NAME, offline_report(judged, DUMP_NAME))
     if target.spot:
         if target.data_dir is None:
             raise ConfigError(f"--spot {target.spot} needs the photos; give their folder with --data")
-        draw_rows(pick_rows(found, target.spot, target.seed), target.folder / "spot", target.data_dir)
+        draw_rows(pick_rows(judged, target.spot, target.seed), target.folder / "spot", target.data_dir)
 
 
 def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[Row]:

@@ -173,8 +173,8 @@ def _listed(row: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:
 
 def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Yield the dump's rows of an eval's rows, the aggregate last; rows without details (not run, not answered) are left out."""
-    found = [row for row in rows if row.get("details")]
-    for row in found:
+    judged = [row for row in rows if row.get("details")]
+    for row in judged:
         details, generation = row["details"], row.get("generation") or {}
         image = details["image"]
         size = (image["width"], image["height"])
@@ -204,10 +204,10 @@ def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
                 "finish_reason": finish_reason,
             }
         yield dump_row
-    counted = totals([row["details"] for row in found], "localization").at(PRIMARY_THRESHOLD, ALL)
+    counted = totals([row["details"] for row in judged], "localization").at(PRIMARY_THRESHOLD, ALL)
     yield {
         "summary": True,
-        "num_samples": len(found),
+        "num_samples": len(judged),
         "total_gt": counted.num_reference,
         "total_pred": counted.num_predicted,
         "total_matched": counted.num_hit,
