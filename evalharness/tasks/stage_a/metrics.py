@@ -186,14 +186,11 @@ def completeness(summary: Summary, domain: Domain) -> float | None:
     penalty = DRIFT_KEYS * sum(drifting) / len(items) + DRIFT_CATEGORIES * sum(rule is None for _, rule in rules) / len(items)
     if any(key not in (STATS_KEY, OWN_TOP_KEY[domain]) for key in summary.data):
         penalty += DRIFT_TOP_KEYS
-    if domain == "rru" and not all(key.isdecimal() and key.isascii() for key in _distances(items)):
+    values = [item.get(DISTANCE) for item in items if item.get(CATEGORY_KEY) == DISTANCE]
+    distances = [key for value in values if isinstance(value, Mapping) for key in value]
+    if domain == "rru" and not all(key.isdecimal() and key.isascii() for key in distances):
         penalty += DRIFT_DISTANCE
     return max(0.0, sum(met) / len(items) - penalty)
-
-
-def _distances(items: list[Mapping[str, Any]]) -> list[str]:
-    values = [item.get(DISTANCE) for item in items if item.get(CATEGORY_KEY) == DISTANCE]
-    return [key for value in values if isinstance(value, Mapping) for key in value]
 
 
 def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) -> dict[str, float]:

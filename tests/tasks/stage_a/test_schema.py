@@ -1,4 +1,4 @@
-"""pytest tests/tasks/stage_a/test_schema.py"""
+"""The schema of summaries. Run: pytest tests/tasks/stage_a/test_schema.py"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pytest tests/tasks/stage_a/test_stage_a.py"""
+"""Stage-A cases and requests. Run: pytest tests/tasks/stage_a/test_stage_a.py"""
 
 from __future__ import annotations
 
