@@ -21,20 +21,7 @@ from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, mapping, text_of
 
-__all__ = [
-    "COUNTS",
-    "GROUP",
-    "OUTCOMES",
-    "SUMMARY",
-    "Codes",
-    "Collected",
-    "ProblemGroup",
-    "RunTables",
-    "collect",
-    "load_tables",
-    "summarise",
-    "with_kinds",
-]
+__all__ = ["COUNTS", "OUTCOMES", "Codes", "Collected", "ProblemGroup", "RunTables", "load_tables"]
 
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")

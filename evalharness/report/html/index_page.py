@@ -24,7 +24,7 @@ from evalharness.runs.lock import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
-__all__ = ["INDEX", "Entry", "run_entries", "write_index"]
+__all__ = ["INDEX", "run_entries", "write_index"]
 
 
 Entry: TypeAlias = "dict[str, Any]"

@@ -18,9 +18,7 @@ from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 __all__ = [
     "breakdowns",
-    "cases_link",
     "failed_gates",
-    "gate_state",
     "given_tables",
     "outcome_counts",
     "problem_lines",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
@@ -34,21 +35,25 @@ __all__ = ["option_lines", "rerun_commands", "write_report_pages"]
 
 
 # Options that say where and how much was run, not what a case was asked.
-_NOT_OF_A_CASE = (
-    "backend",
-    "model",
-    "dtype",
-    "limit",
-    "shard",
-    "spot",
-    "run_id",
-    "resume",
-    "report_dir",
-    "report_html",
-    "baseline",
-    "wait",
+_NOT_OF_A_CASE = frozenset(
+    [
+        "backend",
+        "model",
+        "dtype",
+        "limit",
+        "shard",
+        "spot",
+        "run_id",
+        "resume",
+        "report_dir",
+        "report_html",
+        "baseline",
+        "wait",
+        "devices",
+        "share_devices",
+        "hang_timeout",
+    ]
 )
-_NOR_THESE = ("devices", "share_devices", "hang_timeout")
 _SECRET = re.compile(r"(?:^|_)(?:keys?|token|secrets?|password|passwd|credentials?|auth\w*)$", re.IGNORECASE)
 
 
@@ -84,7 +89,7 @@ def _set_for_cases(run: RunFile) -> Iterator[str]:
         entry = mapping(option)
         value, origin = entry.get("value"), text_of(entry.get("origin"))
         was_set = origin.startswith(("command line", "environment"))
-        if not was_set or value is None or name in (*_NOT_OF_A_CASE, *_NOR_THESE) or _SECRET.search(name):
+        if not was_set or value is None or name in _NOT_OF_A_CASE or _SECRET.search(name):
             continue
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
@@ -109,15 +114,24 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
     Raises `RecordError` when the rows cannot be read or a page cannot be written.
     """
     ranges = page_ranges(tables.run_dir)
-    title, context = _title(tables), _context(tables)
-    counts = [_outcomes_of(tables, rows) for rows in ranges]
+    context = _context(tables)
+    title = f"{context['run_id']} · evalharness"
+    pages = [
+        {
+            "number": number,
+            "href": page_name(number),
+            "first": rows.start + 1,
+            "last": rows.stop,
+            "counts": dict(Counter(tables.collected.outcomes[rows.start : rows.stop])),
+        }
+        for number, rows in enumerate(ranges, start=1)
+    ]
     paths: dict[str, Path] = {}
     copies: dict[PictureFile, bytes | None] = {}
     for number, rows in enumerate(ranges, start=1):
         name = page_name(number)
         paths[name] = tables.run_dir / name
         page = PageRows(tables.run_dir, rows, copies=copies)
-        entries = [_page_entry(place, *entry) for place, entry in enumerate(zip(ranges, counts, strict=True), start=1)]
         with replacing(paths[name]) as file:
             write_page(
                 file,
@@ -127,7 +141,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
                 scripts=("report.js",),
                 blocks=_blocks(tables, page),
                 number=number,
-                pages=entries,
+                pages=pages,
                 **context,
             )
     for path in tables.run_dir.glob("report-*.html"):
@@ -141,21 +155,6 @@ def _blocks(tables: RunTables, page: PageRows) -> Iterator[str]:
     yield json_block("cases-index", case_columns(tables.collected, page))
     yield json_block("rerun", rerun_commands(tables.run))
     yield json_block("pictures-missing", page.num_missing)
-
-
-def _page_entry(number: int, rows: range, counts: dict[str, int]) -> dict[str, Any]:
-    return {"number": number, "href": page_name(number), "first": rows.start + 1, "last": rows.stop, "counts": counts}
-
-
-def _outcomes_of(tables: RunTables, rows: range) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for outcome in tables.collected.outcomes[rows.start : rows.stop]:
-        counts[outcome] = counts.get(outcome, 0) + 1
-    return counts
-
-
-def _title(tables: RunTables) -> str:
-    return f"{text_of(tables.run.get('run_id')) or tables.run_dir.name} · evalharness"
 
 
 def _context(tables: RunTables) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from evalharness.analysis.comparison.timeline import Curve, Timeline, read_tracks, timeline_of
 from evalharness.api.errors import RecordError
@@ -16,16 +16,7 @@ from evalharness.report.text import number_text, one_line, terminal_text
 from evalharness.report.timeline.page import best_note, category_curves, falls, gate_metrics, main_curves, point_name, write_timeline_page
 from evalharness.report.writing import replacing
 
-__all__ = [
-    "COLUMNS",
-    "FLIP_COLUMNS",
-    "timeline_lines",
-    "write_flips_csv",
-    "write_picture",
-    "write_run_timeline",
-    "write_timeline_csv",
-    "write_timelines",
-]
+__all__ = ["timeline_lines", "write_picture", "write_run_timeline", "write_timelines"]
 
 
 COLUMNS = [
@@ -40,16 +31,6 @@ FLIP_COLUMNS = [
 ]  # fmt: skip
 
 _THROUGHPUT = ("generation_s", "num_generations", "num_prompt_tokens", "num_completion_tokens")
-
-
-def write_timeline_csv(timelines: Sequence[Timeline], file: TextIO) -> None:
-    """Write one line per track, checkpoint, test, slice and metric."""
-    write_csv(file, COLUMNS, (line for timeline in timelines for line in (*_values(timeline), *_throughput(timeline))))
-
-
-def write_flips_csv(timelines: Sequence[Timeline], file: TextIO) -> None:
-    """Write one line per change of a case's score from one checkpoint to the next that judged it."""
-    write_csv(file, FLIP_COLUMNS, (line for timeline in timelines for line in _flips(timeline)))
 
 
 def _point_cells(timeline: Timeline, place: int) -> list[Any]:
@@ -94,9 +75,9 @@ def write_timelines(timelines: Sequence[Timeline], notes: list[str], folder: Pat
         raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
     paths = [write_timeline_page(timelines, notes, folder / "timeline.html"), folder / "timeline.csv", folder / "timeline_flips.csv"]
     with replacing(paths[1]) as file:
-        write_timeline_csv(timelines, file)
+        write_csv(file, COLUMNS, (line for timeline in timelines for line in (*_values(timeline), *_throughput(timeline))))
     with replacing(paths[2]) as file:
-        write_flips_csv(timelines, file)
+        write_csv(file, FLIP_COLUMNS, (line for timeline in timelines for line in _flips(timeline)))
     several = [timeline for timeline in timelines if len(timeline.track.points) > 1]
     for number, timeline in enumerate(several[:MAX_PICTURES], start=1):
         paths.append(write_picture(timeline, folder / ("timeline.svg" if number == 1 else f"timeline-{number}.svg")))

@@ -21,7 +21,7 @@ from evalharness.report.html.page import json_block, packed_block, write_page
 from evalharness.report.text import number_text
 from evalharness.report.writing import replacing
 
-__all__ = ["best_note", "category_curves", "falls", "gate_metrics", "lost", "main_curves", "moved", "point_name", "write_timeline_page"]
+__all__ = ["best_note", "category_curves", "falls", "gate_metrics", "main_curves", "point_name", "write_timeline_page"]
 
 
 _ALWAYS_LAST = (TOKENS, "pass_rate", "length_rate", "empty_rate")
