@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -79,7 +79,7 @@ def print_row(console: Console, row: Row) -> None:
     for image in entries_of(generations[0].get("images")) if generations else ():
         print_fields(console, {"image": " ".join(f"{name}={text_of(value)}" for name, value in image.items())})
     for step, requests in enumerate(row["steps"] if isinstance(row.get("steps"), list) else [], 1):
-        for number, answer in enumerate(entries_of(requests), 1):
+        for number, answer in enumerate(entries_of(cast("list[Generation]", requests)), 1):
             _print_generation(console, f"step {step}.{number}: ", answer)
     for number, generation in enumerate(generations, 1):
         _print_generation(console, f"sample {number}: " if len(generations) > 1 else "", generation)
