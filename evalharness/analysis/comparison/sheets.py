@@ -79,7 +79,7 @@ class Side:
 
 
 def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
-    """Return what gives a case with its categories as they are called among these: one name in two domains is two categories.
+    """Return a function that renames the categories of a case so that one name in two domains makes two categories.
 
     The tag `domain` says where a case is from; "标签" then is "标签 (bbu)" and "标签 (rru)".
     """

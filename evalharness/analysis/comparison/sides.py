@@ -1,4 +1,13 @@
-"""From what is written on a command line to one side of a comparison: a run directory, one of its engines, or a baseline."""
+"""One side of a comparison, read from a run directory, one of its engines, or a baseline.
+
+A baseline is one side as a small file that can be committed. It has scores, identities and hashes; no texts, no paths:
+
+    {"format": "evalharness baseline", "version": 1, "run_id", "engine", "checkpoint", "fingerprint", "asked",
+     "circumstances", "directions", "tests": [{"eval", "test", "options", "cases": [ids], "columns": {name: column}}]}
+
+A column has one value per case: {"values": [...], "at": "0120…"} (one character per case) where few values occur, else a
+list. Ten thousand cases of twenty scores take about a megabyte, most of it their ids.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Track:
 
 
 def run_folders(patterns: Sequence[str]) -> list[Path]:
-    """Return the run directories that paths and patterns name, each once; what a pattern matches and is none is passed over.
+    """Return the run directories that paths and patterns name, each once; whatever else a pattern matches is passed over.
 
     Raises `ComparisonError` for a path that is not a run directory, and where nothing is left.
     """
@@ -78,7 +78,7 @@ def run_folders(patterns: Sequence[str]) -> list[Path]:
 
 
 def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
-    """Return the tracks of runs, those with the most checkpoints first; runs that cannot be used are told in `notes`.
+    """Return the tracks of runs, those with the most checkpoints first; `notes` gets a line for each run that cannot be used.
 
     Raises `ComparisonError` where no run holds a judged row.
     """

@@ -41,7 +41,7 @@ from evalharness.report.csv import write_csv
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 from evalharness.report.html.pictures import PictureFile, small_copies
 from evalharness.report.text import number_text, plural
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 
 __all__ = [
     "CASE_COLUMNS",
@@ -114,13 +114,13 @@ def write_comparison(comparisons: Sequence[Comparison], folder: Path) -> list[Pa
     except OSError as error:
         raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
     paths = [folder / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv")]
-    with replacing(paths[0]) as file:
+    with report_file(paths[0]) as file:
         write_compare_page(comparisons, file, folder)
-    with replacing(paths[1]) as file:
+    with report_file(paths[1]) as file:
         file.write("\n\n".join(comparison_blocks(comparisons)) + "\n")
-    with replacing(paths[2]) as file:
+    with report_file(paths[2]) as file:
         write_compare_csv(comparisons, file)
-    with replacing(paths[3]) as file:
+    with report_file(paths[3]) as file:
         write_compare_cases_csv(comparisons, file)
     return paths
 

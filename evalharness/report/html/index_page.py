@@ -19,7 +19,7 @@ from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
 from evalharness.report.text import number_text, plural
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 from evalharness.runs.lock import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
@@ -35,13 +35,13 @@ _CACHE_VERSION = 1
 MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
 _NAME_CHARS = 200
 _UNFINISHED = {True: "running", False: "killed", None: "unfinished"}
-"""What a run without an end is, by whether a process holds it."""
+"""The state of a run without an end, by whether a process holds its lock."""
 
 
 def run_entries(report_dir: Path) -> list[Entry]:
-    """Return an entry per run directory, the one that started last first; folders that hold no run.json are none.
+    """Return an entry per run directory, newest first; a folder without run.json is not a run.
 
-    Never raises for a run: one that cannot be read is an entry that says so. Raises `OSError` where the folder cannot be listed.
+    A run that cannot be read gets an entry that says so. Raises `OSError` where the folder cannot be listed.
     """
     cache = _read_cache(report_dir / CACHE)
     kept: dict[str, list[Any]] = {}
@@ -80,7 +80,7 @@ def _is_entry(entry: object) -> bool:
 
 
 def _write_cache(path: Path, runs: Mapping[str, Any]) -> None:
-    with suppress(RecordError), replacing(path) as file:  # the cache only saves time
+    with suppress(RecordError), report_file(path) as file:  # the cache only saves time
         json.dump({"version": _CACHE_VERSION, "runs": runs}, file, allow_nan=False)
 
 
@@ -146,7 +146,7 @@ _PAGES = (
     ("timeline.html", "timeline"), ("status.html", "status"),
 )  # fmt: skip
 _STATES = {"finished": "", "unfinished": "running, or killed", "broken": "cannot be read"}
-"""What other states are called than by their own names."""
+"""How the page calls states that it does not show by their own names."""
 
 
 def write_index(report_dir: Path) -> Path | None:
@@ -160,7 +160,7 @@ def write_index(report_dir: Path) -> Path | None:
             if path.exists() and _OURS not in path.read_bytes():
                 return None
             entries = run_entries(report_dir)
-            with replacing(path) as file:
+            with report_file(path) as file:
                 write_page(file, "index.html.j2", title=f"Runs in {report_dir.name or report_dir}", scripts=["index.js"],
                            styles=["timeline.css", "index.css"], runs=[_run(report_dir, entry) for entry in entries[:MAX_RUNS]],
                            num_older=max(0, len(entries) - MAX_RUNS), trends=_trends(entries), pages=_folder_pages(report_dir))  # fmt: skip

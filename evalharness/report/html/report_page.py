@@ -27,7 +27,7 @@ from evalharness.report.html.pictures import PictureFile
 from evalharness.report.markdown import rerun_command, run_facts, value_text
 from evalharness.report.tables import RunTables
 from evalharness.report.text import plural
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, mapping, text_of
 
@@ -73,7 +73,7 @@ def option_lines(run: RunFile) -> tuple[list[tuple[str, str, str]], list[tuple[s
 
 
 def rerun_commands(run: RunFile) -> dict[str, str]:
-    """Return, by engine, what stands behind `pytest NODEID` to ask one case again, quoted for a shell: the engine, and what was set."""
+    """Return, by engine, the arguments after `pytest NODEID` that run one case again, quoted for a shell."""
     settings = list(_set_for_cases(run))
     commands: dict[str, str] = {}
     for engine in entries_of(run.get("engines")):
@@ -109,7 +109,7 @@ def page_name(number: int) -> str:
 
 
 def write_report_pages(tables: RunTables) -> dict[str, Path]:
-    """Write the pages of a run and remove those that an earlier report had more; return their paths by file name.
+    """Write the pages of a run, remove surplus ones of an earlier report, and return the paths by file name.
 
     Raises `RecordError` when the rows cannot be read or a page cannot be written.
     """
@@ -132,7 +132,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
         name = page_name(number)
         paths[name] = tables.run_dir / name
         page = PageRows(tables.run_dir, rows, copies=copies)
-        with replacing(paths[name]) as file:
+        with report_file(paths[name]) as file:
             write_page(
                 file,
                 "report.html.j2",

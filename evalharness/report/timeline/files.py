@@ -14,7 +14,7 @@ from evalharness.report.html.page import render
 from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import number_text, one_line, terminal_text
 from evalharness.report.timeline.page import best_note, category_curves, falls, gate_metrics, main_curves, point_name, write_timeline_page
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 
 __all__ = ["timeline_lines", "write_picture", "write_run_timeline", "write_timelines"]
 
@@ -74,9 +74,9 @@ def write_timelines(timelines: Sequence[Timeline], notes: list[str], folder: Pat
     except OSError as error:
         raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
     paths = [write_timeline_page(timelines, notes, folder / "timeline.html"), folder / "timeline.csv", folder / "timeline_flips.csv"]
-    with replacing(paths[1]) as file:
+    with report_file(paths[1]) as file:
         write_csv(file, COLUMNS, (line for timeline in timelines for line in (*_values(timeline), *_throughput(timeline))))
-    with replacing(paths[2]) as file:
+    with report_file(paths[2]) as file:
         write_csv(file, FLIP_COLUMNS, (line for timeline in timelines for line in _flips(timeline)))
     several = [timeline for timeline in timelines if len(timeline.track.points) > 1]
     for number, timeline in enumerate(several[:MAX_PICTURES], start=1):
@@ -151,7 +151,7 @@ def write_picture(timeline: Timeline, path: Path) -> Path:
             row = enumerate(curves[start : start + NUM_COLUMNS])
             charts += [{"x": column * _WIDTH, "y": bottom, **_chart(timeline, curve)} for column, curve in row]
             bottom += _HEIGHT
-    with replacing(path) as file:
+    with report_file(path) as file:
         width, height = NUM_COLUMNS * _WIDTH, bottom + _HEADING
         file.writelines(render("timeline.svg.j2", width=width, height=height, headings=headings, charts=charts))
     return path

@@ -19,7 +19,7 @@ from evalharness.analysis.statistics.paired import Mean
 from evalharness.report.compare.cases import report_link
 from evalharness.report.html.page import json_block, packed_block, write_page
 from evalharness.report.text import number_text
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 
 __all__ = ["best_note", "category_curves", "falls", "gate_metrics", "main_curves", "point_name", "write_timeline_page"]
 
@@ -79,7 +79,7 @@ _LINKS = (("report.html", "Report"), ("compare.html", "Comparison"), ("index.htm
 def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], path: Path) -> Path:
     """Write the page and return its path. Raises `RecordError` where it cannot be written."""
     folder = path.parent
-    with replacing(path) as file:
+    with report_file(path) as file:
         write_page(
             file,
             "timeline.html.j2",
