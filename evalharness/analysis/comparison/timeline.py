@@ -196,6 +196,11 @@ class Curve:
     best: Best | None
     """None where no direction is better, or fewer than two checkpoints were asked the same."""
 
+    @property
+    def best_mean(self) -> Mean | None:
+        """The mean at the best checkpoint."""
+        return next((value for value in self.values if self.best is not None and value.place == self.best.point), None)
+
 
 class Flip(NamedTuple):
     """A case that passes at one checkpoint and not at the next that judged it, or whose score (`metric`) changed there."""

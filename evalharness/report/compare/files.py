@@ -20,7 +20,7 @@ from evalharness.analysis.comparison.compare import (
     Comparison,
     MetricChange,
 )
-from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.analysis.statistics.paired import LEVEL, PairedChange
 from evalharness.api.errors import RecordError
 from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
 from evalharness.report.compare.text import (
@@ -207,28 +207,24 @@ def hidden_slices(comparison: Comparison) -> list[list[MetricChange]]:
     A slice counts where a metric fell there more than twice as far as over all cases (0.02 at least): the categories first,
     as what a checkpoint has forgotten is a kind of thing more often than a kind of case.
     """
-    overall = {(change.eval, change.test, change.metric): change.change.difference for change in comparison.metrics}
     groups: dict[tuple[str, ...], list[MetricChange]] = {}
     for change in shown_slices(comparison):
-        whole = overall.get((change.eval, change.test, change.metric), overall.get((change.eval, change.test, "category_f1"), 0.0))
-        if change.verdict == REGRESSED and abs(change.change.difference) > max(2 * abs(whole), 0.02):
+        whole = _over_all_cases(comparison, change)
+        if change.verdict == REGRESSED and abs(change.change.difference) > max(2 * abs(whole.difference if whole else 0.0), 0.02):
             groups.setdefault((change.eval, change.test, change.slice_key, change.slice_value), []).append(change)
     return sorted(groups.values(), key=lambda group: (group[0].slice_key != CATEGORY, -abs(group[0].change.difference)))
 
 
+def _over_all_cases(comparison: Comparison, change: MetricChange) -> PairedChange | None:
+    """Return how the metric of a slice changed over all cases of its test; for the score of a category, how category_f1 did."""
+    metrics = {whole.metric: whole.change for whole in comparison.metrics if (whole.eval, whole.test) == (change.eval, change.test)}
+    return metrics.get(change.metric, metrics.get("category_f1"))
+
+
 def _hidden(comparison: Comparison, group: Sequence[MetricChange], scale: float) -> dict[str, Any]:
-    first = group[0]
-    whole = next(
-        (
-            change.change
-            for name in (first.metric, "category_f1")
-            for change in comparison.metrics
-            if (change.eval, change.test, change.metric) == (first.eval, first.test, name)
-        ),
-        None,
-    )
+    whole = _over_all_cases(comparison, group[0])
     return {
-        **_line(first, scale),
+        **_line(group[0], scale),
         "others": [f"{change.metric} {number_text(change.change.base)} → {number_text(change.change.candidate)}" for change in group[1:]],
         "average": "" if whole is None else f"{number_text(whole.base)} → {number_text(whole.candidate)}",
     }

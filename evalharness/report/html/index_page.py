@@ -62,7 +62,8 @@ def run_entries(report_dir: Path) -> list[Entry]:
             entry = {**entry, "state": _UNFINISHED[is_written_now(folder)]}
         entries.append(entry)
     if kept != cache:
-        _write_cache(report_dir / CACHE, kept)
+        with suppress(RecordError), report_file(report_dir / CACHE) as file:  # the cache only saves time
+            json.dump({"version": _CACHE_VERSION, "runs": kept}, file, allow_nan=False)
     return sorted(entries, key=lambda entry: (entry["started_at"], entry["name"]), reverse=True)
 
 
@@ -72,16 +73,8 @@ def _read_cache(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     runs = mapping(cache).get("runs") if mapping(cache).get("version") == _CACHE_VERSION else {}
-    return {name: entry for name, entry in mapping(runs).items() if isinstance(entry, list) and len(entry) == 3 and _is_entry(entry[2])}
-
-
-def _is_entry(entry: object) -> bool:
-    return isinstance(entry, dict) and {"name", "state", "started_at", "scores", "gates"} <= set(entry)
-
-
-def _write_cache(path: Path, runs: Mapping[str, Any]) -> None:
-    with suppress(RecordError), report_file(path) as file:  # the cache only saves time
-        json.dump({"version": _CACHE_VERSION, "runs": runs}, file, allow_nan=False)
+    known = {name: entry for name, entry in mapping(runs).items() if isinstance(entry, list) and len(entry) == 3}
+    return {name: entry for name, entry in known.items() if {"name", "state", "started_at", "scores", "gates"} <= set(mapping(entry[2]))}
 
 
 def _entry(folder: Path) -> Entry:
@@ -91,30 +84,22 @@ def _entry(folder: Path) -> Entry:
         run = read_run(folder)
     except RecordError as error:
         return {**entry, "state": "broken", "problem": str(error)[:500]}
-    engines = [engine for engine in entries_of(run.get("engines")) if engine]
     gates = entries_of(run.get("gates"))
-    words = Counter(map(gate_state, gates))
+    failed = [f"{_name(gate.get('expression'))} on {_name(gate.get('engine'))}" for gate in gates if gate_state(gate) == "failed"]
+    sizes = [(entry.get("name"), entry.get("num_cases")) for entry in entries_of(run.get("evals"))[:MAX_NAMES]]
     return {
         **entry,
         "state": run_state(run),
         "started_at": text_of(run.get("started_at"))[:40],
         "duration_s": run["duration_s"] if isinstance(run.get("duration_s"), (int, float)) else None,
-        "checkpoints": [_name(engine.get("id")) for engine in engines[:MAX_NAMES]],
-        "evals": [[_name(engine.get("name")), _count(engine.get("num_cases"))] for engine in entries_of(run.get("evals"))[:MAX_NAMES]],
+        "checkpoints": [_name(engine.get("id")) for engine in entries_of(run.get("engines"))[:MAX_NAMES]],
+        "evals": [[_name(name), size if isinstance(size, int) else None] for name, size in sizes],
         "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
-        "gates": dict(words),
-        "failed": [_failed(gate) for gate in gates if gate_state(gate) == "failed"][:MAX_FAILED],
+        "gates": dict(Counter(map(gate_state, gates))),
+        "failed": failed[:MAX_FAILED],
         "scores": _scores(gates),
         "problem": text_of(run.get("interrupted"))[:500],
     }  # fmt: skip
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _failed(gate: GateVerdict) -> str:
-    return f"{_name(gate.get('expression'))} on {_name(gate.get('engine'))}"
 
 
 def _scores(gates: list[GateVerdict]) -> list[list[Any]]:
@@ -222,7 +207,7 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
 def _gate_words(gates: Mapping[str, int]) -> str:
     if gates.get("failed"):
         return f"{gates['failed']} of {plural(sum(gates.values()), 'gate')} failed"
-    return f"{plural(gates['passed'], 'gate')} passed" if gates.get("passed") else "no gate"
+    return next((f"{plural(gates[state], 'gate')} {state}" for state in ("passed", "skipped") if gates.get(state)), "no gate")
 
 
 def _last_engine(entry: Entry) -> list[list[Any]]:

@@ -108,8 +108,8 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
         for test in timeline.tests():
             lines = [[terminal_text(f"{test[0]}::{test[1]}", 60), "best", "mean", "95 % interval", "last", "significance"]]
             for curve in main_curves(timeline, test, held=gate_metrics(timeline)):
-                if curve.best is not None and len(lines) <= NUM_LINES:
-                    best = next(value for value in curve.values if value.place == curve.best.point)
+                best = curve.best_mean
+                if best is not None and len(lines) <= NUM_LINES:
                     interval = f"{number_text(best.low)} … {number_text(best.high)}" if best.low == best.low else "-"
                     cells = [curve.metric, point_name(timeline, best.place), number_text(best.mean), interval]
                     cells += [number_text(curve.values[-1].mean), best_note(timeline, curve)]
@@ -121,13 +121,10 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
         if fallen:
             yield ""
             yield "fell after their best checkpoint:"
-            for curve, value in fallen[:NUM_FALLS]:
+            for curve, *both in fallen[:NUM_FALLS]:
                 where = f"{curve.slice_key} {curve.slice_value}, {curve.metric}" if curve.slice_key else curve.metric
-                best = next(point for point in curve.values if curve.best is not None and point.place == curve.best.point)
-                text = f"{where} of {curve.eval}: {number_text(best.mean)} at {point_name(timeline, best.place)}"
-                yield from wrapped(
-                    f"  {terminal_text(f'{text}, {number_text(value.mean)} at {point_name(timeline, value.place)}', 300)}", columns
-                )
+                means = ", ".join(f"{number_text(end.mean)} at {point_name(timeline, end.place)}" for end in both)
+                yield from wrapped(f"  {terminal_text(f'{where} of {curve.eval}: {means}', 300)}", columns)
             if len(fallen) > NUM_FALLS:
                 yield f"  {len(fallen) - NUM_FALLS} more in timeline.html"
         yield ""
