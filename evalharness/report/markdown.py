@@ -52,8 +52,8 @@ NUM_OUTPUT_FILES = 50
 NUM_CHANGED_CASES = 500
 
 _FILES_NOTE = (
-    "Texts are cut here. The full ones are in samples.jsonl; samples.csv has one line per sample (cells of up to 32,767 characters);"
-    " report.csv has every number of this page, unrounded."
+    "Long texts are shortened here. samples.jsonl has them in full, samples.csv one line per sample (cells of up to 32,767 characters),"
+    " and report.csv every number of this page, unrounded."
 )
 
 

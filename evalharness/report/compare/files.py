@@ -169,12 +169,13 @@ def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
         }
         for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True)
     ]
+    sentence = conclusion(comparison)
     return {
         "number": number,
         "candidate": comparison.candidate.label,
         "base": comparison.base.label,
         "verdict": comparison.verdict,
-        "conclusion": conclusion(comparison),
+        "conclusion": sentence[:1].upper() + sentence[1:],
         "remarks": list(remarks(comparison)),
         "hidden": [_hidden(comparison, group, slice_scale) for group in hidden[:NUM_HIDDEN]],
         "num_hidden": len(hidden),
