@@ -83,8 +83,8 @@ class Campaign:
             return ()
         from fixtures.make_tiny_checkpoint import make_tiny_checkpoint
 
-        own = ("--device=cpu",) if self.backend == "hf" else ("--max-model-len=512",)
-        return (f"--model={make_tiny_checkpoint(root / 'tiny')}", "--dtype=float32", *own)
+        limits = ("--device=cpu",) if self.backend == "hf" else ("--max-model-len=512",)
+        return (f"--model={make_tiny_checkpoint(root / 'tiny')}", "--dtype=float32", *limits)
 
     def mode(self) -> tuple[str, ...]:
         """Return xdist's part of the next session's command line."""
@@ -114,10 +114,10 @@ class Campaign:
         if self.victim == "controller":
             os.kill(process.pid, signal.SIGKILL)
             return True
-        found = self._victims(process)
-        if found:
-            self.draw.choice(found).kill()
-        return bool(found)
+        victims = self._victims(process)
+        if victims:
+            self.draw.choice(victims).kill()
+        return bool(victims)
 
     def _victims(self, process: subprocess.Popen[str]) -> list[psutil.Process]:
         return engines_of(process.pid) if self.victim == "engine" else workers_of(process.pid)
@@ -165,7 +165,7 @@ class Campaign:
     def _compare(self, run: Run, calm: Run) -> None:
         counts, wanted = generations(run.run_dir), generations(calm.run_dir)
         lost, twice = wanted.keys() - counts.keys(), [place for place, number in counts.items() if number > 1]
-        differing = sum(one != other for one, other in zip(content(run), content(calm), strict=False))
+        differing = sum(row != calm_row for row, calm_row in zip(content(run), content(calm), strict=False))
         if lost or twice or differing or len(run.rows) != len(calm.rows):
             self.tally.problems.append(f"{run.run_id}: {len(lost)} lost, {len(twice)} twice, {differing} rows differ, {len(run.rows)} rows")
 

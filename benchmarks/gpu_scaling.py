@@ -90,8 +90,8 @@ def raw_prompts(folder: Path, processor: Any) -> Callable[[], list[dict[str, Any
     from PIL import Image
 
     template = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
-    asked = [request(case) for case in load_cases(folder)]
-    texts = [processor.apply_chat_template(list(one.messages), **template) for one in asked]
+    requests = [request(case) for case in load_cases(folder)]
+    texts = [processor.apply_chat_template(list(entry.messages), **template) for entry in requests]
     images = [case.reference[1] for case in load_cases(folder)]
 
     def make() -> list[dict[str, Any]]:

@@ -181,12 +181,12 @@ class Session:
         print(f"{time.strftime('%T')} {self.line(step)}", flush=True)
 
     def line(self, step: Step) -> str:
-        """Return what has become of a step."""
-        found = self.done.get(step.name)
-        if found is None:
+        """Return the state of a step."""
+        outcome = self.done.get(step.name)
+        if outcome is None:
             return f"{step.name:16} left"
-        word = "ok" if found["code"] == 0 else f"FAILED ({found['code']})"
-        return f"{step.name:16} {word:12} {found['seconds']:>6} s  {found['note']}"
+        word = "ok" if outcome["code"] == 0 else f"FAILED ({outcome['code']})"
+        return f"{step.name:16} {word:12} {outcome['seconds']:>6} s  {outcome['note']}"
 
     def shown(self, step: Step) -> list[str]:
         """Return the lines of a step's log that count."""
