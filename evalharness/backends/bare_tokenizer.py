@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from evalharness.api.errors import MissingDependency
 from evalharness.api.installing import install_command
-from evalharness.checkpoints.info import read_json
+from evalharness.checkpoints.weights import read_json
 
 __all__ = ["BareTokenizer"]
 

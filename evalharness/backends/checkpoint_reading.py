@@ -16,7 +16,8 @@ from evalharness.api.errors import CheckpointError, ConfigError, EvalHarnessErro
 from evalharness.api.installing import install_command
 from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
-from evalharness.checkpoints.info import package_hint, read_json
+from evalharness.checkpoints.info import package_hint
+from evalharness.checkpoints.weights import read_json
 
 __all__ = [
     "apply_pixel_budget",

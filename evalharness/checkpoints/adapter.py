@@ -8,18 +8,20 @@ does not fit is refused before an engine is started. What this sum does not say 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import CheckpointError, nearest_folder
-from evalharness.checkpoints.weights import base_shapes, read_head, tensors_of
+from evalharness.checkpoints.weights import base_shapes, read_head, read_json, tensors_of
 
 if TYPE_CHECKING:
     from evalharness.api.options import ModelLoadConfig
@@ -38,8 +40,6 @@ __all__ = [
     "read_settings",
 ]
 
-
-# The settings of a LoRA adapter, and where its base is. Without torch
 
 MERGE = "merge it into its base (peft's merge_and_unload) and give that folder"
 # Each changes the sum above, or what is adapted.
@@ -89,13 +89,7 @@ def find_base(folder: Path, base_model: Path | None, root: Path) -> Path:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Return adapter_config.json. Raises `CheckpointError` for a kind of adapter that cannot be evaluated as it is."""
-    path = folder / "adapter_config.json"
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; it may have been written only in part") from error
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(settings).__name__}")
+    settings = read_json(folder / "adapter_config.json") or {}
     if settings.get("peft_type") != "LORA":
         raise CheckpointError(
             f"{folder} is an adapter of peft_type {settings.get('peft_type')!r}; only 'LORA' can be run as an adapter: {MERGE}"
@@ -169,24 +163,21 @@ def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Ad
     settings = read_settings(folder)
     path = folder / ADAPTER_WEIGHTS
     if not path.is_file():
-        other = (
-            " but adapter_model.bin, a pickle, which can run any code; save it again as safetensors"
-            if (folder / "adapter_model.bin").is_file()
-            else ""
-        )
-        raise CheckpointError(f"{folder} has no {ADAPTER_WEIGHTS}{other}")
+        is_pickled = (folder / "adapter_model.bin").is_file()
+        hint = " but adapter_model.bin, a pickle, which can run any code; save it again as safetensors" if is_pickled else ""
+        raise CheckpointError(f"{folder} has no {ADAPTER_WEIGHTS}{hint}")
     shapes = shapes_of(read_head(path))
     if not shapes:
         raise CheckpointError(f"{path} holds no weights; copy it again")
-    known = _by_core(base_shapes)
+    fit = functools.partial(_fitting, path=path, known=_by_core(base_shapes), base_shapes=base_shapes)
     pairs, whole = _sort_names(shapes, path)
-    weights = [_lora_weight(module, names, shapes, settings, path, known, base_shapes) for module, names in sorted(pairs.items())]
-    replaced = {_fitting(name, shapes[name], path, known, base_shapes): name for name in sorted(whole)}
-    _check_distinct([*(weight.base_name for weight in weights), *replaced], path)
+    weights = tuple(_lora_weight(module, names, shapes, settings, path, fit) for module, names in sorted(pairs.items()))
+    replaced = {fit(name, shapes[name]): name for name in sorted(whole)}
+    counts = Counter([*(weight.base_name for weight in weights), *replaced])
+    if twice := next((name for name, count in counts.items() if count > 1), None):
+        raise CheckpointError(f"{path} adapts {twice!r} twice, under different names; copy it again")
     _check_targets(settings, pairs, whole, base_shapes, path)
-    return Adapter(
-        folder, tuple(weights), replaced, fingerprint_adapter(folder), tuple(_oddities(folder, settings, weights, replaced)), settings
-    )
+    return Adapter(folder, weights, replaced, fingerprint_adapter(folder), tuple(_oddities(folder, weights, replaced)), settings)
 
 
 def adapter_of(config: ModelLoadConfig) -> Adapter | None:
@@ -242,8 +233,7 @@ def _lora_weight(
     shapes: Mapping[str, tuple[int, ...]],
     settings: Mapping[str, Any],
     path: Path,
-    known: Mapping[str, list[str]],
-    base_shapes: Mapping[str, tuple[int, ...]],
+    fit: Callable[[str, tuple[int, ...]], str],
 ) -> LoraWeight:
     a, b = shapes[names["A"]], shapes[names["B"]]
     if len(a) != 2 or len(b) != 2:
@@ -252,7 +242,7 @@ def _lora_weight(
         )
     if a[0] != b[1]:
         raise CheckpointError(f"{path} has rank {a[0]} in {names['A']!r} but {b[1]} in {names['B']!r}; they belong to different adapters")
-    base_name = _fitting(f"{module}.weight", (b[0], a[1]), path, known, base_shapes)
+    base_name = fit(f"{module}.weight", (b[0], a[1]))
     rank, alpha = (_of_module(settings, key, module, path) for key in ("r", "lora_alpha"))
     if rank != a[0]:
         raise CheckpointError(
@@ -290,14 +280,6 @@ def _fitting(
     return found[0]
 
 
-def _check_distinct(base_names: Iterable[str], path: Path) -> None:
-    seen: set[str] = set()
-    for name in base_names:
-        if name in seen:
-            raise CheckpointError(f"{path} adapts {name!r} twice, under different names; copy it again")
-        seen.add(name)
-
-
 def _check_targets(settings: Mapping[str, Any], pairs: Iterable[str], whole: Iterable[str], base_shapes: Iterable[str], path: Path) -> None:
     """Raise for a kind of module that the settings name and the base has, but that no weight of the adapter adapts."""
     adapted = {module.rpartition(".")[2] for module in pairs}
@@ -325,7 +307,7 @@ def fingerprint_adapter(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _oddities(folder: Path, settings: Mapping[str, Any], weights: list[LoraWeight], replaced: Mapping[str, str]) -> Iterable[str]:
+def _oddities(folder: Path, weights: Sequence[LoraWeight], replaced: Mapping[str, str]) -> Iterable[str]:
     if weights and not replaced and not _any_set(folder / ADAPTER_WEIGHTS, {weight.b for weight in weights}):
         yield f"every B of adapter {folder} is zero, so it changes nothing: was it saved before it was trained?"
     least, most = _USUAL_SCALING
@@ -339,14 +321,12 @@ def _oddities(folder: Path, settings: Mapping[str, Any], weights: list[LoraWeigh
 
 def _any_set(path: Path, names: set[str]) -> bool:
     """Return whether any value of these tensors differs from zero."""
-    head = read_head(path)
+    tensors = tensors_of(read_head(path))
     with path.open("rb") as file:
         start = 8 + struct.unpack("<Q", file.read(8))[0]
-        for name, tensor in tensors_of(head).items():
-            if name in names:
-                begin, end = tensor["data_offsets"]
-                file.seek(start + begin)
-                data = file.read(end - begin)
-                if data.count(0) + data.count(0x80) != len(data):  # 0x80 ends a zero with a sign
-                    return True
+        for begin, end in (tensors[name]["data_offsets"] for name in sorted(names)):
+            file.seek(start + begin)
+            data = file.read(end - begin)
+            if data.count(0) + data.count(0x80) != len(data):  # 0x80 ends a zero with a sign
+                return True
     return False

@@ -12,7 +12,7 @@ from typing import Any
 from evalharness.api.errors import CheckpointError
 from evalharness.api.showing import excerpt
 from evalharness.checkpoints.gguf import gguf_file_of
-from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights
+from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights, read_json
 
 __all__ = ["LoadedFolder", "architecture_difference", "companion_difference", "tensor_difference"]
 
@@ -78,15 +78,12 @@ def architecture_difference(running: LoadedFolder, other: Path, *, dtype_matters
         return "a GGUF file is always loaded anew"
     if running.problem is not None:
         return running.problem
-    ours, theirs = running.config, _config(other)
-    ignored = _HARMLESS if dtype_matters else _HARMLESS | _DTYPE
-    field = _difference(ours, theirs, ignored)
+    field = _difference(running.config, _config(other), _HARMLESS if dtype_matters else _HARMLESS | _DTYPE)
     if field is not None:
         return f"config.json differs in {field}"
-    for key, why in (("quantization_config", "its weights are quantized"), ("auto_map", "it brings code of its own")):
-        if key in ours:
-            return why
-    return None
+    if "quantization_config" in running.config:
+        return "its weights are quantized"
+    return "it brings code of its own" if "auto_map" in running.config else None
 
 
 def companion_difference(running: LoadedFolder, other: Path) -> str | None:
@@ -95,10 +92,7 @@ def companion_difference(running: LoadedFolder, other: Path) -> str | None:
     Chat template and generation settings may differ: they are read anew.
     """
     ours, theirs = running.companions, _companions(other)
-    for name in sorted({*ours, *theirs}):
-        if ours.get(name) != theirs.get(name):
-            return f"{name} differs"
-    return None
+    return next((f"{name} differs" for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)), None)
 
 
 def tensor_difference(running: LoadedFolder, other: Path) -> str | None:
@@ -121,11 +115,10 @@ def tensor_difference(running: LoadedFolder, other: Path) -> str | None:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    config = read_json(folder / "config.json")
+    if config is None:
+        raise CheckpointError(f"{folder} has no config.json")
+    return config
 
 
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], ignored: frozenset[str], prefix: str = "") -> str | None:

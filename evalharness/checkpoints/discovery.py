@@ -7,7 +7,6 @@ is that the one changes and the other does not.
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 import time
@@ -22,7 +21,7 @@ from evalharness.api.showing import first_names
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, is_adapter
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import TOKENIZER_FILES, check_folder, natural_key
-from evalharness.checkpoints.weights import PICKLED_SUFFIXES, find_weights, read_head
+from evalharness.checkpoints.weights import PICKLED_SUFFIXES, find_weights, read_head, read_json
 
 __all__ = ["RECENT_S", "checkpoints_in", "expand_models", "find_models", "is_numbered", "training_facts", "why_unfinished"]
 
@@ -91,7 +90,7 @@ def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict
             every = (Path(match) for match in glob.glob(str(full), recursive=True))
             matches = [match for match in every if match.is_dir() or gguf_file_of(match) is not None]
             if not matches:
-                nearest = nearest_folder(_before_wildcards(full))
+                nearest = nearest_folder(next(parent for parent in full.parents if not glob.has_magic(str(parent))))
                 raise CheckpointError(f"{pattern!r} matches no folder; the nearest folder that exists is {nearest}{_listing(nearest)}")
             matches = [folder for match in matches for folder in checkpoints_in(match) or [match]]
         for match in sorted(matches, key=natural_key):
@@ -113,16 +112,11 @@ def is_numbered(folder: Path) -> bool:
     return _NUMBERED.fullmatch(folder.name) is not None
 
 
-def _before_wildcards(pattern: Path) -> Path:
-    """Return the part of a pattern that is a plain path."""
-    return next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
-
-
-def _listing(folder: Path, most: int = 5) -> str:
+def _listing(folder: Path) -> str:
     """Return " (it has a, b, c, …)" for the folders inside, "" without any."""
     visible = (entry.name for entry in os.scandir(folder) if is_folder(entry) and not entry.name.startswith("."))
     names = sorted(visible, key=lambda name: natural_key(Path(name)))
-    return f" (it has {first_names(names, most)})" if names else ""
+    return f" (it has {first_names(names, 5)})" if names else ""
 
 
 def why_unfinished(folder: Path) -> str | None:
@@ -131,11 +125,12 @@ def why_unfinished(folder: Path) -> str | None:
         return "its name is a temporary one"
     try:
         missing = _what_is_missing(folder)
-        if missing is None or time.time() - _last_change(folder) > RECENT_S:
+        if missing is None:
             return None
+        changes = [path.stat().st_mtime for path in (folder, *(folder.iterdir() if folder.is_dir() else ()))]
+        return None if time.time() - max(changes) > RECENT_S else missing
     except FileNotFoundError as error:  # a trainer that keeps the latest few deletes the others
         return f"{error.filename} has just gone"
-    return missing
 
 
 def _what_is_missing(folder: Path) -> str | None:
@@ -165,22 +160,14 @@ def _what_is_missing(folder: Path) -> str | None:
     return None
 
 
-def _last_change(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder, *(folder.iterdir() if folder.is_dir() else ())))
-
-
 def training_facts(folder: Path) -> dict[str, Any] | None:
     """Return step, epoch and time (ISO 8601, UTC: when the file was written) of trainer_state.json; None without a readable one."""
     path = folder / "trainer_state.json"
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = read_json(path) or {}
         written = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
-    except (OSError, ValueError):
+    except (OSError, CheckpointError):
         return None
-    if not isinstance(state, dict):
-        return None
-    numbers = {name: value if isinstance(value := state.get(key), int | float) else None for name, key in _FACTS.items()}
+    facts = {"step": "global_step", "epoch": "epoch", "max_steps": "max_steps"}
+    numbers = {name: value if isinstance(value := state.get(key), int | float) else None for name, key in facts.items()}
     return {**numbers, "saved_at": written.isoformat(timespec="seconds")}
-
-
-_FACTS = {"step": "global_step", "epoch": "epoch", "max_steps": "max_steps"}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import re
 from collections import Counter
@@ -20,7 +19,7 @@ from evalharness.api.checks import is_folder
 from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
 from evalharness.checkpoints.adapter import Adapter, find_base, is_adapter, read_adapter
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
-from evalharness.checkpoints.weights import base_shapes, find_weights, fingerprint_checkpoint
+from evalharness.checkpoints.weights import base_shapes, find_weights, fingerprint_checkpoint, read_json
 
 if TYPE_CHECKING:
     from evalharness.api.options import Variant
@@ -35,11 +34,8 @@ __all__ = [
     "package_hint",
     "quantization_at",
     "quantization_of",
-    "read_json",
 ]
 
-
-# Quantised checkpoints: what their config says of it, and which package reads them. Knows neither torch nor an engine
 
 _PACKAGES = {
     "awq": "gptqmodel",
@@ -51,7 +47,7 @@ _PACKAGES = {
     "quanto": "optimum-quanto",
     "torchao": "torchao",
 }
-"""What transformers needs to read each method, beside itself."""
+"""The packages that transformers needs for each method of quantisation."""
 _LONG = 40  # items; longer lists name every layer of a model
 
 
@@ -79,32 +75,21 @@ def _format(declared: Mapping[str, Any]) -> str | None:
 
 def quantization_at(model_path: str) -> dict[str, Any] | None:
     """Return the same for a checkpoint's folder or GGUF file; what cannot be read is refused where it is loaded."""
-    file = gguf_file_of(model_path)
-    if file is not None:
+    if (file := gguf_file_of(model_path)) is not None:
         return read_gguf(file).quantization()
     try:
-        config = json.loads((Path(model_path) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return quantization_of(read_json(Path(model_path) / "config.json") or {})
+    except CheckpointError:
         return None
-    return quantization_of(config) if isinstance(config, Mapping) else None
 
 
 def package_hint(model_path: str) -> str:
     """Return "; pip install …" for a quantised checkpoint whose packages are known, "" for others."""
-    found = quantization_at(model_path)
-    package = _PACKAGES.get(found["method"]) if found is not None else None
-    return f"; its weights are quantised ({found['method']}): pip install {package}" if found is not None and package is not None else ""
+    method = (quantization_at(model_path) or {}).get("method")
+    return f"; its weights are quantised ({method}): pip install {_PACKAGES[method]}" if method in _PACKAGES else ""
 
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tekken.json",
-)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json")
 # Where transformers looks for code to import; model code comes with config.json.
 REMOTE_CODE_FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 
@@ -142,13 +127,16 @@ def inspect_checkpoint(
     """
     folder = Path(path)
     check_folder(folder)
-    gguf_file = gguf_file_of(folder)
-    if gguf_file is not None:
+    if (gguf_file := gguf_file_of(folder)) is not None:
         gguf = read_gguf(gguf_file)
         return CheckpointInfo(folder, "text", gguf.has_chat_template, gguf.fingerprint(), quantization=gguf.quantization())
     if is_adapter(folder):
         base_path = find_base(folder, base_model, root or Path.cwd())
-        return _with_adapter(folder, inspect_checkpoint(base_path, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle))
+        base = inspect_checkpoint(base_path, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+        adapter = read_adapter(folder, base_shapes(base_path))
+        _check_same_tokenizer(folder, base_path)
+        both = hashlib.sha256(f"{base.fingerprint}+{adapter.fingerprint}".encode()).hexdigest()
+        return replace(base, path=folder, fingerprint=both, base=base, adapter=adapter)
     config = _read_config(folder)
     _check_remote_code(folder, trust_remote_code)
     weights = find_weights(folder, allow_pickle=allow_pickle)
@@ -162,33 +150,25 @@ def inspect_checkpoint(
     )
 
 
-def _with_adapter(folder: Path, base: CheckpointInfo) -> CheckpointInfo:
-    adapter = read_adapter(folder, base_shapes(base.path))
-    _check_same_tokenizer(folder, base.path)
-    both = hashlib.sha256(f"{base.fingerprint}+{adapter.fingerprint}".encode()).hexdigest()
-    return replace(base, path=folder, fingerprint=both, base=base, adapter=adapter)
-
-
 def _check_same_tokenizer(folder: Path, base: Path) -> None:
     """Raise where an adapter brings a tokenizer or a chat template that its base has not: the base's are used."""
-    ours, theirs = (_tokens_and_template(path) for path in (folder, base))
-    for what, mine in ours.items():
-        if mine is not None and mine != theirs[what]:
+    for what, read in (("tokenizer", _tokens), ("chat template", _template)):
+        adapters = read(folder)
+        if adapters is not None and adapters != read(base):
             raise CheckpointError(
                 f"adapter {folder} brings another {what} than its base {base}, whose is used; "
                 "merge it into its base, together with its tokenizer files, and give that folder"
             )
 
 
-def _tokens_and_template(folder: Path) -> dict[str, Any]:
-    tokenizer = read_json(folder / "tokenizer.json") or {}
-    template = folder / "chat_template.jinja"
-    return {
-        "tokenizer": (tokenizer.get("model"), tokenizer.get("added_tokens")) if tokenizer else None,
-        "chat template": template.read_text(encoding="utf-8")
-        if template.is_file()
-        else (read_json(folder / "tokenizer_config.json") or {}).get("chat_template"),
-    }
+def _tokens(folder: Path) -> Any:
+    tokenizer = read_json(folder / "tokenizer.json")
+    return (tokenizer.get("model"), tokenizer.get("added_tokens")) if tokenizer else None
+
+
+def _template(folder: Path) -> Any:
+    file = folder / "chat_template.jinja"
+    return file.read_text("utf-8") if file.is_file() else (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
 
 
 def name_checkpoints(paths: Iterable[Path]) -> list[str]:
@@ -218,7 +198,7 @@ def _safe(part: str) -> str:
 
 
 def natural_key(path: Path) -> list[list[str | int]]:
-    """Return what sorts paths with the numbers in them taken as numbers."""
+    """Return a key that sorts paths by the numbers in them: checkpoint-200 before checkpoint-1000."""
     # Every second piece is a number; digits of other scripts are text, which no number could be compared with.
     return [[int(piece) if place % 2 else piece for place, piece in enumerate(re.split(r"([0-9]+)", part))] for part in path.parts]
 
@@ -247,19 +227,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise CheckpointError(f"{folder / 'config.json'} names no model_type; it must be a transformers config")
     return config
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object of a file, None where there is no such file."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; it may have been written only in part") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(values).__name__}")
-    return values
 
 
 def _check_remote_code(folder: Path, trusted: bool) -> None:

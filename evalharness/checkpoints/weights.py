@@ -27,6 +27,7 @@ __all__ = [
     "fingerprint_checkpoint",
     "fingerprint_weights",
     "read_head",
+    "read_json",
     "tensors_of",
 ]
 
@@ -35,16 +36,9 @@ WHOLE_FILE_BYTES = 16 * 1024 * 1024
 BLOCK_BYTES = 4096
 MAX_BLOCKS = 256
 FINGERPRINTED_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
-# Left behind by a training run beside the checkpoint; they change nothing about what it answers.
-NOT_FINGERPRINTED = (
-    "trainer_state.json",
-    "requirements.txt",
-    "README.txt",
-    "LICENSE.txt",
-    "all_results.json",
-    "train_results.json",
-    "eval_results.json",
-)
+# A training run leaves these beside the checkpoint; they change nothing about what it answers.
+_RESULTS = ("all_results.json", "train_results.json", "eval_results.json")
+NOT_FINGERPRINTED = ("trainer_state.json", "requirements.txt", "README.txt", "LICENSE.txt", *_RESULTS)
 PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 # Pickles that lie beside weights and are none.
 NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin", "scaler.pt", "adapter_model.bin")
@@ -82,10 +76,6 @@ def find_weights(folder: Path, *, allow_pickle: bool) -> Weights:
             f"{folder} has pickled weights only ({', '.join(pickles[:3])}), and loading a pickle can run any code; "
             "save it again as safetensors, or give --allow-pickle if you trust where it is from"
         )
-    return _find_pickles(folder, names, pickles)
-
-
-def _find_pickles(folder: Path, names: list[str], pickles: list[str]) -> Weights:
     index = "pytorch_model.bin.index.json"
     files = sorted(_read_index(folder, index)) if index in names else pickles
     for name in files:
@@ -153,6 +143,19 @@ def read_head(path: Path) -> dict[str, Any]:
     return head
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object of a file, None where there is no such file; `CheckpointError` for anything else."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; it may have been written only in part") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    return values
+
+
 def tensors_of(head: Mapping[str, Any]) -> dict[str, Any]:
     """Return {name: type, shape and place} of a head's tensors."""
     return {name: tensor for name, tensor in head.items() if name != "__metadata__"}
@@ -175,18 +178,15 @@ def fingerprint_checkpoint(folder: Path, weights: Weights) -> str:
         content = (folder / name).read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
         digest.update(content)
-    _digest_weights(digest, folder, weights)
-    return digest.hexdigest()
+    return fingerprint_weights(folder, weights, digest)
 
 
-def fingerprint_weights(folder: Path, weights: Weights) -> str:
-    """Return the SHA-256 (hex) of the weight files alone, as far as they go into the fingerprint of a checkpoint."""
-    digest = hashlib.sha256()
-    _digest_weights(digest, folder, weights)
-    return digest.hexdigest()
+def fingerprint_weights(folder: Path, weights: Weights, digest: Any = None) -> str:
+    """Return the SHA-256 (hex) of the weight files alone, as far as they go into the fingerprint of a checkpoint.
 
-
-def _digest_weights(digest: Any, folder: Path, weights: Weights) -> None:
+    `digest`: a hash that has read something already.
+    """
+    digest = hashlib.sha256() if digest is None else digest
     for name in weights.files:
         size = (folder / name).stat().st_size
         digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
@@ -195,6 +195,7 @@ def _digest_weights(digest: Any, folder: Path, weights: Weights) -> None:
                 digest.update(file.read())
             else:
                 _digest_blocks(digest, file, size, weights.heads.get(name))
+    return str(digest.hexdigest())
 
 
 def _digest_blocks(digest: Any, file: BinaryIO, size: int, head: Mapping[str, Any] | None) -> None:

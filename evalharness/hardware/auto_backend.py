@@ -30,8 +30,6 @@ from evalharness.hardware.devices import installed_cards, visible_cards
 __all__ = ["Chosen", "Probed", "architecture_of", "choose_backend", "choose_backends", "probe_backend", "weights_folder"]
 
 
-# Asks `backends/probe.py`, in a process of its own, whether a backend works here and which checkpoints it takes. Loads no weights
-
 _TIMEOUT_S = 300
 _MARK = "evalharness-probe:"
 """`MARK` of backends/probe.py, which is not imported here: it belongs to another process."""

@@ -42,9 +42,6 @@ __all__ = [
 ]
 
 
-# From an eval's `cases` function to its cases: called, checked, and what it warned of noted
-
-
 class CasesNotLoaded(Exception):
     """An eval's cases cannot be loaded; `error` is what was raised: a `ConfigError`, or whatever the eval's own function raises."""
 
@@ -56,16 +53,7 @@ class CasesNotLoaded(Exception):
 def load_cases(
     load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
 ) -> tuple[Sequence[Case], tuple[str, ...]]:
-    """Return the checked cases, and what the function warned of; `CasesNotLoaded` says what is wrong with them."""
-    try:
-        return _load_cases(load, data_dir, path, limit)
-    except Exception as error:
-        raise CasesNotLoaded(error) from error
-
-
-def _load_cases(
-    load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
-) -> tuple[Sequence[Case], tuple[str, ...]]:
+    """Return the checked cases, and the warnings of the function that loads them; raises whatever is wrong with them."""
     where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
     try:
         inspect.signature(load).bind(data_dir)
@@ -108,10 +96,10 @@ def _noting_warnings() -> Iterator[list[str]]:
     noted: list[str] = []
     with warnings.catch_warnings(record=True) as caught:  # the filters stay: what is an error is raised
         yield noted
-    for one in caught:
-        if issubclass(one.category, UserWarning):
-            noted.append(str(one.message))
-        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    for warning in caught:
+        if issubclass(warning.category, UserWarning):
+            noted.append(str(warning.message))
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 _KEYWORDS = (
@@ -139,12 +127,12 @@ _OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "m
 
 @dataclass(frozen=True)
 class EvalModule:
-    """What one eval module asks: its cases, how each becomes a request, and how it is decoded.
+    """One eval: its cases, how each becomes a request, and how it is decoded.
 
-    `variants` are the decodings of every case: decode settings × samples. Their seed is the run's or the marker's. `seed` is
-    that of step requests whose options name none, or, where `seed_is_set` for the run, of all. `plugins` act on the
-    question itself, not on its steps. `compares_engines`: it has nothing to say about an engine that stands alone. `overrides` are
-    the decoding options of the command line and the settings, which outrank those of the eval: of its question and of its steps.
+    `variants` are the decodings of every case, decode settings × samples; their seed is the run's or the marker's. `seed` is that of
+    step requests whose options name none or, where `seed_is_set` for the run, of all. `plugins` act on the question, not on its
+    steps. `compares_engines`: the eval is skipped for an engine that stands alone. `overrides` are decoding options of the command
+    line and the settings; they outrank the eval's own.
     """
 
     name: str
@@ -166,9 +154,9 @@ class EvalModule:
     """What the loader of the cases warned of."""
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
-        """Return the variants as one case is decoded: where they sample, each with a seed of its own.
+        """Return the variants of one case: where they sample, each with a seed of its own, the same on every engine.
 
-        One seed for all would make every case draw the same noise. Engines share the seeds: they are compared case by case.
+        One seed for all would make every case draw the same noise.
         """
         return [
             replace(options, seed=_derived_seed(options.seed, self.name, case.id, position % self.num_samples))
@@ -228,10 +216,10 @@ def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> t
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
     try:
         cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
-    except CasesNotLoaded as failed:
-        if not optional or not isinstance(failed.error, MissingData):
-            raise
-        return (), (), f"this eval is optional, and has no data: {failed.error}"
+    except Exception as error:
+        if optional and isinstance(error, MissingData):
+            return (), (), f"this eval is optional, and has no data: {error}"
+        raise CasesNotLoaded(error) from error
     return cases_of_shard(cases, run.shard), notices, None
 
 
@@ -378,12 +366,9 @@ def as_collection_error(error: EvalHarnessError) -> Exception:
     return pytest.Collector.CollectError(str(error))
 
 
-# An eval whose cases cannot be loaded: one test stands for it, and is an error of collection unless it is deselected
-
-
 @dataclass(frozen=True)
 class _Unloaded:
-    """Stands where a test has its case and its engine."""
+    """Stands for the case and engine of a test whose eval's cases cannot be loaded; an error of collection unless it is deselected."""
 
     error: Exception
 

@@ -1,6 +1,6 @@
-"""report.csv: every number, long and tidy; every cell is defused.
+"""report.csv, every number of a run, long and tidy, and samples.csv, one line per sample; every cell is defused.
 
-It is UTF-8 without a byte order mark, comma-separated, quoted where needed.
+UTF-8 without a byte order mark, comma-separated, quoted where needed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _count_lines(table: Mapping[tuple[str, ...], Mapping[str, int]], *, tagged: 
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in entries_of(tables.run.get("aggregates")):
         names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
-        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, entry.get("n")]
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, ""]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
@@ -73,9 +73,6 @@ def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:
                 yield ["", "", entry.get("engine"), "", "", "throughput", name, value, *_NO_INTERVAL, ""]
 
 
-# CSV files for spreadsheets: every cell made safe
-
-
 def write_csv(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Write a header, as it is, and lines of any values, one by one."""
     write = csv.writer(file, lineterminator="\n").writerow
@@ -83,8 +80,6 @@ def write_csv(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]
     for line in lines:
         write([csv_cell(cell) for cell in line])
 
-
-# samples.csv: one line per sample, every cell defused
 
 _ROW_COLUMNS = ["run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem"]
 _GENERATION_COLUMNS = [

@@ -1,4 +1,6 @@
-"""The numbers of a report, computed from a run directory alone. Knows nothing of how they are shown."""
+"""The numbers of a report, computed from a run directory alone. One pass, texts let go: memory does not grow with their length.
+Knows nothing of how tables are shown.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,6 @@ from evalharness.runs.schema import Generation, Row, RunFile, entries_of, genera
 
 __all__ = ["COUNTS", "OUTCOMES", "Codes", "Collected", "ProblemGroup", "RunTables", "Summary", "collect", "load_tables"]
 
-
-# One pass over samples.jsonl that keeps what tables need and lets the texts go: memory does not grow with their length
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
 """Every outcome a row may have; anything else is counted as "other"."""
@@ -230,13 +230,11 @@ def _add_problem(collected: Collected, key: tuple[int, int, int], outcome: str, 
     return group.number
 
 
-# Means of scores with their intervals, cases of one group taken together
-
 COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "length_cap", "empty", "fallback", "unclosed"]
 """Countable facts of rows: outcomes, and the validity of what was answered.
 
 `form_judged` rows have a score `valid`, `malformed` have it at 0; `length_cap` and `empty` rows have at least one
-generation that hit the cap, or whose text is empty or white space, `unclosed` ones a thought without an end.
+generation that hit the cap, or whose text is empty or white space, `unclosed` ones thinking that never ends.
 """
 
 

@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 
-# Text laid out on a terminal: cut, padded and broken by the columns that it takes there, wide characters two
-
-
 def pad(text: str, width: int, *, right: bool) -> str:
     """Return the text in exactly `width` columns."""
     text = fit(text, width)
@@ -222,13 +219,13 @@ def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
     """Return "valid 0.950, f1 0.812 (n=19)" by eval, test, engine; n only where it is not the number of cases."""
     texts: dict[tuple[str, ...], str] = {}
     for key, counts in tables.counts.items():
-        found = [(name, tables.scores[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in tables.scores]
+        scores = [(name, tables.scores[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in tables.scores]
         parts = [
             f"{terminal_text(name, 30)} {number_text(score.mean)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
-            for name, score in found[:NUM_SCORES]
+            for name, score in scores[:NUM_SCORES]
         ]
-        if len(found) > NUM_SCORES:
-            parts.append(f"{len(found) - NUM_SCORES} more in report.md")
+        if len(scores) > NUM_SCORES:
+            parts.append(f"{len(scores) - NUM_SCORES} more in report.md")
         texts[key] = ", ".join(parts)
     return texts
 
@@ -244,8 +241,6 @@ def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:
             excess -= shrink
     return widths
 
-
-# Rich's console as this package uses it: whatever a model, a file name or a case id says is text, never markup or an escape
 
 OUTCOME_STYLES = {"pass": "green", "ok": "green", "miss": "yellow", "warning": "yellow", "skip": "dim", "invalid": "magenta"}
 """Colours of outcomes; of any other, red. The word is always there, too."""

@@ -34,10 +34,11 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.runs.schema import Collected, CrashLine, EngineLine, EvalLine, OutcomeKind, OutcomeLine, ProblemLine, Row, UnitLine
 
 __all__ = [
     "EvalNode",
@@ -90,6 +91,22 @@ class Journal:
         except OSError:
             pass  # a file system without locks; resuming a run there says so
 
+    @overload
+    def write(self, kind: Literal["collected"], values: Collected) -> None: ...
+    @overload
+    def write(self, kind: Literal["eval"], values: EvalLine) -> None: ...
+    @overload
+    def write(self, kind: Literal["engine_start", "engine"], values: EngineLine) -> None: ...
+    @overload
+    def write(self, kind: Literal["unit_start", "unit"], values: UnitLine) -> None: ...
+    @overload
+    def write(self, kind: OutcomeKind, values: OutcomeLine) -> None: ...
+    @overload
+    def write(self, kind: Literal["problem", "worker_exit"], values: ProblemLine) -> None: ...
+    @overload
+    def write(self, kind: Literal["row"], values: Row) -> None: ...
+    @overload
+    def write(self, kind: Literal["crash"], values: CrashLine) -> None: ...
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line and hand it to the operating system. Raises `RecordError`: disk full, folder gone, not JSON."""
         try:
@@ -164,8 +181,8 @@ def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
 
     Ids are written as `[<other parameters>-<engine>-<case>]`; the longest engine id that fits wins.
     """
-    path, _, rest = nodeid.partition("::")
-    name, bracket, parameters = rest.partition("[")
+    path, _, name_and_parameters = nodeid.partition("::")
+    name, bracket, parameters = name_and_parameters.partition("[")
     if not bracket or not parameters.endswith("]"):
         return None
     parameters = "-" + parameters[:-1]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypedDict, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.runs.journal import Line, encode, read_lines, session_of
@@ -110,7 +110,7 @@ _NO_STEPS: Mapping[Any, Any] = MappingProxyType({})
 class Failed(NamedTuple):
     """Why there is no generation: "invalid" or "error", what was the matter, and the name of the request error, if it was one."""
 
-    kind: str
+    kind: Literal["invalid", "error"]
     problem: str
     cause: str | None = None
 

@@ -15,6 +15,7 @@ __all__ = [
     "BaselineFacts",
     "CaseFacts",
     "Collected",
+    "CrashLine",
     "Durations",
     "EngineEntry",
     "EngineLine",
@@ -22,8 +23,10 @@ __all__ = [
     "EvalLine",
     "GateVerdict",
     "Generation",
+    "OutcomeKind",
     "OutcomeLine",
     "OutputFile",
+    "ProblemLine",
     "Row",
     "RowOutcome",
     "RunFile",
@@ -131,6 +134,9 @@ class Row(CaseFacts, total=False):
     duration_s: float | None
 
 
+OutcomeKind: TypeAlias = Literal["generation", "failure", "step", "step_failure"]
+
+
 class OutcomeLine(TypedDict, total=False):
     """A journal line of kind generation, step, failure or step_failure; `generation` is the line's last key."""
 
@@ -157,14 +163,33 @@ class Collected(TypedDict, total=False):
     nodeids: list[str]
 
 
+class ProblemLine(TypedDict):
+    """A journal line of kind problem or worker_exit."""
+
+    problem: str
+
+
+class CrashLine(TypedDict):
+    """A line of journal/crashes.jsonl: a unit that a worker left unfinished; see `pytest_plugin.execution.takeover.CrashNote`."""
+
+    worker: str
+    engine: str
+    path: str
+    shard: int
+    nodeids: Sequence[str]
+    suspicion: dict[str, Any] | None
+    gave_up: bool
+
+
 class EngineLine(TypedDict, total=False):
-    """A journal line of kind engine; without `load_s` when the engine was closed."""
+    """A journal line of kind engine_start or engine; without `load_s` when the engine was closed."""
 
     id: str
     settings: dict[str, Any]
     worker: str
-    how: Literal["load", "swap"]
+    how: Literal["load", "swap", "kept"]
     load_s: float
+    swapped_from: str
     cold_because: str
     ended_s: float
     devices: list[str] | None

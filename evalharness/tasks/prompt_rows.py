@@ -20,20 +20,6 @@ from evalharness.api.requests import GenerationResult, TextGenerationRequest, Vl
 from evalharness.api.scoring import Chat
 from evalharness.tasks.shared import loads
 
-__all__ = [
-    "Judgement",
-    "PromptCase",
-    "PromptRow",
-    "ScoredCase",
-    "known_logprobs",
-    "prompt_of",
-    "read_rows",
-    "request_of",
-    "rows_of_file",
-    "scored_fields",
-    "user_turn",
-]
-
 _KEYS = ("id", "prompt", "messages", "images", "group", "tags")
 
 

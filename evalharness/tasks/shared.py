@@ -16,25 +16,6 @@ from typing import Any, NamedTuple, NoReturn
 from evalharness.api.errors import RecordError
 from evalharness.runs.atomic import write_atomically
 
-__all__ = [
-    "Header",
-    "balanced_end",
-    "balanced_spans",
-    "decoder",
-    "find_header",
-    "header_line",
-    "header_matches",
-    "header_problems",
-    "is_header",
-    "json_lines",
-    "leftover_thinking",
-    "loads",
-    "read_lines",
-    "tokens",
-    "without_thoughts",
-    "write_whole",
-]
-
 # An escaped character, a whole string, or a bracket outside of strings. A string that never ends takes the rest of the text, so
 # nothing is scanned twice.
 _TOKENS = {quote: re.compile(rf"\\.|{quote}(?:[^{quote}\\]|\\.)*(?:{quote}|\\?\Z)|[{{}}\[\]]", re.DOTALL) for quote in ('"', "'")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan
 from evalharness.backends.torchvision_cpu import register_missing_operators
 from evalharness.engine.engine import Engine
+from tests.backends.plans import PLAN
 
 END_ID = 0
 PAD_ID = 1
@@ -63,6 +65,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def draw_wide(model: Any, seed: int, end_id: int) -> None:
+    """Draw a model's weights so wide that greedy choices are clear, and some rows end by themselves."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, parameter in sorted(model.named_parameters()):
+            if parameter.ndim > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5)
+        model.lm_head.weight.mul_(4.0)
+        model.lm_head.weight[end_id] *= 1.3
+
+
 def make_text_checkpoint(path: Path, *, seed: int = 0, with_pad: bool = True, generation_config: dict[str, Any] | None = None) -> Path:
     """Return `path`, now a tiny Llama whose weights are drawn wide, so that greedy choices are clear."""
     register_missing_operators()
@@ -83,13 +98,8 @@ def make_text_checkpoint(path: Path, *, seed: int = 0, with_pad: bool = True, ge
         pad_token_id=PAD_ID,
     )
     model = LlamaForCausalLM(config)
-    generator = torch.Generator().manual_seed(seed)
+    draw_wide(model, seed, END_ID)
     with torch.no_grad():
-        for _, parameter in sorted(model.named_parameters()):
-            if parameter.ndim > 1:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5)
-        model.lm_head.weight.mul_(4.0)
-        model.lm_head.weight[END_ID] *= 1.3  # some rows end by themselves
         model.lm_head.weight[PAD_ID] = 0.0  # never generated: where it shows up, it is padding
         model.lm_head.weight[2 + NUM_PRINTABLE :] = 0.0  # bytes that are no text of their own
     model.save_pretrained(str(path))
@@ -124,21 +134,7 @@ def model_of(engine: Engine) -> Any:
 
 def plan(**values: Any) -> SamplingPlan:
     """Return a greedy plan of 12 tokens with the values changed."""
-    defaults: dict[str, Any] = {
-        "max_new_tokens": 12,
-        "temperature": 0.0,
-        "top_p": 1.0,
-        "repetition_penalty": 1.0,
-        "no_repeat_ngram_size": 0,
-        "stop_token_ids": (END_ID,),
-        "stop_strings": (),
-        "skip_special_tokens": True,
-        "seed": 0,
-        "logprobs": False,
-        "use_cache": True,
-        "pad_token_id": None,
-    }
-    return SamplingPlan(**{**defaults, **values})
+    return replace(PLAN, **{"max_new_tokens": 12, "stop_token_ids": (END_ID,), "seed": 0, **values})
 
 
 def prompt(index: int, token_ids: Sequence[int], **values: Any) -> Prompt:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.backends.torchvision_cpu import register_missing_operators
+from tests.backends.hf_models import draw_wide
 from tests.backends.vllm_models import Reference
 
 IS_INSTALLED = importlib.util.find_spec("max") is not None
@@ -24,7 +25,6 @@ _END_IDS = (642, 640)
 def make_text_checkpoint(source: Path, out: Path, *, seed: int = 5, **changes: Any) -> Path:
     """Return `out`, now a tiny Llama beside the tokenizer of `source`, its weights drawn wide, so that greedy choices are clear."""
     register_missing_operators()
-    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     out.mkdir(parents=True, exist_ok=True)
@@ -42,13 +42,7 @@ def make_text_checkpoint(source: Path, out: Path, *, seed: int = 5, **changes: A
         "pad_token_id": None,
     }
     model = LlamaForCausalLM(LlamaConfig(**{**config, **changes}))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for _, parameter in sorted(model.named_parameters()):
-            if parameter.ndim > 1:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5)
-        model.lm_head.weight.mul_(4.0)
-        model.lm_head.weight[_END_IDS[0]] *= 1.3  # some rows end by themselves
+    draw_wide(model, seed, _END_IDS[0])
     model.save_pretrained(str(out))
     for name in _FILES:  # after the weights, whose own generation_config has no traps
         shutil.copyfile(source / name, out / name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.api.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError, ImageError
+from evalharness.api.errors import CheckpointError, ConfigError, ContractValueError, ImageError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.backends.base import Backend, Completion, Prompt, SamplingPlan
+from evalharness.backends.base import Completion, Prompt
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
+from tests.backends.plans import PLAN
 
 TOKENIZER = FakeTokenizer()
 END = TOKENIZER.eos_token_id
@@ -23,22 +25,15 @@ END = TOKENIZER.eos_token_id
 
 def prompt(text: str = "question", index: int = 0, load_images: Any = None, **changes: Any) -> Prompt:
     """Return a greedy prompt that ends on the fake's end token; `changes` go to its plan."""
-    values: dict[str, Any] = {
-        "max_new_tokens": 100,
-        "temperature": 0.0,
-        "top_p": 1.0,
-        "repetition_penalty": 1.0,
-        "no_repeat_ngram_size": 0,
-        "stop_token_ids": (END,),
-        "stop_strings": (),
-        "skip_special_tokens": True,
-        "seed": None,
-        "logprobs": False,
-        "use_cache": True,
-        "pad_token_id": None,
-    }
     ids = tuple(TOKENIZER.encode(text))
-    return Prompt(index, text, ids, len(ids), SamplingPlan(**{**values, **changes}), load_images)
+    plan = replace(PLAN, **{"max_new_tokens": 100, "stop_token_ids": (END,), **changes})
+    return Prompt(index, text, ids, len(ids), plan, load_images)
+
+
+def rendered(messages: list[dict[str, Any]], *, add_generation_prompt: bool = False) -> str:
+    """Return the chat as a prompt."""
+    options = {"tokenize": False, "continue_final_message": False, "enable_thinking": False}
+    return str(TOKENIZER.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, **options))
 
 
 def script(tmp_path: Path, text: str) -> FakeBackend:
@@ -52,13 +47,6 @@ def answer(backend: FakeBackend, asked: Prompt | None = None) -> Any:
     """Return the only output: a completion's text without its end token, or a failure."""
     (output,) = backend.generate([asked or prompt()])
     return TOKENIZER.decode(output.token_ids, skip_special_tokens=True) if isinstance(output, Completion) else output[1]
-
-
-def test_it_fulfils_the_protocol() -> None:
-    assert isinstance(FakeBackend.from_answers(["a"]), Backend)
-
-
-# --- scripts -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_first_row_that_is_contained_in_the_prompt_answers(tmp_path: Path) -> None:
@@ -89,12 +77,12 @@ BAD_ROWS = {
     "list": ("[1]", "is no script row"),
     "number": ("5", "is no script row"),
     "unknown key": ('{"txt": "a"}', r"unexpected keyword argument 'txt'\); known keys: contains, text, error, invalid, delay_s, ends"),
-    "text type": ('{"text": 5}', r"answer\.text has the wrong type: 5 \(int\)"),
-    "text null": ('{"text": null}', r"answer\.text has the wrong type"),
-    "error type": ('{"error": true}', r"answer\.error has the wrong type"),
+    "text type": ('{"text": 5}', r"answer\.text must be a str, got 5 \(int\)"),
+    "text null": ('{"text": null}', r"answer\.text must be a str, got None"),
+    "error type": ('{"error": true}', r"answer\.error must be a str, got True"),
     "contains type": ('{"contains": 5, "text": "a"}', "contains must be a text, got 5"),
-    "delay": ('{"text": "a", "delay_s": "long"}', r"answer\.delay_s must be a number of seconds"),
-    "ends": ('{"text": "a", "ends": 1}', r"answer\.ends has the wrong type"),
+    "delay": ('{"text": "a", "delay_s": "long"}', r"answer\.delay_s must be a number, got 'long'"),
+    "ends": ('{"text": "a", "ends": 1}', r"answer\.ends must be a bool, got 1"),
     "two failures": ('{"error": "a", "invalid": "b"}', r"answer\.error and answer\.invalid exclude each other"),
 }
 
@@ -128,13 +116,7 @@ def test_a_model_that_is_no_file_says_what_is_legal(tmp_path: Path, make: Any) -
 def test_echo_repeats_the_last_user_turn() -> None:
     backend = FakeBackend(ModelLoadConfig("echo"), VlmPreprocessOptions())
     messages = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "x"}, {"role": "user", "content": "second"}]
-    rendered = TOKENIZER.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False, continue_final_message=False, enable_thinking=False
-    )
-    assert answer(backend, prompt(str(rendered))) == "second"
-
-
-# --- answers given in code ---------------------------------------------------------------------------------------------
+    assert answer(backend, prompt(rendered(messages, add_generation_prompt=True))) == "second"
 
 
 def test_answers_go_by_request_order_and_the_last_repeats() -> None:
@@ -151,24 +133,16 @@ def test_no_answers_are_refused() -> None:
         FakeBackend.from_answers([])
 
 
-@pytest.mark.parametrize("delay_s", [-1, math.inf, math.nan, True], ids=str)
-def test_a_delay_must_be_a_time(delay_s: Any) -> None:
-    with pytest.raises(ContractValueError, match=r"answer\.delay_s must be a number of seconds"):
+@pytest.mark.parametrize("delay_s", [-1, math.inf, math.nan], ids=str)
+def test_a_delay_must_be_a_time(delay_s: float) -> None:
+    with pytest.raises(ContractValueError, match=r"answer\.delay_s must be (finite|at least 0), got"):
         FakeAnswer("a", delay_s=delay_s)
-
-
-def test_an_answer_must_be_a_text() -> None:
-    with pytest.raises(ContractTypeError, match=r"answer\.text has the wrong type: None \(NoneType\)"):
-        FakeAnswer(None)  # type: ignore[arg-type]
 
 
 def test_a_delay_is_waited() -> None:
     started = time.monotonic()
     answer(FakeBackend.from_answers([FakeAnswer("a", delay_s=0.05)]))
     assert time.monotonic() - started >= 0.05
-
-
-# --- what real backends do ---------------------------------------------------------------------------------------------
 
 
 def complete(text: str, *, ends: bool = True, **changes: Any) -> Completion:
@@ -192,18 +166,9 @@ def test_the_length_cap_counts_the_end_token(cap: int, stopped_by: str) -> None:
     assert (len(done.token_ids), done.stopped_by) == (cap, stopped_by)
 
 
-def test_a_stop_string_ends_the_answer_at_the_token_that_completes_it() -> None:
-    done = complete("abXYcd", stop_strings=("XY",))
-    assert (TOKENIZER.decode(done.token_ids), done.stopped_by) == ("abXY", "string")
-
-
 def test_logprobs_come_one_per_token() -> None:
     assert complete("ab", logprobs=True).logprobs == (0.0, 0.0, 0.0)
     assert complete("ab").logprobs is None
-
-
-def test_prompt_tokens_are_counted() -> None:
-    assert complete("a").num_prompt_tokens == len("question")
 
 
 def test_images_are_opened_and_a_broken_one_fails_alone() -> None:
@@ -218,25 +183,10 @@ def test_images_are_opened_and_a_broken_one_fails_alone() -> None:
     assert opened == [1]
 
 
-def test_nothing_is_yielded_once_it_should_stop() -> None:
-    stop = False
-    outputs = FakeBackend.from_answers(["a"]).generate((prompt(index=i) for i in range(9)), should_stop=lambda: stop)
-    next(outputs)
-    stop = True
-    assert list(outputs) == []
-
-
 def test_closing_twice_does_no_harm() -> None:
     backend = FakeBackend.from_answers(["a"])
     backend.close()
     backend.close()
-
-
-def test_its_description_is_plain_json() -> None:
-    assert json.loads(json.dumps(FakeBackend.from_answers(["a"]).describe())) == {"backend": "fake"}
-
-
-# --- the tokenizer -----------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from(TOKENIZER.all_special_tokens))).map("".join))
@@ -252,11 +202,4 @@ def test_special_tokens_are_one_token_and_can_be_skipped() -> None:
 
 def test_an_image_is_one_placeholder() -> None:
     content = [{"type": "image"}, {"type": "text", "text": "what?"}, {"type": "image"}]
-    rendered = TOKENIZER.apply_chat_template(
-        [{"role": "user", "content": content}],
-        add_generation_prompt=False,
-        tokenize=False,
-        continue_final_message=False,
-        enable_thinking=False,
-    )
-    assert rendered == "<|im_start|>user\n<|image_pad|>what?<|image_pad|><|im_end|>\n"
+    assert rendered([{"role": "user", "content": content}]) == "<|im_start|>user\n<|image_pad|>what?<|image_pad|><|im_end|>\n"

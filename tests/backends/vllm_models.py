@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from PIL import Image
 
 from evalharness.api.requests import GenerationFailure
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
+from tests.backends.plans import PLAN
 
 # Each would change greedy ids if it reached vLLM; the last is one that no release knows.
 TRAPS = {
@@ -40,22 +42,7 @@ def make_checkpoint(path: Path) -> Path:
 
 def plan(**changes: Any) -> SamplingPlan:
     """Return a greedy plan of 16 tokens that ends on the tiny checkpoint's two end-of-sequence ids."""
-    values: dict[str, Any] = {
-        "max_new_tokens": 16,
-        "temperature": 0.0,
-        "top_p": 1.0,
-        "repetition_penalty": 1.0,
-        "no_repeat_ngram_size": 0,
-        "stop_token_ids": (642, 640),
-        "stop_strings": (),
-        "skip_special_tokens": True,
-        "seed": 7,
-        "logprobs": False,
-        "use_cache": True,
-        "pad_token_id": None,
-        "extra": (),
-    }
-    return SamplingPlan(**(values | changes))
+    return replace(PLAN, **{"max_new_tokens": 16, "stop_token_ids": (642, 640), "seed": 7, **changes})
 
 
 def chat(text: str, num_images: int = 0) -> str:

@@ -53,12 +53,12 @@ class TestMerging:
         assert not {"kind", "num_samples"} & set(rows[0])
 
     def test_what_is_not_in_memory_is_read_from_the_journal(self, tmp_path: Path) -> None:
-        made = {"text": "t", "raw_text": "t<end>", "completion_token_ids": [1, 2]}
+        made = {"text": "t", "raw_text": "t<end>", "token_ids": [1, 2]}
         write(tmp_path, "gw0", ("generation", generation("t", generation=made)), ("row", row("n0")))
         (found,) = merge_rows(read_records(tmp_path), ["n0"], absent)
         kept = found["generation"]
         assert (dict(kept)["text"], "raw_text" in dict(kept)) == ("t", False)
-        assert (kept["raw_text"], kept.get("completion_token_ids"), kept.get("logprobs", 3)) == ("t<end>", [1, 2], 3)
+        assert (kept["raw_text"], kept.get("token_ids"), kept.get("logprobs", 3)) == ("t<end>", [1, 2], 3)
         with pytest.raises(KeyError, match="logprobs"):
             kept["logprobs"]
         assert (kept["fallback"], kept["cached"], kept["thinking"]) == (None, False, None)

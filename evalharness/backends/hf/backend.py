@@ -41,13 +41,11 @@ from evalharness.backends.hf.batching import (
     release_memory,
     windows,
 )
-from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested
-from evalharness.backends.hf.images import largest_image_tokens, row_with_images
+from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, largest_image_tokens, row_with_images
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
-from evalharness.backends.hf.sampling import EXTRA_OPTIONS, check_extras
+from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
-from evalharness.backends.hf.structured import Grammars
 from evalharness.backends.hf.weights import HfLiveWeights
 from evalharness.checkpoints.adapter import adapter_of
 from evalharness.checkpoints.architecture import LoadedFolder

@@ -6,6 +6,7 @@ no setting of a tokenizer can change it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,18 +14,24 @@ from typing import Any, Literal
 
 import torch
 
-from evalharness.api.errors import BackendError
+from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, failure_of
 from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
-from evalharness.backends.hf.sampling import TokenBans, processors_for
-from evalharness.backends.hf.structured import Grammars
+from evalharness.backends.hf.sampling import Grammars, TokenBans, processors_for
 from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
 
-__all__ = ["BatchRunner", "Row", "RowEnds", "StopRequested", "collate", "select_rows", "selectable_cache"]
+__all__ = [
+    "BatchRunner",
+    "Row",
+    "RowEnds",
+    "StopRequested",
+    "collate",
+    "largest_image_tokens",
+    "row_with_images",
+    "selectable_cache",
+]
 
-
-# Where each row of a running batch ends, and when the batch is interrupted so that finished rows leave it
 
 _LOOK_EVERY = 8
 """Steps from one count of finished rows to the next: on a GPU each makes the host wait."""
@@ -131,9 +138,6 @@ class RowEnds(transformers.StoppingCriteria):
         self._may_leave = self._may_leave and len(rows) > 1
 
 
-# Keys and values of a running batch: whether rows can be taken out of them, and how
-
-
 def selectable_cache(model: Any) -> Any:
     """Return an empty cache that rows can be taken out of; None for a model that keeps anything else than keys and values by row.
 
@@ -146,11 +150,6 @@ def selectable_cache(model: Any) -> Any:
         return None
     cache = transformers.DynamicCache(config=model.config.get_text_config(decoder=True))
     return cache if grows_freely(getattr(cache, "layers", ())) else None
-
-
-def select_rows(cache: Any, indices: torch.Tensor) -> None:
-    """Keep these rows of the cache."""
-    cache.batch_select_indices(indices)
 
 
 @dataclass(frozen=True)
@@ -193,8 +192,8 @@ class BatchRunner:
 class _Batch:
     """One batch as it runs: `rows` are those that have not ended.
 
-    It runs in stretches of `model.generate`. Between them the rows that have ended leave, and keys, values and whatever
-    else is kept by row is that of the others; no row's numbers change by it, as none ever looked at another.
+    It runs in stretches of `model.generate`. Between two stretches the rows that have ended leave, with their keys, values and whatever
+    else is kept for each row. That changes no other row's numbers: none ever looks at another.
     """
 
     def __init__(self, rows: Sequence[Row], runner: BatchRunner) -> None:
@@ -231,7 +230,15 @@ class _Batch:
             sequences = self._model.generate(
                 **self._inputs,
                 **more,
-                generation_config=_generation_config(self._plan, self._pad_id, self._plan.max_new_tokens - num_before),
+                # Sampling and penalties are done by our own processors; here is only what ends a row.
+                generation_config=transformers.GenerationConfig(
+                    max_new_tokens=self._plan.max_new_tokens - num_before,
+                    do_sample=False,
+                    num_beams=1,
+                    use_cache=self._plan.use_cache,
+                    eos_token_id=list(self._plan.stop_token_ids) or None,
+                    pad_token_id=self._pad_id,
+                ),
                 logits_processor=self._processors,
                 stopping_criteria=[self._ends],
             )
@@ -275,7 +282,8 @@ class _Batch:
             "input_ids": sequences[indices],
             "attention_mask": torch.nn.functional.pad(mask, (0, sequences.shape[1] - mask.shape[1]), value=1),
         }
-        select_rows(self._cache, indices)
+        assert self._cache is not None  # else the batch stays whole
+        self._cache.batch_select_indices(indices)
         for processor in self._processors:
             if hasattr(processor, "keep_rows"):
                 processor.keep_rows(indices)
@@ -310,18 +318,6 @@ def collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torch
     return inputs
 
 
-def _generation_config(plan: SamplingPlan, pad_id: int, max_new_tokens: int) -> Any:
-    # Sampling and penalties are done by our own processors; here is only what ends a row.
-    return transformers.GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        num_beams=1,
-        use_cache=plan.use_cache,
-        eos_token_id=list(plan.stop_token_ids) or None,
-        pad_token_id=pad_id,
-    )
-
-
 def _output(
     row: Row,
     new_ids: Sequence[int],
@@ -353,3 +349,54 @@ def _output(
         image_grids=row.image_grids,
         stop_name=name if stopped_by == "plugin" else None,
     )
+
+
+def row_with_images(prompt: Prompt, processor: Any) -> Row:
+    """Return the prompt's row; raises `ImageError` when pictures cannot be used or do not match the placeholders."""
+    assert prompt.load_images is not None
+    images = prompt.load_images()
+    image_token_id = processor.image_token_id
+    num_placeholders = prompt.token_ids.count(image_token_id)
+    if num_placeholders != len(images):
+        raise ImageError(f"the prompt has {num_placeholders} image placeholders but {len(images)} images; there must be one image for each")
+    if not images:
+        return Row(prompt, prompt.token_ids)
+    try:
+        # The text is rendered already: a second beginning-of-sequence token would be another prompt.
+        encoded = processor(text=[prompt.text], images=images, return_tensors="pt", add_special_tokens=False)
+    except ValueError as error:  # how processors refuse; anything else is a failure of code or machine
+        raise ImageError(f"the image processor refuses the images: {error}") from error
+    token_ids = tuple(encoded.pop("input_ids")[0].tolist())
+    encoded.pop("attention_mask", None)
+    grids = tuple((int(t), int(h), int(w)) for t, h, w in encoded.get("image_grid_thw", torch.empty(0, 3)).tolist())
+    _check_expansion(grids, token_ids.count(image_token_id), processor.image_processor)
+    per_token = {
+        name: value
+        for name, value in encoded.items()
+        if value.shape[:2] == (1, len(token_ids)) and value.dim() == 2 and name != "image_grid_thw"
+    }
+    return Row(
+        prompt,
+        token_ids,
+        per_token={name: tuple(value[0].tolist()) for name, value in per_token.items()},
+        per_image={name: value for name, value in encoded.items() if name not in per_token},
+        image_grids=grids,
+    )
+
+
+def _check_expansion(grids: tuple[tuple[int, int, int], ...], num_image_tokens: int, image_processor: Any) -> None:
+    merge_size = getattr(image_processor, "merge_size", None)
+    if not grids or merge_size is None:
+        return
+    expected = sum(math.prod(grid) for grid in grids) // merge_size**2
+    if expected != num_image_tokens:
+        raise ImageError(f"the images need {expected} image tokens, the prompt has {num_image_tokens} after expansion")
+
+
+def largest_image_tokens(processor: Any) -> int:
+    """Return how many tokens an image takes at most, 0 where the processor does not say; for sorting, not for limits."""
+    image_processor = processor.image_processor
+    size = dict(image_processor.size or {})
+    if "longest_edge" not in size or not hasattr(image_processor, "merge_size"):
+        return 0
+    return int(size["longest_edge"] // (image_processor.patch_size * image_processor.merge_size) ** 2)

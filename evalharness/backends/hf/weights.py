@@ -19,8 +19,8 @@ from evalharness.backends.base import LiveChange, WeightReport, describe_error
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf.batching import BatchSizes, release_memory
 from evalharness.backends.hf.loading import read_companions
+from evalharness.backends.hf.sampling import Grammars
 from evalharness.backends.hf.shared_model import SharedModel, stamp_of
-from evalharness.backends.hf.structured import Grammars
 from evalharness.backends.weight_sources import check_checkpoint, given_adapter, holds_adapter, pair_tensors, refuse_unmatched
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference

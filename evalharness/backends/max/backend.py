@@ -39,9 +39,6 @@ from evalharness.backends.stops import StopStringWatcher
 __all__ = ["EXTRA_OPTIONS", "MaxBackend", "MaxRow", "max_seed", "sampling_params"]
 
 
-# How our seeds reach MAX, in this process and behind a server, so that both draw the same
-
-
 def max_seed(seed: int) -> int:
     """Return 64 bits of the seed's hash, never 0.
 
@@ -50,8 +47,6 @@ def max_seed(seed: int) -> int:
     """
     return int.from_bytes(hashlib.blake2b(str(seed).encode("ascii"), digest_size=8).digest(), "big") or 1
 
-
-# One prompt while MAX works on it: from a `SamplingPlan` to MAX's context, and from its tokens to a `Completion`
 
 EXTRA_OPTIONS: Mapping[str, Any] = {
     "top_k": -1,

@@ -9,9 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from evalharness.backends.checkpoint_reading import (
     resolve_dtype_name,
 )
 from evalharness.backends.torchvision_cpu import register_missing_operators
+from evalharness.checkpoints.weights import read_json
 
 __all__ = ["INSTALL", "LoadedModel", "load_model", "max_facts", "why_not_in_max"]
 
@@ -131,7 +130,7 @@ def why_not_in_max(path: Path, device: str | None = None) -> str | None:
     version = importlib.metadata.version("max")
     if declared_variant(str(path)) == "vlm":
         return "it takes pictures, and MAX in this process runs text models only; use --backend hf or vllm"
-    names = _declared(str(path)).get("architectures") or ["an architecture that it does not name"]
+    names = (read_json(path / "config.json") or {}).get("architectures") or ["an architecture that it does not name"]
     known = [one for name in names if (one := PIPELINE_REGISTRY.retrieve_architecture(name)) is not None]
     if not known:
         return f"MAX {version} does not run {', '.join(names)}; use --backend hf or vllm"
@@ -141,17 +140,9 @@ def why_not_in_max(path: Path, device: str | None = None) -> str | None:
     return None
 
 
-def _declared(path: str) -> Mapping[str, Any]:
-    try:
-        values = json.loads((Path(path) / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"config.json of {path} cannot be read: {error}") from error
-    return values if isinstance(values, dict) else {}
-
-
 def _checked_context(path: str, asked: int | None) -> int | None:
     """Return how long prompt and generation may be together, in tokens: what was asked for, else what the checkpoint says."""
-    own = _declared(path).get("max_position_embeddings")
+    own = (read_json(Path(path) / "config.json") or {}).get("max_position_embeddings")
     own = own if isinstance(own, int) else None
     if asked is not None and own is not None and asked > own:
         raise ConfigError(f"max_model_len {asked} is more than the checkpoint's context of {own} tokens; lower it or leave it out")

@@ -24,10 +24,9 @@ from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreproces
 from evalharness.api.redaction import API_KEY
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
 from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
-from evalharness.backends.openai.answers import completion_of
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
-from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of_response, scoring_body
+from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerLiveWeights
 from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
@@ -35,8 +34,6 @@ from evalharness.checkpoints.weights import find_weights, fingerprint_weights
 
 __all__ = ["OpenAIBackend", "ServedModel", "check_weights", "find_model", "listed_models"]
 
-
-# Which model of a server answers: found in its list, and, where its folder can be seen from here, held against the checkpoint's
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 

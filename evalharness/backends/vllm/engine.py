@@ -24,8 +24,6 @@ from evalharness.backends.vllm.sampling import validation_errors
 __all__ = ["EngineLog", "ErrorFileHandler", "Problem", "VllmEngine"]
 
 
-# What vLLM's processes log as errors. Its own exceptions say no more than "see root cause above"
-
 CONFIG_VARIABLE = "VLLM_LOGGING_CONFIG_PATH"
 MAX_SUMMARY = 1000
 

@@ -45,9 +45,6 @@ __all__ = [
 ]
 
 
-# Whether a session will collect evals, told before anything is collected: only then are workers counted and given GPUs
-
-
 def will_collect_evals(config: pytest.Config) -> bool:
     """Return whether one of our options was given, or whether a module that is asked for has an eval marker."""
     if asked_on_command_line(config):
@@ -107,23 +104,23 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Return what `-n auto` means where evals are run; xdist counts for all other tests, and where its own variable says how many."""
     if os.environ.get(_OWN_COUNT) or not will_collect_evals(config):
         return None
-    run = _with_what_it_began(resolve_run_config(config))
+    run = _with_earlier_options(resolve_run_config(config))
     try:
         return auto_num_workers(run, os.environ, _installed(run), num_cores())
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
 
 
-def _with_what_it_began(run: RunConfig) -> RunConfig:
-    """Return the options of the run that is to be resumed, with what is asked for now; whatever is wrong with it, `--resume` says."""
+def _with_earlier_options(run: RunConfig) -> RunConfig:
+    """Return the options of the run that is resumed, with those of this command line; what is wrong with it, `--resume` says later."""
     if run.resume is None:
         return run
     try:
         then = RunConfig.from_json(json.loads((Path(run.report_dir) / run.resume / "run.json").read_bytes())["config"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EvalHarnessError):
         return run
-    asked_now = {name: one for name, one in run.settings.items() if one.origin.startswith(("command line", "environment"))}
-    return RunConfig.from_settings({**then.settings, **asked_now})
+    given_now = {name: setting for name, setting in run.settings.items() if setting.origin.startswith(("command line", "environment"))}
+    return RunConfig.from_settings({**then.settings, **given_now})
 
 
 def _installed(run: RunConfig) -> list[Card]:
@@ -187,10 +184,10 @@ def card_problem(cards: tuple[str, ...] | None, worker: str) -> str | None:
     """Return why no engine can be opened on the GPUs that this process was given, once all modules are imported."""
     if cards is None:
         return None
-    found = os.environ.get(MASK)
-    if found != ",".join(cards):
+    mask = os.environ.get(MASK)
+    if mask != ",".join(cards):
         return (
-            f"{MASK} was changed to {found!r} in process {worker}, which was given {','.join(cards)!r}, by a conftest.py or test module; "
+            f"{MASK} was changed to {mask!r} in process {worker}, which was given {','.join(cards)!r}, by a conftest.py or test module; "
             "take that out and choose GPUs with --devices"
         )
     if cards and cuda_is_initialised(sys.modules):

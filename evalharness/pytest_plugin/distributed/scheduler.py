@@ -12,6 +12,7 @@ engine, and no more than its share of what is left.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ Estimate = Callable[[UnitKey, Sequence[str]], float]
 
 
 class CrashJudge(Protocol):
-    """Decides about the test that a worker died in, and about what is given up with it."""
+    """Decides whether the test of a dead worker runs again, and which engines are given up."""
 
     def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
         """Return whether the test runs once more; `left` are all tests that the worker did not finish, by unit."""
@@ -58,7 +59,7 @@ def count_tests(unit: UnitKey, nodeids: Sequence[str]) -> float:
 
 
 class UnitScheduler:
-    """xdist's scheduling protocol over units; tests that are no evals form units of one."""
+    """xdist's scheduling protocol over work units; a test without an eval is a unit of its own."""
 
     def __init__(self, num_nodes: int, assign: AssignUnits, estimate: Estimate = count_tests, judge: CrashJudge | None = None) -> None:
         self._num_nodes = num_nodes
@@ -73,7 +74,7 @@ class UnitScheduler:
         self._pending: dict[Any, deque[int]] = {}
         self._loaded: dict[Any, str | None] = {}
         self._first_tests: set[int] = set()
-        """Those that are the first of their case: as many are pending as cases."""
+        """The first test of each case: of these as many are pending as cases."""
         self._num_cases: dict[Any, int] = {}
         self._left_s: dict[Any, float] = {}
         self._case_s: dict[UnitKey | str, float] = {}
@@ -102,7 +103,7 @@ class UnitScheduler:
         return bool(self._waiting) or any(self._pending.values())
 
     def has_collected(self, node: Any) -> bool:
-        """Return whether a worker has said what it collected."""
+        """Return whether a worker has collected."""
         return node in self._collections
 
     def has_work(self, node: Any) -> bool:
@@ -170,9 +171,9 @@ class UnitScheduler:
         return None if pending[0] in units[self._unit_of(pending[0])] else crashed
 
     def stop(self, reason: str) -> None:
-        """Tell every worker to end after the test that it is in; once is enough."""
-        told, self._is_stopped = self._is_stopped, True
-        for node in () if told else self.nodes:
+        """Tell every worker to end after its current test. Idempotent."""
+        was_stopped, self._is_stopped = self._is_stopped, True
+        for node in () if was_stopped else self.nodes:
             with contextlib.suppress(OSError):  # it has just died
                 node.sendcommand(STOP, reason=reason)
 
@@ -289,27 +290,13 @@ class UnitScheduler:
         return max(waiting_s, key=lambda engine: waiting_s[engine] / (others.count(engine) + 1))
 
 
-# Chooses the scheduler of a session once its tests are known: work units for evals, xdist's own way for all others
-
-
 class DeferredScheduler:
-    """Chooses between units and xdist's own load scheduling once the first worker has collected."""
+    """Chooses, once the first worker has collected: work units for evals, xdist's own load scheduling for all others."""
 
-    def __init__(
-        self,
-        config: Any,
-        log: Any,
-        num_nodes: int,
-        assign: AssignUnits,
-        estimate: Estimate = count_tests,
-        judge: CrashJudge | None = None,
-    ) -> None:
-        self._config = config
-        self._log = log
-        self._num_nodes = num_nodes
+    def __init__(self, config: Any, log: Any, assign: AssignUnits, new_units: Callable[[], UnitScheduler]) -> None:
         self._assign = assign
-        self._estimate = estimate
-        self._judge = judge
+        self._new_units = new_units
+        self._new_load = functools.partial(LoadScheduling, config, log)
         self._early_nodes: list[Any] = []
         self._chosen: Any = None
 
@@ -323,17 +310,13 @@ class DeferredScheduler:
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
         """Choose by what was collected, then pass it on."""
         if self._chosen is None:
-            evals = self._assign(collection)
-            if evals:
-                self._chosen = UnitScheduler(self._num_nodes, self._assign, self._estimate, self._judge)
-            else:
-                self._chosen = LoadScheduling(self._config, self._log)
+            self._chosen = self._new_units() if self._assign(collection) else self._new_load()
             for early in self._early_nodes:
                 self._chosen.add_node(early)
         self._chosen.add_node_collection(node, collection)
 
     def has_collected(self, node: Any) -> bool:
-        """Return whether a worker has said what it collected."""
+        """Return whether a worker has collected."""
         return isinstance(self._chosen, UnitScheduler) and self._chosen.has_collected(node)
 
     def has_work(self, node: Any) -> bool:
@@ -341,7 +324,7 @@ class DeferredScheduler:
         return isinstance(self._chosen, UnitScheduler) and self._chosen.has_work(node)
 
     def stop(self, reason: str) -> None:
-        """End the workers that run units, each after the test that it is in."""
+        """End the workers that run units, each after its current test."""
         if isinstance(self._chosen, UnitScheduler):
             self._chosen.stop(reason)
 
@@ -374,30 +357,21 @@ class DeferredScheduler:
         self._early_nodes.remove(node)
         return None
 
-    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Pass on."""
-        self._chosen.mark_test_complete(node, item_index, duration)
+    def __getattr__(self, name: str) -> Any:
+        """Return what xdist asks only once the choice is made: `schedule`, `mark_test_complete`, `mark_test_pending`, …"""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._chosen, name)
 
-    def mark_test_pending(self, item: str) -> None:
-        """Pass on."""
-        self._chosen.mark_test_pending(item)
-
-    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
-        """Pass on."""
-        self._chosen.remove_pending_tests_from_node(node, indices)
-
-    def schedule(self) -> None:
-        """Pass on."""
-        self._chosen.schedule()
-
-
-# How long things took in earlier runs, from their run.json: what a scheduler goes by. Whatever cannot be read tells nothing
 
 _NUM_RUNS = 10
 
 
 class Durations:
-    """Mean seconds per case of (engine, eval) in the latest runs; an engine that is new is taken to be like its backend."""
+    """Mean seconds per case of (engine, eval) in the latest runs, from their run.json; a new engine is taken to be like its backend.
+
+    A file that cannot be read is passed over.
+    """
 
     def __init__(self) -> None:
         self._of_engine: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
@@ -420,13 +394,10 @@ class Durations:
         self._of_backend[engine.partition(":")[0], evaluation].append(case_s)
 
     def case_s(self, engine: str, evaluation: str) -> float:
-        """Return the seconds that a case is expected to take; 1 where nothing is known of anything.
-
-        What is not known of an eval is taken from the backend's others, then from all.
-        """
+        """Return the seconds that a case is expected to take: by the backend's other evals where the eval is new, then by all, then 1."""
         backend = engine.partition(":")[0]
-        if found := self._of_engine.get((engine, evaluation)) or self._of_backend.get((backend, evaluation)):
-            return fmean(found)
+        if known := self._of_engine.get((engine, evaluation)) or self._of_backend.get((backend, evaluation)):
+            return fmean(known)
         others = [case_s for (name, _), known in self._of_backend.items() if name == backend for case_s in known]
         every = others or [case_s for known in self._of_backend.values() for case_s in known]
         return fmean(every) if every else 1.0
@@ -434,13 +405,13 @@ class Durations:
 
 def _latest(report_dir: Path) -> Iterator[dict[str, Any]]:
     """Yield the content of the newest run.json files."""
-    found = []
+    paths = []
     for path in report_dir.glob("*/run.json"):
         try:
-            found.append((path.stat().st_mtime, path))
+            paths.append((path.stat().st_mtime, path))
         except OSError:  # it is being removed
             continue
-    for _, path in sorted(found, reverse=True)[:_NUM_RUNS]:
+    for _, path in sorted(paths, reverse=True)[:_NUM_RUNS]:
         try:
             run = json.loads(path.read_bytes())
         except (OSError, ValueError):

@@ -149,18 +149,18 @@ class CaseRequest:
         if not isinstance(yielded, (tuple, list)) or len(yielded) != 2:
             return self._failure("error", f"{where} yielded {reprlib.repr(yielded)}; {_STEP}")
         requests, options = yielded
-        if not isinstance(requests, (tuple, list)) or not requests or not all(isinstance(one, _REQUESTS) for one in requests):
+        if not isinstance(requests, (tuple, list)) or not requests or not all(isinstance(request, _REQUESTS) for request in requests):
             return self._failure(
                 "error", f"{where} asks {reprlib.repr(requests)}; it must be a list of at least one request, each {_QUESTION}"
             )
         each = [options] * len(requests) if isinstance(options, GenerationOptions) else options
-        if not isinstance(each, (tuple, list)) or not all(isinstance(one, GenerationOptions) for one in each):
+        if not isinstance(each, (tuple, list)) or not all(isinstance(value, GenerationOptions) for value in each):
             return self._failure("error", f"{where} has the options {reprlib.repr(options)}; {_STEP}")
         if len(each) != len(requests):
             return self._failure("error", f"{where} has {len(requests)} requests but {len(each)} options; give one for all or one for each")
         try:
-            decoded = tuple(self._options_of(number - 1, position, one) for position, one in enumerate(each))
-            self._check({id(one): one for one in decoded}.values())
+            decoded = tuple(self._options_of(number - 1, position, value) for position, value in enumerate(each))
+            self._check({id(value): value for value in decoded}.values())
         except EvalHarnessError as error:
             return self._failure("error", f"step {number}: {error}", error)
         step = Step(tuple(requests), decoded)

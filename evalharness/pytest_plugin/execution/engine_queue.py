@@ -1,7 +1,7 @@
-"""Keeps one engine busy: a thread generates work units in order, the next as soon as the engine has room for it.
+"""Keeps one engine busy: a thread runs work units in order, the next as soon as the engine has room for it.
 
-A call of the engine takes up what comes meanwhile (`Engine.stream`'s `more`), so that between two units it neither runs empty nor
-waits for tests. Units with plugins, and those that are to be alone, have calls of their own.
+A running call of the engine takes up further requests (`Engine.stream`'s `more`), so that between two units it neither runs empty
+nor waits for tests. Units with plugins, and those that must run alone, have calls of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from evalharness.pytest_plugin.execution.engines import asks_anything, opened_en
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, takeover_of
 from evalharness.pytest_plugin.execution.unit_runner import PendingRequest, UnitProgress, UnitResults, UnitRunner
 from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan, num_cases_ahead
+from evalharness.runs.schema import UnitLine
 
 if TYPE_CHECKING:
     from evalharness.api.cases import Case
@@ -91,10 +92,10 @@ class EngineQueue(threading.Thread):
             problem, error, is_engine = "", None, False
             try:
                 first.begin()
-                while not self._is_told_to_stop.is_set() and (runner := next((unit for unit in self._active if unit.wants), None)):
-                    requests, plugins = runner.next_batch(self._is_told_to_stop.is_set)
-                    if requests:
-                        self._ask(runner, requests, plugins)
+                while not self._is_told_to_stop.is_set() and (runner := next((unit for unit in self._active if unit.has_requests), None)):
+                    batch, plugins = runner.next_batch(self._is_told_to_stop.is_set)
+                    if batch:
+                        self._ask(runner, batch, plugins)
                     self._end_if_done(runner)
                 self._active = self._without_kept()
                 for runner in self._active:
@@ -122,7 +123,7 @@ class EngineQueue(threading.Thread):
             return None
 
     def _without_kept(self) -> list[UnitRunner]:
-        """Return the active units that are not to be kept; those take back what was not answered."""
+        """Return the active units that are not kept; the kept ones take back what was not answered."""
         unanswered = [(number, runner, asked) for number, (runner, asked) in self._asked.items() if runner in self._kept]
         for number, runner, asked in reversed(unanswered):
             if number in self._ready:
@@ -137,59 +138,60 @@ class EngineQueue(threading.Thread):
             self._active.remove(runner)
 
     def _end(self, runner: UnitRunner) -> None:
-        """Note the time since the last unit ended as this one's: together they are the time in which the engine was at work."""
+        """End a unit with the time since the last one ended: together they are the time in which the engine was at work."""
         now = time.monotonic()
         runner.end(now - self._busy_since)
         self._busy_since = now
 
-    def _ask(self, runner: UnitRunner, asked: Sequence[PendingRequest], acting: Sequence[Any]) -> None:
+    def _ask(self, runner: UnitRunner, batch: Sequence[PendingRequest], plugins: Sequence[Any]) -> None:
         """Make one call of the engine."""
         self._asked.clear()
         self._ready.clear()
         self._num_asked = 0
-        self._is_closed = bool(acting) or runner.is_alone
-        self._note(runner, asked)
-        requests, options = [one.request for one in asked], [one.options for one in asked]
-        hooks: Any = {"on_asked": self._on_asked, "more": self._more}
-        stream = self._engine.stream(requests, options, plugins=acting, should_stop=self._should_stop, **hooks)
+        self._is_closed = bool(plugins) or runner.is_alone
+        self._note(runner, batch)
+        requests, options = [pending.request for pending in batch], [pending.options for pending in batch]
+        hooks: Any = {"on_asked": self._on_asked, "more": self._next_job}
+        stream = self._engine.stream(requests, options, plugins=plugins, should_stop=self._should_stop, **hooks)
         with contextlib.closing(stream) as outcomes:  # in this thread, whatever is raised here: the engine's lock is held
             for number, outcome in outcomes:
-                answered, one = self._asked.pop(number)
+                answered, pending = self._asked.pop(number)
                 self._ready.discard(number)
-                answered.answer(one, outcome)
+                answered.answer(pending, outcome)
                 self._end_if_done(answered)
         if self._broken is not None:
             raise self._broken
 
-    def _note(self, runner: UnitRunner, asked: Sequence[PendingRequest]) -> None:
-        self._asked.update(enumerate(((runner, one) for one in asked), self._num_asked))
-        self._num_asked += len(asked)
+    def _note(self, runner: UnitRunner, batch: Sequence[PendingRequest]) -> None:
+        self._asked.update(enumerate(((runner, pending) for pending in batch), self._num_asked))
+        self._num_asked += len(batch)
 
     def _on_asked(self, number: int) -> None:
-        runner, asked = self._asked[number]
+        runner, pending = self._asked[number]
         self._ready.add(number)
-        runner.asks(asked)
+        runner.asks(pending)
 
     def _should_stop(self) -> bool:
         self._progress.num_signs += 1  # engines ask at least once per decoding step
         return self._is_told_to_stop.is_set() or self._broken is not None
 
-    def _more(self) -> Job | None:
-        """Return what the running call can take up besides: what its answers lead to, then the next unit.
+    def _next_job(self) -> Job | None:
+        """Return further requests for the running call: what its answers lead to, then the next unit; None for none at present.
 
         A backend calls this from within: a unit that fails to begin must not take down the call that others are in.
         """
         while not self._is_told_to_stop.is_set() and (runner := self._next_to_join()) is not None:
             try:
-                asked, acting = runner.next_batch(self._is_told_to_stop.is_set)
-                job = None if acting else self._join(asked)
-                if job is None and asked:
-                    runner.put_back(asked)
+                batch, plugins = runner.next_batch(self._is_told_to_stop.is_set)
+                requests, options = [pending.request for pending in batch], [pending.options for pending in batch]
+                job = self._engine.join(requests, options, self._num_asked) if batch and not plugins else None
+                if job is not None:
+                    self._note(runner, batch)
+                    return job
+                if batch:
+                    runner.put_back(batch)
                     self._is_closed = True  # else what comes later would overtake it
                     return None
-                if job is not None:
-                    self._note(runner, asked)
-                    return job
                 self._end_if_done(runner)
             except RecordError as error:
                 self._broken = error
@@ -197,16 +199,11 @@ class EngineQueue(threading.Thread):
                 self._give_up(runner, error)
         return None
 
-    def _join(self, asked: Sequence[PendingRequest]) -> Job | None:
-        if not asked:
-            return None
-        return self._engine.join([one.request for one in asked], [one.options for one in asked], self._num_asked)
-
     def _next_to_join(self) -> UnitRunner | None:
-        """Return the unit of which something is asked next in the running call, begun if it had not; None for none at present."""
+        """Return the unit, begun by now, whose requests join the running call next; None for none at present."""
         while not self._is_closed and self._broken is None:
             for runner in self._active:
-                if runner.wants:
+                if runner.has_requests:
                     return runner
             with self._lock:
                 if not self._queue or self._queue[0].is_alone or self._queue[0].plugins:
@@ -223,15 +220,13 @@ class EngineQueue(threading.Thread):
         return None
 
     def _give_up(self, runner: UnitRunner, error: BaseException) -> None:
-        """Let one unit go that cannot be asked; the others go on."""
-        told = isinstance(error, EvalHarnessError)
-        problem = str(error) if told else f"{type(error).__name__}: {error} (at {last_frame(error)})"
+        """Give up one unit that cannot be asked; the others go on."""
+        is_ours = isinstance(error, EvalHarnessError)
+        problem = str(error) if is_ours else f"{type(error).__name__}: {error} (at {last_frame(error)})"
         runner.results.give_up(problem, is_engine=isinstance(error, BackendError))
         runner.end(None)
         self._active.remove(runner)
 
-
-# Pipelines work units: generates upcoming units while the tests of the current one run
 
 _LOOK_EVERY_S = 0.05
 
@@ -247,8 +242,9 @@ class _Prepared:
 
 
 class RunningUnits:
-    """What a process generates. `modules`: the evals by path. `units_ahead`, where a worker has it: the units of the tests that it was
-    sent, in order.
+    """Pipelines work units: generates upcoming units while the current unit's tests run. For the tests' thread.
+
+    `modules`: the evals by path. `units_ahead`, where a worker has it: the units of the tests that it was sent, in order.
     """
 
     def __init__(self, context: RunContext, plan: UnitPlan, modules: Mapping[str, EvalModule], progress: UnitProgress) -> None:
@@ -304,7 +300,7 @@ class RunningUnits:
         return self._current[1].results
 
     def release(self, unit: UnitKey, case_id: str) -> None:
-        """Let the generations of a unit's case go."""
+        """Release the generations of a unit's case."""
         if self._current is not None and self._current[0] == unit:
             self._current[1].results.release(case_id)
             return
@@ -313,7 +309,7 @@ class RunningUnits:
                 runner.results.release(case_id)
 
     def look_ahead(self, engine: Engine) -> None:
-        """Begin what comes next on the same engine, as far as it is known and may be held; may be called as often as one likes."""
+        """Begin the next units on the same engine, as far as they are known and may be held; cheap to call often."""
         now = time.monotonic()
         if now < self._look_at_s:
             return
@@ -373,11 +369,12 @@ class RunningUnits:
         self._num_begun += 1
         path = in_flight_path(journal.path, self._num_begun) if self._context.is_worker else None
         in_flight = InFlight(path, unit, [case.id for case in cases])
-        journal.write("unit_start", {"engine": unit.engine, "eval": module.name, **({"ahead": True} if is_ahead else {})})
+        line: UnitLine = {"engine": unit.engine, "eval": module.name}
+        journal.write("unit_start", {**line, "ahead": True} if is_ahead else line)
         return UnitRunner(unit.engine, engine, module, cases, journal, self._progress, prepared.takeover, in_flight)
 
     def stop(self) -> None:
-        """End what is generated, if anything: that of the current unit, and what was begun ahead, which stays in the journal."""
+        """End the current unit and those begun ahead; what is generated stays in the journal."""
         if self._current is None:
             return
         unit, queue = self._current[0], self._queue

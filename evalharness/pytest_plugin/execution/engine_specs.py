@@ -82,7 +82,14 @@ def engine_specs(
     real = [name for name in run.backend if name != "fake"]
     if real:
         paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice)
-        infos = [_inspected(path, run, root) for path in paths]
+        how: dict[str, Any] = {"trust_remote_code": run.trust_remote_code, "allow_pickle": run.allow_pickle, "base_model": run.base_model}
+        infos = [inspect_checkpoint(path, root=root, **how) for path in paths]
+        for info in infos:
+            if not info.has_chat_template:
+                raise CheckpointError(
+                    f"checkpoint {info.path} has no chat template, so it cannot be asked; "
+                    "copy the chat_template.jinja of the checkpoint that it was trained from into it"
+                )
         backends = _backends(run, infos, chosen or {})
         for path, own_name, info in zip(paths, name_checkpoints(paths), infos, strict=True):
             for backend, _ in backends[path]:
@@ -100,7 +107,9 @@ def engine_specs(
                     info.variant,
                     _not_taken(backend, run),
                     dtype,
-                    **_base_and_adapter(info),
+                    base_path=str(info.base.path) if info.base is not None else None,
+                    base_fingerprint=info.base.fingerprint if info.base is not None else None,
+                    adapter_fingerprint=info.adapter.fingerprint if info.adapter is not None else None,
                     quantization=info.quantization,
                     chosen=why,
                     training=training_facts(path),
@@ -123,29 +132,17 @@ def engine_specs(
     return specs
 
 
-def _inspected(path: Path, run: RunConfig, root: Path) -> CheckpointInfo:
-    info = inspect_checkpoint(
-        path,
-        trust_remote_code=run.trust_remote_code,
-        allow_pickle=run.allow_pickle,
-        base_model=run.base_model,
-        root=root,
-    )
-    _check_chat_template(info)
-    return info
-
-
 def _backends(run: RunConfig, infos: Sequence[CheckpointInfo], chosen: Mapping[str, Chosen]) -> dict[Path, list[tuple[str, str | None]]]:
     """Return the backends of each checkpoint by its path, and why, where `auto` chose."""
     if AUTO not in run.backend:
         return {info.path: [(name, None) for name in run.backend if name != "fake"] for info in infos}
     from evalharness.hardware.auto_backend import choose_backends  # few runs let it choose
 
-    left = [info for info in infos if str(info.path) not in chosen]
+    open_infos = [info for info in infos if str(info.path) not in chosen]
     has_cards = uses_cards(run) and bool(visible_cards(os.environ, installed_cards()))
-    found = dict(chosen)
-    found.update(zip(map(str, (info.path for info in left)), choose_backends(constraints_of(run), left, has_cards=has_cards), strict=True))
-    return {info.path: [(found[str(info.path)].backend, found[str(info.path)].why)] for info in infos}
+    backends = choose_backends(constraints_of(run), open_infos, has_cards=has_cards)
+    choices = {**chosen, **{str(info.path): choice for info, choice in zip(open_infos, backends, strict=True)}}
+    return {info.path: [(choices[str(info.path)].backend, choices[str(info.path)].why)] for info in infos}
 
 
 def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:
@@ -159,23 +156,13 @@ def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:
 
 
 def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
-    """Yield what was said of checkpoints that are not in this run; in a file it may be a standing choice, here it is a typo."""
+    """Yield options of the command line that concern no checkpoint of this run; in a settings file they may be a standing choice."""
     if run.origin("base_model") == "command line" and all(spec.base_path is None for spec in specs):
         yield f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter"
     for pattern, space in (run.coordinates or ()) if run.origin("coordinates") == "command line" else ():
         if pattern and not any(fnmatchcase(spec.checkpoint, pattern) for spec in specs):
             names = ", ".join(dict.fromkeys(spec.checkpoint for spec in specs))
             yield f"--coordinates {pattern}={space} fits no checkpoint of this run: {names}"
-
-
-def _base_and_adapter(info: CheckpointInfo) -> dict[str, Any]:
-    if info.base is None or info.adapter is None:
-        return {}
-    return {
-        "base_path": str(info.base.path),
-        "base_fingerprint": info.base.fingerprint,
-        "adapter_fingerprint": info.adapter.fingerprint,
-    }
 
 
 def engines_by_checkpoint(specs: Iterable[EngineSpec]) -> dict[str, list[EngineSpec]]:
@@ -186,16 +173,8 @@ def engines_by_checkpoint(specs: Iterable[EngineSpec]) -> dict[str, list[EngineS
     return groups
 
 
-def _check_chat_template(info: CheckpointInfo) -> None:
-    if not info.has_chat_template:
-        raise CheckpointError(
-            f"checkpoint {info.path} has no chat template, so it cannot be asked; "
-            "copy the chat_template.jinja of the checkpoint that it was trained from into it"
-        )
-
-
 def _not_taken(backend: str, run: RunConfig) -> tuple[str, ...]:
-    """Return the options that somebody set, but that another backend of the matrix takes and this one does not."""
+    """Return the options that are set, but that only other backends of the run take."""
     return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run))
 
 
@@ -207,7 +186,7 @@ def concerns(option: Option, backend: str, run: RunConfig) -> bool:
 def _script_names(scripts: Sequence[str]) -> list[str]:
     bare = [Path(script).with_suffix("") for script in scripts]
     paths = [Path(script) if bare.count(path) > 1 else path for script, path in zip(scripts, bare, strict=True)]
-    # `echo` is no file; as a path of one part it keeps its name, whatever scripts are called.
+    # `echo` is not a file; as a path of one part it keeps its name, whatever scripts are called.
     return name_checkpoints([Path("/", _ECHO) if script == _ECHO else path for script, path in zip(scripts, paths, strict=True)])
 
 
@@ -229,10 +208,7 @@ def _scripts(run: RunConfig) -> list[str]:
         return [_ECHO]
     if set(run.backend) != {"fake"}:
         return [_ECHO]  # the others have refused everything that is no checkpoint
-    found: dict[str, None] = {}
-    for path in run.model:
-        found.update(dict.fromkeys(_scripts_of(path)))
-    return list(found)
+    return list(dict.fromkeys(script for path in run.model for script in _scripts_of(path)))
 
 
 def _scripts_of(pattern: str) -> list[str]:
@@ -245,5 +221,5 @@ def _scripts_of(pattern: str) -> list[str]:
         return [_ECHO]
     matches = sorted(match for match in glob.glob(pattern, recursive=True) if os.path.isfile(match))
     if not matches:
-        raise CheckpointError(f"backend 'fake' got --model {pattern}, which is no file; {_GIVE}")
+        raise CheckpointError(f"backend 'fake' got --model {pattern}, which is not a file; {_GIVE}")
     return matches

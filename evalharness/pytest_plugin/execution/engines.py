@@ -1,4 +1,4 @@
-"""How a session's engines come and go: opened for the first test that needs one, with its facts noted, and kept for the next checkpoint."""
+"""Opens engines for the first test that needs one, records their facts, and keeps the last one open for the next checkpoint's weights."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from evalharness.config import RunConfig
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, concerns
 from evalharness.pytest_plugin.execution.takeover import read_crashes
+from evalharness.runs.schema import EngineLine
 
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
@@ -35,13 +36,10 @@ __all__ = [
     "asks_anything",
     "cache_identity",
     "load_config",
-    "make_cache",
     "open_engine",
     "opened_engine",
 ]
 
-
-# The cache of a run's answers: which one, and what tells its engines apart
 
 # Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
 _FACTS = ("torch", "transformers", "vllm", "max", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
@@ -57,18 +55,8 @@ _OPTIONS = (
 )
 
 
-def make_cache(run: RunConfig, on_notice: Callable[[str], None]) -> ResponseCache | None:
-    """Return the run's cache, None where none is wanted. `ConfigError` where its folder cannot be used."""
-    wanted = run.cache if run.cache is not None else run.cache_dir is not None
-    if not wanted:
-        return None
-    from evalharness.engine.cache import ResponseCache  # brings sqlite along
-
-    return ResponseCache(run.cache_dir, on_notice=on_notice)
-
-
 def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str, Any]:
-    """Return what answers depend on besides the question: weights by fingerprint, backend, libraries, how it all runs."""
+    """Return what answers depend on besides the request: weights by fingerprint, backend, libraries, options."""
     facts = engine.describe()
     return {
         "fingerprint": spec.fingerprint,
@@ -78,12 +66,9 @@ def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str
     }
 
 
-# Keeps the engine that was used last open, so that the next checkpoint's weights are put into it instead of a new start
-
-
 @dataclass(frozen=True)
 class Opening:
-    """How an engine came to its checkpoint: a new start, a swap into a running one, or it had it still.
+    """How an engine got its checkpoint: a new start, a swap into a running engine, or kept from the last test.
 
     `swapped_from`: the engine id before; `cold_start_reason`: why there was no swap, where an engine was running.
     """
@@ -93,19 +78,23 @@ class Opening:
     swapped_from: str | None = None
     cold_start_reason: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the facts for the journal; something held all along took no seconds."""
-        facts: dict[str, Any] = {"how": self.how}
+    def to_json(self) -> EngineLine:
+        """Return the facts for the journal; an engine that was kept has no load time."""
+        facts: EngineLine = {"how": self.how}
         if self.how != "kept":
             facts["load_s"] = self.seconds
-        for name, value in (("swapped_from", self.swapped_from), ("cold_because", self.cold_start_reason)):
-            if value is not None:
-                facts[name] = value
+        if self.swapped_from is not None:
+            facts["swapped_from"] = self.swapped_from
+        if self.cold_start_reason is not None:
+            facts["cold_because"] = self.cold_start_reason
         return facts
 
 
 class EnginePool:
-    """At most one engine waits here: a second one beside it would need the memory of both."""
+    """Keeps the engine that was used last open, so that the next checkpoint's weights are swapped into it instead of a new start.
+
+    At most one engine waits: a second one beside it would need the memory of both.
+    """
 
     def __init__(self, run: RunConfig, on_notice: Callable[[str], None]) -> None:
         self._run = run
@@ -114,8 +103,16 @@ class EnginePool:
 
     @cached_property
     def cache(self) -> ResponseCache | None:
-        """The run's answers to deterministic questions, opened on first use; `ConfigError` where its folder cannot be used."""
-        return make_cache(self._run, self._on_notice)
+        """The run's answers to deterministic questions, opened on first use; None where the run has no cache.
+
+        `ConfigError` where its folder cannot be used.
+        """
+        run = self._run
+        if not (run.cache if run.cache is not None else run.cache_dir is not None):
+            return None
+        from evalharness.engine.cache import ResponseCache  # brings sqlite along
+
+        return ResponseCache(run.cache_dir, on_notice=self._on_notice)
 
     def open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
         """Return an engine with the spec's checkpoint loaded; the errors of a backend's start pass through."""
@@ -126,7 +123,6 @@ class EnginePool:
         return engine, opening
 
     def _open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
-
         started = time.monotonic()
         before, self._waiting = self._waiting, None
         cold_start_reason = None
@@ -178,13 +174,10 @@ class EnginePool:
             waiting[1].close()
 
 
-# What stands for an engine while nothing has to be asked: where all is recorded, no model is loaded at all
-
-
 class DeferredEngine:
-    """Is the engine as soon as anything but its name is asked of it; `open` loads it, and fails alike however often it is asked.
+    """Stands for an engine that may not be needed, as where all is recorded; loaded at the first access to anything but its name.
 
-    `opened` is the engine itself, None as long as nobody needed it.
+    `open` loads it, and fails alike however often it is called. `opened` is the engine itself, None as long as nobody needed it.
     """
 
     def __init__(self, name: str, load: Callable[[], Engine]) -> None:
@@ -223,12 +216,12 @@ def opened_engine(engine: Engine, *, wanted: bool = False) -> Engine | None:
 
 def asks_anything(cases: Iterable[Case], recorded: Callable[[str], CaseRecords | None], num_samples: int) -> bool:
     """Return whether any case has to be asked that is not recorded in full: only then is an engine needed."""
-    found = (recorded(case.id) for case in cases if case.invalid is None)
-    return any(one is None or not one.has_all(num_samples) for one in found)
+    records = (recorded(case.id) for case in cases if case.invalid is None)
+    return any(record is None or not record.has_all(num_samples) for record in records)
 
 
 class EngineOpening:
-    """The engines of one session, at most one of them open."""
+    """The engines of one process, at most one of them open."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
@@ -237,7 +230,7 @@ class EngineOpening:
         self.card_problem: str | None = None
         """Why no engine can be opened on this process's GPUs."""
         self.is_at_work = False
-        """Whether one is being opened just now."""
+        """Whether an engine is being opened just now."""
 
     def check_cache(self) -> None:
         """Raise `ConfigError` where the folder of the run's cache cannot be used, before anything runs."""
@@ -269,12 +262,13 @@ class EngineOpening:
         if problem is not None:
             self._pool.give_back(spec, engine)
             raise ConfigError(problem)
-        where = {"worker": context.journal.worker, "devices": None if context.cards is None else list(context.cards)}
-        context.journal.write("engine", {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time(), **where})
+        devices = None if context.cards is None else list(context.cards)
+        line: EngineLine = {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time()}
+        context.journal.write("engine", {**line, "worker": context.journal.worker, "devices": devices})
         return engine
 
     def give_back(self, spec: EngineSpec, engine: Engine) -> None:
-        """Keep an engine for the next checkpoint. Its facts are noted again: some are counts of what happened since it was opened."""
+        """Keep an engine for the next checkpoint. Its facts are recorded again: some are counts since it was opened."""
         opened = opened_engine(engine)
         if opened is None:
             return
@@ -294,7 +288,7 @@ class EngineOpening:
             self._notices.append(message)
 
     def warn_of_notices(self) -> None:
-        """Warn, in the thread of the tests, of what engines have done otherwise than asked."""
+        """Warn, in the tests' thread, of what engines did otherwise than asked."""
         while self._notices:
             _warn(self._notices.pop(0))
 
@@ -305,35 +299,32 @@ def _warn(message: str) -> None:
     warnings.warn(message, EngineWarning, stacklevel=2)
 
 
-# How an engine of a run is opened: what the run's options are for its backend. Imported when the first engine is; loads torch with it
-
-
 def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], None]) -> Engine:
     """Return the loaded engine; the errors of the backend's start pass through. `on_notice`: see `Engine`."""
     from evalharness.engine.build import build_engine  # loads the backend's libraries
 
-    mine = _options_for(spec.backend, run)
+    options = _options_for(spec.backend, run)
     return build_engine(
         spec.backend,
         load_config(spec, run),
         vllm_options=VllmEngineOptions(
-            tensor_parallel_size=mine["tensor_parallel_size"],
-            pipeline_parallel_size=mine["pipeline_parallel_size"],
-            distributed_executor_backend=mine["distributed_executor_backend"],
-            gpu_memory_utilization=mine["gpu_memory_utilization"],
-            max_model_len=mine["max_model_len"],
+            tensor_parallel_size=options["tensor_parallel_size"],
+            pipeline_parallel_size=options["pipeline_parallel_size"],
+            distributed_executor_backend=options["distributed_executor_backend"],
+            gpu_memory_utilization=options["gpu_memory_utilization"],
+            max_model_len=options["max_model_len"],
             trust_remote_code=run.trust_remote_code,
             dtype=spec.dtype,
-            enforce_eager=mine["enforce_eager"],
-            extra=mine["engine_option"],
+            enforce_eager=options["enforce_eager"],
+            extra=options["engine_option"],
         ),
         server_options=ServerOptions(
-            server=mine["server"],
-            base_url=mine["base_url"],
-            served_model=mine["served_model"],
-            concurrency=mine["concurrency"],
-            request_timeout_s=mine["request_timeout"],
-            adapter_dir=str(mine["adapter_dir"]) if mine["adapter_dir"] is not None else None,
+            server=options["server"],
+            base_url=options["base_url"],
+            served_model=options["served_model"],
+            concurrency=options["concurrency"],
+            request_timeout_s=options["request_timeout"],
+            adapter_dir=str(options["adapter_dir"]) if options["adapter_dir"] is not None else None,
         ),
         chat_template=ChatTemplateOptions(
             enable_thinking=run.thinking,
@@ -348,12 +339,12 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
 
 def load_config(spec: EngineSpec, run: RunConfig) -> ModelLoadConfig:
     """Return which weights an engine of the spec loads, and how."""
-    mine = _options_for(spec.backend, run)
+    options = _options_for(spec.backend, run)
     return ModelLoadConfig(
         spec.base_path or spec.checkpoint_path,
         torch_dtype=spec.dtype,
-        device=mine["device"],
-        attn_implementation=mine["attn_implementation"],
+        device=options["device"],
+        attn_implementation=options["attn_implementation"],
         trust_remote_code=run.trust_remote_code,
         allow_pickle=run.allow_pickle,
         variant=run.variant,

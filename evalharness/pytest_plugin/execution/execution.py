@@ -20,7 +20,7 @@ from evalharness.pytest_plugin.execution.units import UnitPlan
 from evalharness.pytest_plugin.outcomes import ItemRecord, reference_of
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
-from evalharness.runs.schema import RunFile
+from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
@@ -103,7 +103,7 @@ class Execution:
         if self.plan.test_ended(record.nodeid, record.case.id):
             self.units.release(unit, record.case.id)
         journal = self.context.journal
-        facts = {"run_id": self.context.run.run_id, "worker": journal.worker, "duration_s": round(duration_s, 6)}
+        facts: Row = {"run_id": self.context.run.run_id, "worker": journal.worker, "duration_s": round(duration_s, 6)}
         journal.write("row", {**record.to_json(), **reference_of(record.case), **facts})
 
     def close(self) -> None:

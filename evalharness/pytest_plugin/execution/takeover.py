@@ -1,9 +1,9 @@
-"""What a worker that died leaves to the others: a note of each unit that it did not finish, written by the controller.
+"""Hands a dead worker's units to others: the controller writes a note of each unit that it did not finish.
 
-    journal/crashes.jsonl   {"kind": "crash", "worker", "engine", "path", "shard", "nodeids", "suspicion", "gave_up"}
+    journal/crashes.jsonl   {"kind": "crash", "worker", "engine", "path", "shard", "nodeids", "isolation", "gave_up"}
 
-Whoever gets the unit next gives its tests what the run's journals have of their cases, and generates only the rest. Where one
-of its cases may have killed the worker, they are asked in groups, one group at a time, so that the next death says more.
+The next worker of the unit gives its tests the outcomes in the run's journals and generates only the rest. Where one of the cases may
+have killed the worker, they are asked in groups, one group at a time, so that the next death says more.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal, journal_name
+from evalharness.runs.schema import CrashLine
 
 if TYPE_CHECKING:
     from evalharness.runs.records import CaseRecords
@@ -46,46 +47,46 @@ _FEW = 16
 
 @dataclass(frozen=True)
 class CrashIsolation:
-    """What is known of the cases of a unit whose worker died while some of them were asked.
+    """Which cases of a unit may have killed its workers.
 
-    `suspects`: those that were. `alone`: those that were again, or with few others; each is asked alone from now on.
-    `guilty`: those that were alone at the second death, and what is said of them; they are not asked again.
+    `suspects` were being generated at a death. `isolated` were so again, or with few others: each is asked alone from now on.
+    `confirmed` were alone at the second death, each with what is said of it; they are not asked again.
     """
 
     suspects: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()
-    guilty: Mapping[str, str] = field(default_factory=dict)
+    isolated: tuple[str, ...] = ()
+    confirmed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CrashIsolation:
-        """Return the suspicion that `asdict` made plain."""
-        return cls(tuple(values["suspects"]), tuple(values["alone"]), values["guilty"])
+        """Return what `asdict` made plain."""
+        return cls(tuple(values["suspects"]), tuple(values["isolated"]), values["confirmed"])
 
     def confirms(self, asked: Sequence[str]) -> bool:
-        """Return whether a death while these cases were asked says for certain whose fault it was."""
-        return len(asked) == 1 and asked[0] in (*self.suspects, *self.alone)
+        """Return whether a death while these cases were asked confirms whose fault it was."""
+        return len(asked) == 1 and asked[0] in (*self.suspects, *self.isolated)
 
     def after(self, asked: Sequence[str], problem: str) -> CrashIsolation:
         """Return what is known after a death while these cases were asked."""
         if self.confirms(asked):
-            return replace(self, guilty={**self.guilty, asked[0]: problem})
+            return replace(self, confirmed={**self.confirmed, asked[0]: problem})
         if len(asked) <= _FEW or not set(asked).isdisjoint(self.suspects):
-            return replace(self, alone=tuple(dict.fromkeys((*self.alone, *asked))))
+            return replace(self, isolated=tuple(dict.fromkeys((*self.isolated, *asked))))
         return replace(self, suspects=tuple(dict.fromkeys((*self.suspects, *asked))))
 
     def groups(self, case_ids: Sequence[str]) -> list[tuple[str, ...]]:
         """Return which of the cases are asked together, one group after the other.
 
-        Suspects come in groups as large as there are groups; those above suspicion are one group.
+        Isolated cases come one by one, suspects in groups as large as there are groups, all others in one group.
         """
-        alone = set(self.alone)
-        grouped = set(self.suspects) - alone
-        known = alone | grouped
+        isolated = set(self.isolated)
+        grouped = set(self.suspects) - isolated
+        known = isolated | grouped
         suspects = [case_id for case_id in case_ids if case_id in grouped]
         size = math.isqrt(max(0, len(suspects) - 1)) + 1
         others = tuple(case_id for case_id in case_ids if case_id not in known)
         return [
-            *((case_id,) for case_id in case_ids if case_id in alone),
+            *((case_id,) for case_id in case_ids if case_id in isolated),
             *(tuple(suspects[start : start + size]) for start in range(0, len(suspects), size)),
             *([others] if others else []),
         ]
@@ -100,29 +101,29 @@ class CrashNote:
     path: str
     shard: int
     nodeids: tuple[str, ...]
-    suspicion: CrashIsolation | None
-    """What is known of the unit's cases where one of them may be to blame, else None."""
+    isolation: CrashIsolation | None
+    """Which cases are isolated, where one of the unit's may be to blame."""
     gave_up: bool
     """Whether the worker ended itself because its engine was beyond repair."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CrashNote:
         """Return the note that was written as these values."""
-        suspicion = None if values["suspicion"] is None else CrashIsolation.from_json(values["suspicion"])
-        return cls(**{**values, "nodeids": tuple(values["nodeids"]), "suspicion": suspicion})
+        isolation = None if values["isolation"] is None else CrashIsolation.from_json(values["isolation"])
+        return cls(**{**values, "nodeids": tuple(values["nodeids"]), "isolation": isolation})
 
 
 @dataclass(frozen=True)
 class Takeover:
-    """How a unit goes on; `recorded(case id)` is what the journals have of a case. `nodeids`: its tests that are left, None for all."""
+    """How a unit goes on: `recorded(case id)` gives a case's recorded outcomes; `nodeids` are the tests left, None for all."""
 
     nodeids: frozenset[str] | None
     recorded: Callable[[str], CaseRecords | None]
-    suspicion: CrashIsolation | None = None
+    isolation: CrashIsolation | None = None
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing else is to be generated beside the unit: else a second death would not say whose fault it is."""
+        """Whether no other unit is generated beside it: else a second death would not say whose fault it is."""
         return self.nodeids is not None
 
 
@@ -130,7 +131,7 @@ def note_crash(run_dir: Path, note: CrashNote, session: int = 0) -> None:
     """Write a note; raises `RecordError`. Of what broke in an earlier `session` of the run nothing is left to note."""
     journal = Journal(run_dir, journal_name(_WRITER, session))
     try:
-        journal.write("crash", asdict(note))
+        journal.write("crash", cast("CrashLine", asdict(note)))
     finally:
         journal.close()
 
@@ -158,14 +159,14 @@ def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) 
 
     run = RecordedRun(run_dir, {}, read_records(run_dir))
     find = run.find_made if session else run.find
-    return Takeover(frozenset(notes[-1].nodeids), lambda case_id: find(unit.engine, eval_name, case_id), notes[-1].suspicion)
-
-
-# Which cases a worker's engine is at work on, in a small file that outlives the worker: one of them may have killed it
+    return Takeover(frozenset(notes[-1].nodeids), lambda case_id: find(unit.engine, eval_name, case_id), notes[-1].isolation)
 
 
 class InFlight:
-    """The cases of one unit; safe to call from several threads. `path` None keeps nothing: there is no worker to be judged."""
+    """Which cases of a unit are being asked, in a small file that outlives the worker: one of them may have killed it.
+
+    Safe to call from several threads. `path` None keeps nothing: this process is not a worker.
+    """
 
     def __init__(self, path: Path | None, unit: UnitKey, case_ids: Iterable[str] = ()) -> None:
         self._path = path
@@ -185,7 +186,7 @@ class InFlight:
             raise RecordError(f"{path} cannot be written: {error.strerror}") from error
 
     def begin(self, case_id: str) -> None:
-        """Note that one more request of a case is made ready, or that its next step is worked out."""
+        """Note that a request of a case is made ready, or that its own code works out the next step."""
         self._add(case_id, 1)
 
     def end(self, case_id: str) -> None:
@@ -215,7 +216,7 @@ class InFlight:
 
 def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
     """Return the cases that were asked when the process of a journal died, by unit, and remove the files; none of half a file."""
-    found = {}
+    asked = {}
     for path in sorted(journal.parent.glob(f"{glob.escape(journal.stem)}.*.asked")):
         try:
             head, _, states = path.read_bytes().partition(b"\n")
@@ -224,12 +225,11 @@ def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
             continue
         with contextlib.suppress(OSError):
             path.unlink()
-        asked = tuple(case_id for case_id, state in zip(case_ids, states, strict=False) if state)
-        if asked:
-            found[UnitKey(*unit)] = asked
-    return found
+        if case_ids := tuple(case_id for case_id, state in zip(case_ids, states, strict=False) if state):
+            asked[UnitKey(*unit)] = case_ids
+    return asked
 
 
 def in_flight_path(journal: Path, number: int) -> Path:
-    """Return the file of a process's so-and-so-many-th unit."""
+    """Return the file of a process's unit by its number."""
     return journal.with_suffix(f".{number}.asked")

@@ -1,7 +1,7 @@
-"""What one work unit asks: its cases, their steps and questions, and what came back of them into the journal.
+"""Runs one work unit: makes its cases' requests, step by step, writes every outcome into the journal, and hands it to the tests that wait.
 
-Requests in steps go in rounds: whatever all cases ask next goes to the engine together, as soon as it has room. Everything here
-but `is_done` and `close` is for the thread of `EngineQueue`, which asks several units on one engine.
+Whatever all cases ask next goes to the engine together, as soon as it has room. All of `UnitRunner` but `is_done` and `close` is for the
+thread of `EngineQueue`, which runs several units on one engine.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalharness.api.cases import Case
@@ -26,14 +25,12 @@ from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover
 from evalharness.runs.journal import Journal
 from evalharness.runs.recorded import outcome_of
 from evalharness.runs.records import Failed, Recorded
+from evalharness.runs.schema import OutcomeKind, OutcomeLine, UnitLine
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
 
 __all__ = ["JournaledCase", "PendingRequest", "UnitProgress", "UnitResults", "UnitRunner", "read_case_from_journal"]
-
-
-# What this process has recorded of a case whose tests have all run, and one of which runs once more
 
 
 class JournaledCase(NamedTuple):
@@ -44,7 +41,7 @@ class JournaledCase(NamedTuple):
 
 
 def read_case_from_journal(journal: Path, engine_id: str, eval_name: str, case_id: str) -> JournaledCase:
-    """Return the latest that a journal says of a case; nothing is kept in memory for it, for it is rarely asked."""
+    """Return the latest outcomes of a case whose tests all ran, for a test that runs once more."""
     key = {"engine": engine_id, "eval": eval_name, "case_id": case_id}
     samples: dict[int, GenerationResult | GenerationFailure] = {}
     in_steps: dict[tuple[int, int], GenerationResult] = {}
@@ -55,15 +52,13 @@ def read_case_from_journal(journal: Path, engine_id: str, eval_name: str, case_i
         if line["kind"] == "step":
             in_steps[line["step"], line["request"]] = GenerationResult.from_json(line["generation"])
             continue
-        made = line.get("generation")
-        samples[line["sample"]] = _failure(line) if made is None else GenerationResult.from_json(made)
+        if "generation" in line:
+            samples[line["sample"]] = GenerationResult.from_json(line["generation"])
+        else:
+            samples[line["sample"]] = GenerationFailure.recorded(line["failure"], line["problem"], line.get("cause"))
         shape = line.get("steps", [])
     every = [[in_steps.get((step, request)) for request in range(size)] for step, size in enumerate(shape)]
     return JournaledCase(samples, [[result for result in step if result is not None] for step in every])
-
-
-def _failure(line: dict[str, Any]) -> GenerationFailure:
-    return GenerationFailure.recorded(line["failure"], line["problem"], line.get("cause"))
 
 
 def _outcome_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -74,13 +69,14 @@ def _outcome_lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-# What a unit's tests wait for: the generations of its cases, put here by the thread that generates, taken by the one that tests
-
 _POLL_S = 0.2  # how often a waiting test lets progress be shown
 
 
 class UnitResults:
-    """The generations of one unit. What tests need no more is let go, and read from the process's own journal if asked for again."""
+    """The outcomes of one unit, put here by the engine's thread and taken by the tests'.
+
+    What no test needs any more is released, and read from the process's own journal if a test runs again.
+    """
 
     def __init__(self, engine_id: str, eval_name: str, num_samples: int, case_ids: Iterable[str], journal: Path) -> None:
         self._engine_id = engine_id
@@ -91,7 +87,7 @@ class UnitResults:
         self._finished: dict[str, dict[int, Outcome]] = {}
         self._steps: dict[str, list[list[GenerationResult]]] = {}
         self._wanted: str | None = None
-        self._hidden: Sequence[str] = ()
+        self._hidden: tuple[str, ...] = ()
         self._changed = threading.Condition()
         self._broken: str | None = None
         self.fatal: RecordError | None = None
@@ -102,25 +98,24 @@ class UnitResults:
     # For the tests
 
     def outcomes(self, case_id: str, while_waiting: Callable[[], None]) -> list[Outcome]:
-        """Return the case's generations, one per variant, as soon as all are there; what was let go comes from the journal."""
-        wanted = self._num_samples
+        """Return the case's generations, one per variant, as soon as all are there; released ones are read from the journal."""
         with self._changed:
             self._wanted = case_id
             self._changed.notify_all()
         if case_id not in self._held:
             recorded = self._recorded(case_id).samples
             missing = GenerationFailure("error", "the engine gave no generation for this case")
-            return [recorded.get(sample, missing) for sample in range(wanted)]
+            return [recorded.get(sample, missing) for sample in range(self._num_samples)]
         while True:
             with self._changed:
-                found = self._finished.get(case_id, {})
-                if len(found) == wanted and case_id not in self._hidden:
-                    return [found[sample] for sample in range(wanted)]
+                finished = self._finished.get(case_id, {})
+                if len(finished) == self._num_samples and case_id not in self._hidden:
+                    return [finished[sample] for sample in range(self._num_samples)]
                 if self.fatal is not None:
                     raise self.fatal
                 if self._broken is not None:
                     failure = GenerationFailure("error", self._broken)
-                    return [found.get(sample, failure) for sample in range(wanted)]
+                    return [finished.get(sample, failure) for sample in range(self._num_samples)]
                 self._changed.wait(_POLL_S)
             while_waiting()
 
@@ -135,7 +130,7 @@ class UnitResults:
         return read_case_from_journal(self._journal, self._engine_id, self._eval_name, case_id)
 
     def release(self, case_id: str) -> None:
-        """Let a case's generations go once no test needs them any more."""
+        """Release a case's generations once no test needs them any more."""
         with self._changed:
             self._held.discard(case_id)
             self._finished.pop(case_id, None)
@@ -157,22 +152,21 @@ class UnitResults:
                 self._steps.setdefault(case_id, []).append(results)
 
     def wait_for_any(self, groups: Sequence[tuple[str, ...]], is_over: Callable[[], bool]) -> tuple[str, ...]:
-        """Return the group of which a test waits for a case, as soon as one does; none if `is_over`. No test sees it until `show`."""
+        """Return the first group with a case that a test waits for; none if `is_over`. No test sees its outcomes until `show`."""
         with self._changed:
             while not is_over() and not any(self._wanted in group for group in groups):
                 self._changed.wait(_POLL_S)
-            found = () if is_over() else next(group for group in groups if self._wanted in group)
-            self._hidden = found
-            return found
+            self._hidden = () if is_over() else next(group for group in groups if self._wanted in group)
+            return self._hidden
 
     def show(self) -> None:
-        """Let tests see what was hidden from them."""
+        """Let tests see the outcomes that were hidden from them."""
         with self._changed:
             self._hidden = ()
             self._changed.notify_all()
 
     def give_up(self, problem: str, error: BaseException | None = None, *, is_engine: bool = False) -> None:
-        """Tell all who wait, now or later, that nothing more comes. May be called again: the first reason stands."""
+        """Give every test that waits, now or later, this problem as its outcome. The first reason stands."""
         with self._changed:
             if self._broken is None:
                 self._broken = problem
@@ -190,19 +184,19 @@ class UnitProgress:
         self.num_step_generations = 0
         self.num_completion_tokens = 0
         self.num_signs = 0
-        """Grows with everything that shows that tests and engine go on: phases of tests, generations, decoding steps."""
-        self._num_told = 0
+        """Signs of life: phases of tests, generations, decoding steps."""
+        self._num_tokens_taken = 0
 
     def take_new_tokens(self) -> int:
-        """Return how many tokens were generated since this was last asked: tests share generations, and each counts once."""
-        new = self.num_completion_tokens - self._num_told
-        self._num_told += new
+        """Return how many tokens were generated since the last call: tests share generations, and each counts once."""
+        new = self.num_completion_tokens - self._num_tokens_taken
+        self._num_tokens_taken += new
         return new
 
 
 @dataclass
 class _Open:
-    """A case that has not come to its end: what it asks, and what came back of the step that runs."""
+    """A case that is not finished: its request, and the outcomes of the step that runs."""
 
     case: Case
     request: CaseRequest
@@ -210,7 +204,7 @@ class _Open:
 
 
 class PendingRequest(NamedTuple):
-    """One request for the engine: `position` is the sample, or, in a step, the place of the request."""
+    """One request for the engine; `position` is the sample or, in a step, the place of the request; `known` its recorded outcome."""
 
     open: _Open
     step: Step | None
@@ -218,16 +212,15 @@ class PendingRequest(NamedTuple):
     request: Request
     options: GenerationOptions
     known: Recorded | Failed | None = None
-    """What is recorded of it already."""
 
 
 class UnitRunner:
-    """Asks a unit's cases; `results` is what its tests see of that.
+    """Asks the requests of a unit's cases; its tests wait for `results`.
 
-    Every finished generation is in the journal before a test can see it. `takeover` gives what the run has of a case from
-    a worker that died, or from an earlier session: that is not generated again, and where it is all, the engine is not
-    touched. Under suspicion cases are asked in groups, each only once a test waits for one of its cases, and handed out when all
-    of it is there; so at any time either one group is generated or one test runs.
+    Every finished generation is in the journal before a test can see it. `takeover` has the outcomes that a worker that died, or an
+    earlier session, has recorded: they are not generated again, and where none is missing, the engine is not touched. In crash
+    isolation cases are asked in groups, each only once a test waits for one of its cases, and shown when the whole group is finished;
+    so at any time either one group is generated or one test runs.
     """
 
     def __init__(
@@ -248,7 +241,7 @@ class UnitRunner:
         self._journal = journal
         self._progress = progress
         self._recorded_before = takeover.recorded
-        self._suspicion = takeover.suspicion
+        self._isolation = takeover.isolation
         self._in_flight = in_flight
         self._groups: list[tuple[str, ...]] | None = None
         self._group: tuple[str, ...] = ()
@@ -261,31 +254,31 @@ class UnitRunner:
         self._is_done = threading.Event()
         self.num_cases = len(cases)
         self.is_alone = takeover.is_alone
-        """Whether nothing else is to be generated while this unit's cases and tests run."""
+        """Whether no other unit is generated while this unit's cases and tests run."""
         self.plugins = module.plugins
         self.results = UnitResults(engine_id, module.name, len(module.variants), (case.id for case in cases), journal.path)
 
     @property
-    def wants(self) -> bool:
-        """Whether there is something to ask, now that the unit has begun."""
+    def has_requests(self) -> bool:
+        """Whether requests of the unit wait for the engine."""
         return bool(self._waiting)
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that the unit asks has been answered, or the rest given up. For any thread."""
+        """Whether every request of the unit is answered or given up. For any thread."""
         return self._is_done.is_set()
 
     def _publish_if_done(self) -> None:
-        """Let other threads see that the unit is done. Called only where no case's own code is about to ask for more."""
+        """Let other threads see that the unit is done; called only where no case's own code is about to ask for more."""
         if self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine):
             self._is_done.set()
 
     def close(self) -> None:
-        """Forget which cases are at the engine; once its thread has ended, or is given up."""
+        """Forget which cases are at the engine, once its thread has ended or is given up."""
         self._in_flight.close()
 
     def begin(self) -> None:
-        """Ask every case's function what it asks first; nothing, if that is done already."""
+        """Make every case's first request. Idempotent."""
         if self._has_begun:
             return
         variants = self._module.variants
@@ -298,7 +291,7 @@ class UnitRunner:
         self._publish_if_done()
 
     def end(self, generation_s: float | None) -> None:
-        """Note that nothing more is asked; `generation_s`: the seconds that it took of the engine's time, None where that broke."""
+        """End the unit; `generation_s` are its seconds of the engine's time, None where the engine broke. Idempotent."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -308,15 +301,15 @@ class UnitRunner:
         self._publish_if_done()
         self.results.show()
         if generation_s is not None:
-            values = {"engine": self._engine_id, "eval": self._module.name, "generation_s": generation_s, "ended_s": time.time()}
+            values: UnitLine = {"engine": self._engine_id, "eval": self._module.name, "generation_s": generation_s, "ended_s": time.time()}
             self._journal.write("unit", {**values, "num_outcomes": self._num_outcomes})
             self._in_flight.close()
 
     def _begin(self, case: _Open) -> Next:
-        """Return what a case asks first; nothing, if it has been found guilty of killing workers."""
-        guilty = {} if self._suspicion is None else self._suspicion.guilty
-        if case.case.id in guilty:
-            return GenerationFailure("error", guilty[case.case.id])
+        """Return what a case asks first; a failure, if it is confirmed that it kills workers."""
+        confirmed = {} if self._isolation is None else self._isolation.confirmed
+        if case.case.id in confirmed:
+            return GenerationFailure("error", confirmed[case.case.id])
         return self._worked_out(case, case.request.begin)
 
     def _worked_out(self, case: _Open, ask: Callable[[], Next]) -> Next:
@@ -327,67 +320,66 @@ class UnitRunner:
         finally:
             self._in_flight.end(case.case.id)
 
-    # Rounds
+    # Batches
 
     def next_batch(self, is_over: Callable[[], bool]) -> tuple[list[PendingRequest], Sequence[Any]]:
-        """Return what is to be asked together next, and the plugins that act on it; what is recorded is taken from there.
+        """Return the next requests for one call of the engine, and the plugins that act on them; recorded outcomes are taken at once.
 
-        Nothing where all that waits was recorded. Under suspicion this waits for a test, or for `is_over`.
+        There are none where all pending requests were recorded. In crash isolation this waits for a test, or for `is_over`.
         """
-        asked = self._next_pending(is_over)
-        for one in asked:
-            if one.known is not None:
-                self._take(one, outcome_of(one.known))
-        unknown = [one for one in asked if one.known is None]
-        if self.plugins and (steps := [one for one in unknown if one.step is not None]):
-            # Plugins act on the eval's questions alone, so only with them does a round take two calls.
-            self._waiting = [*(one for one in unknown if one.step is None), *self._waiting]
-            unknown, acting = steps, ()
-        else:
-            acting = self.plugins
-        self._num_at_engine += len(unknown)
+        batch = []
+        for pending in self._next_pending(is_over):
+            if pending.known is None:
+                batch.append(pending)
+            else:
+                self._take(pending, outcome_of(pending.known))
+        acting = self.plugins
+        if self.plugins and (steps := [pending for pending in batch if pending.step is not None]):
+            # Plugins act on the eval's questions alone, so only with them does a batch take two calls.
+            self._waiting = [*(pending for pending in batch if pending.step is None), *self._waiting]
+            batch, acting = steps, ()
+        self._num_at_engine += len(batch)
         self._publish_if_done()
-        return unknown, acting
+        return batch, acting
 
-    def put_back(self, asked: Sequence[PendingRequest]) -> None:
-        """Take back a round that was not asked after all."""
-        self._num_at_engine -= len(asked)
-        self._waiting = [*asked, *self._waiting]
+    def put_back(self, batch: Sequence[PendingRequest]) -> None:
+        """Take back a batch that was not asked after all."""
+        self._num_at_engine -= len(batch)
+        self._waiting = [*batch, *self._waiting]
 
-    def asks(self, asked: PendingRequest) -> None:
+    def asks(self, pending: PendingRequest) -> None:
         """Note that a request is made ready for the engine."""
-        self._in_flight.begin(asked.open.case.id)
+        self._in_flight.begin(pending.open.case.id)
 
-    def asks_no_more(self, asked: PendingRequest) -> None:
+    def asks_no_more(self, pending: PendingRequest) -> None:
         """Note that the engine was stopped before it answered a request that was made ready."""
-        self._in_flight.end(asked.open.case.id)
+        self._in_flight.end(pending.open.case.id)
 
-    def answer(self, asked: PendingRequest, outcome: Outcome) -> None:
-        """Take what the engine gave for a request."""
-        self._in_flight.end(asked.open.case.id)
-        self._take(asked, outcome)
+    def answer(self, pending: PendingRequest, outcome: Outcome) -> None:
+        """Take the engine's outcome of a request."""
+        self._in_flight.end(pending.open.case.id)
+        self._take(pending, outcome)
         self._num_at_engine -= 1
         self._publish_if_done()
 
     def _next_pending(self, is_over: Callable[[], bool]) -> list[PendingRequest]:
         """Return the next batch: normally all pending requests; in crash isolation, recorded ones first, then one suspect group."""
-        asked, self._waiting = self._waiting, []
-        if self._suspicion is None:
-            return asked
-        known = [one for one in asked if one.known is not None]
-        if known:
-            self._waiting = [one for one in asked if one.known is None]
+        waiting, self._waiting = self._waiting, []
+        if self._isolation is None:
+            return waiting
+        if known := [pending for pending in waiting if pending.known is not None]:
+            self._waiting = [pending for pending in waiting if pending.known is None]
             return known
-        case_ids = list(dict.fromkeys(one.open.case.id for one in asked))
+        case_ids = list(dict.fromkeys(pending.open.case.id for pending in waiting))
         if self._groups is None:
-            self._groups = self._suspicion.groups(case_ids)
+            self._groups = self._isolation.groups(case_ids)
         if not any(case_id in self._group for case_id in case_ids):
             self.results.show()
             self._group = self.results.wait_for_any(self._groups, is_over)
             if self._group:
                 self._groups.remove(self._group)
-        self._waiting = [one for one in asked if one.open.case.id not in self._group]
-        return [one for one in asked if one.open.case.id in self._group]
+        self._waiting = [pending for pending in waiting if pending.open.case.id not in self._group]
+        return [pending for pending in waiting if pending.open.case.id in self._group]
 
     def _request_of(self, case: Case) -> CaseRequest:
         # Steps of what is recorded in full were checked when they were asked.
@@ -395,16 +387,16 @@ class UnitRunner:
         return self._module.request_of(case, self._engine.check_options) if asks else self._module.request_of(case)
 
     def _known(self, case: _Open, step: int | None, position: int) -> Recorded | Failed | None:
-        found = self._recorded_before(case.case.id)
-        if found is None:
+        recorded = self._recorded_before(case.case.id)
+        if recorded is None:
             return None
-        return found.samples.get(position) if step is None else found.in_steps.get((step, position))
+        return recorded.samples.get(position) if step is None else recorded.in_steps.get((step, position))
 
     def _go_on(self, case: _Open, asks: Next) -> None:
         if isinstance(asks, Step):
             number = len(case.request.steps) - 1
-            each = zip(asks.requests, asks.options, strict=True)
-            self._waiting += [PendingRequest(case, asks, place, *one, self._known(case, number, place)) for place, one in enumerate(each)]
+            for place, (request, options) in enumerate(zip(asks.requests, asks.options, strict=True)):
+                self._waiting.append(PendingRequest(case, asks, place, request, options, self._known(case, number, place)))
             return
         for sample, options in enumerate(self._module.options_for(case.case)):
             if isinstance(asks, GenerationFailure):
@@ -414,25 +406,25 @@ class UnitRunner:
 
     # Answers
 
-    def _take(self, asked: PendingRequest, outcome: Outcome) -> None:
+    def _take(self, pending: PendingRequest, outcome: Outcome) -> None:
         self._progress.num_signs += 1
-        case, step = asked.open, asked.step
-        copied = {"copied": True} if asked.known is not None else {}
+        case, step = pending.open, pending.step
+        copied: OutcomeLine = {"copied": True} if pending.known is not None else {}
         if step is None:
-            self._finish(case, asked.position, outcome, copied)
+            self._finish(case, pending.position, outcome, copied)
             return
-        place = {"step": len(case.request.steps) - 1, "request": asked.position, **copied}
-        self._journal_outcome("step", "step_failure", case.case.id, place, outcome)
+        place: OutcomeLine = {"step": len(case.request.steps) - 1, "request": pending.position}
+        self._journal_outcome("step", "step_failure", case.case.id, {**place, **copied}, outcome)
         self._progress.num_step_generations += 1
-        case.arrived[asked.position] = outcome
+        case.arrived[pending.position] = outcome
         if len(case.arrived) == len(step.requests):
             outcomes = [case.arrived[position] for position in range(len(step.requests))]
             case.arrived.clear()
-            self.results.add_step(case.case.id, [one for one in outcomes if isinstance(one, GenerationResult)])
+            self.results.add_step(case.case.id, [result for result in outcomes if isinstance(result, GenerationResult)])
             self._go_on(case, self._worked_out(case, lambda: case.request.go_on(outcomes)))
 
-    def _finish(self, case: _Open, sample: int, outcome: Outcome, copied: Mapping[str, bool] = MappingProxyType({})) -> None:
-        place: dict[str, Any] = {"sample": sample, **copied}
+    def _finish(self, case: _Open, sample: int, outcome: Outcome, copied: OutcomeLine | None = None) -> None:
+        place: OutcomeLine = {"sample": sample, **(copied or {})}
         if case.request.in_steps:
             place["steps"] = [len(step.requests) for step in case.request.steps]
         self._journal_outcome("generation", "failure", case.case.id, place, outcome)
@@ -440,8 +432,8 @@ class UnitRunner:
         self._num_outcomes += not copied
         self.results.add(case.case.id, sample, outcome)
 
-    def _journal_outcome(self, kind: str, failure_kind: str, case_id: str, place: dict[str, Any], outcome: Outcome) -> None:
-        values = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
+    def _journal_outcome(self, kind: OutcomeKind, failure_kind: OutcomeKind, case_id: str, place: OutcomeLine, outcome: Outcome) -> None:
+        values: OutcomeLine = {"engine": self._engine_id, "eval": self._module.name, "case_id": case_id, **place}
         if isinstance(outcome, GenerationResult):
             self._journal.write(kind, {**values, "generation": outcome.to_json()})
             if "copied" not in place and outcome.finish_reason != "scored":

@@ -1,4 +1,4 @@
-"""The functions of evals that are asked when a run is over: `aggregate`, `across`, `tables`, `outputs`; and how they are asked safely."""
+"""Calls the functions of evals when a run is over (`aggregate`, `across`, `tables`, `outputs`); their failures are problems of the run."""
 
 from __future__ import annotations
 
@@ -97,33 +97,27 @@ def _marks(module: ModuleType) -> Iterator[pytest.Mark]:
     for holder in (module, *(value for value in vars(module).values() if isinstance(value, (type, FunctionType)))):
         marks = getattr(holder, "pytestmark", [])
         for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
-            found = getattr(mark, "mark", mark)
-            if isinstance(found, pytest.Mark):
-                yield found
-
-
-# Metrics that are no mean: the `aggregate` functions of evals, run over the judged rows of each test and engine once all are there
+            mark = getattr(mark, "mark", mark)
+            if isinstance(mark, pytest.Mark):
+                yield mark
 
 
 def judged_by_test(rows: Sequence[Row], name: str) -> Iterator[tuple[str, str, list[Row]]]:
     """Yield test, engine and judged rows (pass, miss or fail) of each test of an eval."""
-    for engine, own in rows_by_engine(filter(was_judged, rows), name).items():
-        for test in dict.fromkeys(row["test"] for row in own):
-            yield test, engine, [row for row in own if row["test"] == test]
+    for engine, judged in rows_by_engine(filter(was_judged, rows), name).items():
+        for test in dict.fromkeys(row["test"] for row in judged):
+            yield test, engine, [row for row in judged if row["test"] == test]
 
 
 def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[Aggregate]:
-    """Return `{eval, test, engine, metric, value}` for every value that an `aggregate` gave; what went wrong is added to `problems`.
-
-    An `aggregate` is asked once per test and engine, with the rows that were judged.
-    """
+    """Return the metrics of the `aggregate` functions, each called once per test and engine with the judged rows; adds to `problems`."""
     values: list[Aggregate] = []
     for functions in evals:
-        for test, engine, mine in judged_by_test(rows, functions.name) if functions.aggregate else ():
+        for test, engine, judged in judged_by_test(rows, functions.name) if functions.aggregate else ():
             assert functions.aggregate is not None
             where = f"{functions.path}: aggregate for {test} on {engine}"
             try:
-                metrics = {str(name): float(value) for name, value in functions.aggregate(mine).items()}
+                metrics = {str(name): float(value) for name, value in functions.aggregate(judged).items()}
             except ANY_FAILURE as error:
                 problems.append(f"{where} failed: {type(error).__name__}: {error}")
                 continue
@@ -133,7 +127,7 @@ def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems
 
 
 def finite_metrics(metrics: Mapping[str, float], where: str, problems: list[str]) -> Iterator[tuple[str, float]]:
-    """Yield those metrics that are finite numbers under names of their own; the others are told in `problems`."""
+    """Yield the metrics that are finite and do not have the name of a rate; the others become `problems`."""
     for name, value in metrics.items():
         if name in BUILT_IN_METRICS:
             problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
@@ -143,25 +137,18 @@ def finite_metrics(metrics: Mapping[str, float], where: str, problems: list[str]
             problems.append(f"{where} gave {name}={value}; left out")
 
 
-# Tables for the report: the `tables` functions of evals, run over the judged rows of each test and engine
-
-
 class _NoTable(Exception):
-    """Says why something given as a table is none."""
+    """Says why a value is not a table."""
 
 
 def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[TableEntry]:
-    """Return `{eval, test, engine, title, rows}` for every table; what went wrong is added to `problems`.
-
-    `tables` is asked once per test and engine, with the rows that were judged. A table that is none is left out.
-    """
+    """Return the tables of the `tables` functions, each called once per test and engine with the judged rows; adds to `problems`."""
     entries: list[TableEntry] = []
     for functions in evals:
-        for test, engine, mine in judged_by_test(rows, functions.name) if functions.tables else ():
+        for test, engine, judged in judged_by_test(rows, functions.name) if functions.tables else ():
             assert functions.tables is not None
-            for title, lines in checked_tables(
-                partial(functions.tables, mine), f"{functions.path}: tables for {test} on {engine}", problems
-            ):
+            where = f"{functions.path}: tables for {test} on {engine}"
+            for title, lines in checked_tables(partial(functions.tables, judged), where, problems):
                 entries.append({"eval": functions.name, "test": test, "engine": engine, "title": title, "rows": lines})
     return entries
 
@@ -171,14 +158,14 @@ def checked_tables(
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield title and rows of each table that a function gives; what is wrong with them is added to `problems`."""
     try:
-        made = [(_title(title), [_line(title, line) for line in lines]) for title, lines in tables().items()]
+        checked = [(_title(title), [_line(title, line) for line in lines]) for title, lines in tables().items()]
     except _NoTable as problem:
         problems.append(f"{where} gave no tables: {problem}")
         return
     except ANY_FAILURE as error:
         problems.append(f"{where} failed: {type(error).__name__}: {error}")
         return
-    yield from made
+    yield from checked
 
 
 def _title(title: Any) -> str:
@@ -204,8 +191,6 @@ def _line(title: str, line: Any) -> dict[str, Any]:
     return cells
 
 
-# Metrics of engines against each other: the `across` functions of evals, run over the judged rows once all are there
-
 _SPEC_FIELDS = frozenset(field.name for field in fields(EngineSpec))
 
 
@@ -229,36 +214,50 @@ class AcrossEngines:
 def across_engines(
     evals: Iterable[EvalFunctions], rows: Sequence[Row], engines: Sequence[EngineEntry], problems: list[str]
 ) -> AcrossEngines:
-    """Return what the `across` functions gave; what went wrong is added to `problems`.
+    """Return the results of the `across` functions; adds to `problems`.
 
-    An `across` is asked once per test and checkpoint that several engines ran, with the judged rows of each engine by its
+    An `across` is called once per test and checkpoint that several engines ran, with the judged rows of each engine by its
     id and with what run.json says of each: `across(rows, engines)` gives `{engine id: {metric: value}}` or an
     `EngineComparison`.
     """
-    found = AcrossEngines()
+    results = AcrossEngines()
     facts = {entry["id"]: entry for entry in engines}
     groups = _engines_together(engines)
     for functions in evals:
         if functions.across is None:
             continue
         judged: dict[str, dict[str, list[Row]]] = {}
-        for test, engine, mine in judged_by_test(rows, functions.name):
-            judged.setdefault(test, {})[engine] = mine
+        for test, engine, rows_of_test in judged_by_test(rows, functions.name):
+            judged.setdefault(test, {})[engine] = rows_of_test
         for test, by_engine in judged.items():
             for group in groups:
                 where = f"{functions.path}: across for {test} on {', '.join(group)}"
-                mine_of = {engine: by_engine.get(engine, []) for engine in group}
+                compared = {engine: by_engine.get(engine, []) for engine in group}
                 try:
-                    given = functions.across(mine_of, {engine: facts[engine] for engine in group})
-                    comparison = given if isinstance(given, EngineComparison) else EngineComparison(given)
+                    result = functions.across(compared, {engine: facts[engine] for engine in group})
+                    comparison = result if isinstance(result, EngineComparison) else EngineComparison(result)
                     metrics = {str(e): {str(name): float(value) for name, value in each.items()} for e, each in comparison.metrics.items()}
                     remarks = {(functions.name, test, e): str(remark) for e, remark in comparison.remarks.items()}
                 except ANY_FAILURE as error:
                     problems.append(f"{where} failed: {type(error).__name__}: {error}")
                     continue
-                found.remarks.update(remarks)
-                _add(found, (functions.name, test), group, metrics, comparison, (where, problems))
-    return found
+                results.remarks.update(remarks)
+                for engine, each in metrics.items():
+                    if engine not in group:
+                        problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
+                        continue
+                    for metric, value in finite_metrics(each, where, problems):
+                        results.aggregates.append(
+                            {"eval": functions.name, "test": test, "engine": engine, "metric": metric, "value": value}
+                        )
+                for engine in group:
+                    for title, lines in checked_tables(partial(_tables_of, comparison, engine), where, problems):
+                        results.tables.append({"eval": functions.name, "test": test, "engine": engine, "title": title, "rows": lines})
+    return results
+
+
+def _tables_of(comparison: EngineComparison, engine: str) -> Mapping[str, Table]:
+    return comparison.tables.get(engine, {})  # users may give anything
 
 
 def _engines_together(engines: Sequence[EngineEntry]) -> list[list[str]]:
@@ -266,41 +265,20 @@ def _engines_together(engines: Sequence[EngineEntry]) -> list[list[str]]:
     return [[spec.id for spec in group] for group in engines_by_checkpoint(specs).values() if len(group) > 1]
 
 
-def _add(
-    found: AcrossEngines,
-    place: tuple[str, str],
-    group: Sequence[str],
-    metrics: Mapping[str, Mapping[str, float]],
-    comparison: EngineComparison,
-    telling: tuple[str, list[str]],
-) -> None:
-    where, problems = telling
-    eval_name, test = place
-    for engine, each in metrics.items():
-        if engine not in group:
-            problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
-            continue
-        for metric, value in finite_metrics(each, where, problems):
-            found.aggregates.append({"eval": eval_name, "test": test, "engine": engine, "metric": metric, "value": value})
-    for engine in group:
-        for title, lines in checked_tables(lambda mine=engine: comparison.tables.get(mine, {}), where, problems):  # type: ignore[misc]
-            found.tables.append({"eval": eval_name, "test": test, "engine": engine, "title": title, "rows": lines})
-
-
-# Files for other tools: the `outputs` functions of evals, each asked once per engine with all rows of its eval
-
-
 def write_outputs(
     evals: Iterable[EvalFunctions], rows: Sequence[Row], run_dir: Path, run: RunConfig, problems: list[str]
 ) -> list[OutputFile]:
-    """Return `{eval, engine, path, num_bytes}` for every file written, paths relative to `run_dir`; failures are `problems`."""
+    """Return the files that the `outputs` functions wrote, each called once per engine with all rows; adds to `problems`.
+
+    Paths are relative to `run_dir`.
+    """
     entries: list[OutputFile] = []
     for functions in evals:
-        for engine, own in rows_by_engine(rows, functions.name).items() if functions.outputs else ():
+        for engine, engine_rows in rows_by_engine(rows, functions.name).items() if functions.outputs else ():
             folder = run_dir / "outputs" / folder_name(engine)
             target = OutputTarget(folder, engine, functions.data_dir, run.spot, run.seed)
             before = _files(folder)
-            _write(functions, own, target, problems)
+            _write(functions, engine_rows, target, problems)
             for path, facts in _files(folder).items():
                 if before.get(path) != facts:
                     name = path.relative_to(run_dir).as_posix()
@@ -322,5 +300,5 @@ def _write(functions: EvalFunctions, rows: Sequence[Row], target: OutputTarget, 
 
 def _files(folder: Path) -> dict[Path, tuple[int, int]]:
     """Return size and time of change of every file below a folder."""
-    found = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {path: (facts.st_size, facts.st_mtime_ns) for path, facts in found.items()}
+    stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {path: (facts.st_size, facts.st_mtime_ns) for path, facts in stats.items()}

@@ -23,7 +23,8 @@ from evalharness.pytest_plugin.replay.prompt_changes import case_changes, prompt
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import parse_nodeid
 from evalharness.runs.recorded import RecordedRun, outcome_of
-from evalharness.runs.records import CaseRecords, Recorded
+from evalharness.runs.records import CaseRecords, Failed, Recorded
+from evalharness.runs.schema import OutcomeKind, OutcomeLine
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
@@ -161,8 +162,8 @@ class RecordedExecution(Execution):
         if self._journaled.get(key) is entry:
             return
         self._compare_prompt(record, entry)
-        case = dict(zip(("engine", "eval", "case_id"), key, strict=True))
-        shape = {} if entry.shape is None else {"steps": entry.shape}
+        case: OutcomeLine = {"engine": record.engine.id, "eval": record.eval, "case_id": record.case.id}
+        shape: OutcomeLine = {} if entry.shape is None else {"steps": entry.shape}
         for (step, request), outcome in entry.in_steps.items():
             if entry.shape is not None and (step >= len(entry.shape) or request >= entry.shape[step]):
                 continue  # of an earlier time that the case was asked
@@ -171,7 +172,7 @@ class RecordedExecution(Execution):
             self._write("generation", "failure", {**case, "sample": sample, **shape}, outcome)
         self._journaled[key] = entry
 
-    def _write(self, kind: str, failure_kind: str, place: dict[str, Any], outcome: Any) -> None:
+    def _write(self, kind: OutcomeKind, failure_kind: OutcomeKind, place: OutcomeLine, outcome: Recorded | Failed) -> None:
         if isinstance(outcome, Recorded):
             self.context.journal.write(kind, {**place, "generation": outcome.whole()})
         else:

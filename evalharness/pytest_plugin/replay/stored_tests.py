@@ -1,6 +1,6 @@
-"""Tests of any module, run on every generation that a run has stored: for questions that come up when the run is over.
+"""Runs the tests of any module on every stored generation of a run, for questions that come up when the run is over.
 
-Each test is asked once per engine, eval and case; ids read `eval-engine-case`, and gates are judged per eval and engine.
+Each test runs once per engine, eval and case; ids read `eval-engine-case`, and gates are judged per eval and engine.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ from evalharness.runs.schema import CaseFacts, Row
 __all__ = ["OriginalCases", "StoredCase", "StoredTestsExecution", "StoredTestsRegistry", "likely_roots", "stored_cases"]
 
 
-# The cases of the evals of a recorded run, as their loaders give them today: for tests that look at more than a run records
-
-
 def likely_roots(recorded: RecordedRun) -> Iterator[Path]:
     """Yield the folders that the paths of a run may be relative to, the likeliest first."""
     here = Path.cwd()
@@ -44,7 +41,7 @@ def likely_roots(recorded: RecordedRun) -> Iterator[Path]:
 
 
 class OriginalCases:
-    """Loads each eval of a run at most once."""
+    """The cases of a run's evals as their loaders give them today, each eval loaded at most once."""
 
     def __init__(self, recorded: RecordedRun, run: RunConfig) -> None:
         self._recorded = recorded
@@ -97,9 +94,9 @@ def _eval_marker(module: ModuleType) -> pytest.Mark:
     """Return the eval marker of a module; `RecordError` where it has none any more."""
     given: Any = getattr(module, "pytestmark", ())
     for mark in given if isinstance(given, (list, tuple)) else (given,):
-        found = getattr(mark, "mark", mark)
-        if getattr(found, "name", None) == "eval" and isinstance(found, pytest.Mark):
-            return found
+        mark = getattr(mark, "mark", mark)
+        if isinstance(mark, pytest.Mark) and mark.name == "eval":
+            return mark
     raise RecordError("it has no pytestmark = pytest.mark.eval(...)")
 
 
@@ -135,14 +132,14 @@ def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str
     """Return every case that has a recorded outcome, by engine, eval and case id, in the order of the run."""
     known = {entry["name"]: entry["cases"] for entry in records.evals.values()}
     keys = [(row["engine"], row["eval"], row["case_id"]) for row in records.rows.values()]
-    asked = {(engine, name, case_id): None for (_, engine, name, case_id), found in records.cases.items() if found.samples}
+    asked = {(engine, name, case_id): None for (_, engine, name, case_id), case in records.cases.items() if case.samples}
     references = {(row["eval"], row["case_id"]): row["reference"] for row in records.rows.values() if "reference" in row}
-    found = {}
+    cases = {}
     for engine, name, case_id in dict.fromkeys([*(key for key in keys if key in asked), *asked]):
         facts = known.get(name, {}).get(case_id, CaseFacts())
         group, tags, reference = facts.get("group"), facts.get("tags", {}), references.get((name, case_id))
-        found[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, group=group, tags=tags, reference=reference)
-    return found
+        cases[engine, name, case_id] = StoredCase(id=case_id, eval=name, original=original, group=group, tags=tags, reference=reference)
+    return cases
 
 
 @dataclass(slots=True)
@@ -211,8 +208,8 @@ class StoredTestsRegistry(RecordedRegistry):
         )
 
     def _num_stored(self, key: tuple[str, str, str]) -> int:
-        found = self.recorded.find(*key)
-        return 0 if found is None else max(found.samples) + 1
+        case = self.recorded.find(*key)
+        return 0 if case is None else max(case.samples) + 1
 
 
 class StoredTestsExecution(RecordedExecution):

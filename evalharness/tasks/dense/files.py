@@ -24,8 +24,6 @@ from evalharness.tasks.dense.parse import numbers_of, object_of
 from evalharness.tasks.shared import json_lines, read_lines, write_whole
 from evalharness.tasks.stage_a.schema import DOMAINS, MISSIONS, SCHEMA, Domain
 
-__all__ = ["DUMP_NAME", "DumpRow", "dump_rows", "read_dump", "write_dump", "write_json"]
-
 DUMP_NAME = "gt_vs_pred.jsonl"
 
 

@@ -23,8 +23,6 @@ from evalharness.tasks.dense.objects import DenseObject, family_of
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["LINE_TOLERANCE", "MODES", "PRIMARY_THRESHOLD", "THRESHOLDS", "Mode", "Pair", "iou", "match", "match_greedily", "overlaps"]
-
 LINE_TOLERANCE = 8
 """Radius of a line's tube, on the grid."""
 ARC_SEGMENTS = 8

@@ -20,27 +20,6 @@ from evalharness.tasks.dense.objects import DenseObject, attributes_of, category
 from evalharness.tasks.dense.parse import Dump
 from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE, NOTES_KEY, TEXT_KEY
 
-__all__ = [
-    "ALL",
-    "ATTRIBUTE_WEIGHTS",
-    "SHORT_NAMES",
-    "AttributeHit",
-    "AttributeTotals",
-    "Judgement",
-    "Totals",
-    "attribute_hits",
-    "attribute_totals",
-    "by_category",
-    "by_type",
-    "counted_scores",
-    "details_of",
-    "judge_dump",
-    "judge_objects",
-    "mean_count_error",
-    "num_objects",
-    "totals",
-]
-
 ATTRIBUTE_WEIGHTS: Mapping[str, float] = {"可见性": 0.1, DISTANCE: 4.0}
 """Weight of an attribute in `attribute_recall`, 1 for the others. Texts and notes have accuracies of their own instead."""
 MAX_DROPPED = 20

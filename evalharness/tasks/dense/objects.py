@@ -17,23 +17,6 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.requests import GenerationResult
 from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE
 
-__all__ = [
-    "FAMILIES",
-    "GRID",
-    "NORM1000",
-    "TYPES",
-    "DenseObject",
-    "GeometryType",
-    "Space",
-    "attributes_of",
-    "category_of",
-    "family_of",
-    "patch_size",
-    "patches_of",
-    "space_of",
-    "to_pixels",
-]
-
 GeometryType: TypeAlias = Literal["bbox_2d", "poly", "line"]
 TYPES: tuple[GeometryType, ...] = get_args(GeometryType)
 

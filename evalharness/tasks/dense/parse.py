@@ -19,8 +19,6 @@ from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, Geomet
 from evalharness.tasks.shared import find_header, header_line, header_matches, header_problems, tokens
 from evalharness.tasks.stage_a.schema import DOMAINS, check_domain
 
-__all__ = ["TASK", "Dump", "Pairs", "Root", "numbers_of", "object_of", "parse_dump", "read_root", "render_dump"]
-
 
 class Pairs(tuple[tuple[str, Any], ...]):
     """A JSON object as its keys and values in the order of the text, duplicate keys included."""
@@ -208,16 +206,6 @@ class Dump:
     def problem(self) -> str:
         """The violations of the strict form in one line, "" for a valid dump."""
         return "; ".join(self.format_problems)
-
-    @property
-    def num_inverted(self) -> int:
-        """Number of boxes whose corners are the wrong way round."""
-        return sum(item.inverted for item in self.objects)
-
-    @property
-    def num_out_of_range(self) -> int:
-        """Number of objects with points outside the image."""
-        return sum(item.out_of_range for item in self.objects)
 
 
 def parse_dump(text: str, domain: str | None, space: Space = NORM1000) -> Dump:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from evalharness.report.html.pictures import Shape
 
-__all__ = ["draw_answer", "draw_row", "draw_rows", "pick_rows"]
-
 INDEX_NAME = "index.md"
 GREY_EDGE = 640
 """Pixels of the longer edge of the grey image in place of a photo that cannot be shown."""

@@ -23,8 +23,6 @@ from evalharness.tasks.dense.metrics import (
 )
 from evalharness.tasks.stage_a.schema import DISTANCE, NOTES_KEY, TEXT_KEY
 
-__all__ = ["aggregate", "offline_report", "tables"]
-
 MATCHING = "greedy one to one: IoU descending, then gt, then pred; geometry exact, not rastered"
 MAX_CATEGORIES = 25
 SHARES = {

@@ -79,6 +79,10 @@ __all__ = [
 ]
 
 CONTRACT = "你是站点照片摘要助手。"
+FORM = (
+    "只写照片中看得见的内容，不写判断，不写坐标。输出两行：第一行是 <DOMAIN={domain}>, <TASK=SUMMARY>；"
+    '第二行是一行JSON：{{"统计": [{{"类别": 类别, 属性: {{取值: 个数}}}}]}}。文字原样抄写且不带空格，看不清写 可读性=不可读。'
+)
 IRRELEVANT_RULE = f"与站点无关的图片只输出：{IRRELEVANT}。"
 PIXEL_BUDGETS: Mapping[Domain, int] = {"bbu": 2_097_152, "rru": 1_048_576}
 """Areas, in pixels, that full-size checkpoints are run with: `cases=partial(load_cases, max_pixels=PIXEL_BUDGETS)`."""
@@ -165,29 +169,18 @@ def messages(mission: str, image: Any, *, rules: str = "", scenario: str = "", d
     system = f"{CONTRACT}{IRRELEVANT_RULE}{rules}"
     user = f"<DOMAIN={domain.upper()}>, <TASK=SUMMARY> {mission}"
     if detailed:
-        user = f"{user}\n{_format_reminder(domain)}\n{_domain_pack(domain)}"
+        rows = [
+            f"{name}（{'、'.join('或'.join(choice) for choice in rule.required)}）" if rule.required else name
+            for name, rule in SCHEMA[domain].items()
+        ]
+        own = "可加 备注：[说明]。" if domain == "bbu" else "第一项为站点距离，只写数字；可加 组 与 分组统计。"
+        user = f"{user}\n{FORM.format(domain=domain.upper())}\n类别（必写属性）：{'；'.join(rows)}。{own}"
     if scenario:
         user = f"{user}\n{scenario}"
     return [
         {"role": "system", "content": system},
         {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": user}]},
     ]
-
-
-def _format_reminder(domain: Domain) -> str:
-    return (
-        f"只写照片中看得见的内容，不写判断，不写坐标。输出两行：第一行是 <DOMAIN={domain.upper()}>, <TASK=SUMMARY>；"
-        '第二行是一行JSON：{"统计": [{"类别": 类别, 属性: {取值: 个数}}]}。文字原样抄写且不带空格，看不清写 可读性=不可读。'
-    )
-
-
-def _domain_pack(domain: Domain) -> str:
-    rows = [
-        f"{name}（{'、'.join('或'.join(choice) for choice in rule.required)}）" if rule.required else name
-        for name, rule in SCHEMA[domain].items()
-    ]
-    own = "可加 备注：[说明]。" if domain == "bbu" else "第一项为站点距离，只写数字；可加 组 与 分组统计。"
-    return f"类别（必写属性）：{'；'.join(rows)}。{own}"
 
 
 def request(case: StageACase) -> VlmGenerationRequest:

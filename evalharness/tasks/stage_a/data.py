@@ -23,23 +23,6 @@ from evalharness.api.images import MadeImage, image_size, load_image
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, Mission
 
-__all__ = [
-    "LABELS",
-    "LABEL_DIRS",
-    "LAYOUT",
-    "SUMMARIES_SUFFIX",
-    "Group",
-    "Label",
-    "StageACase",
-    "draw_groups",
-    "find_groups",
-    "find_missions",
-    "group_id_of",
-    "natural_key",
-    "photo_within",
-    "reference_path",
-]
-
 Label: TypeAlias = Literal["pass", "fail"]
 # In the order in which they are read.
 LABEL_DIRS: tuple[tuple[str, Label], ...] = (("审核不通过", "fail"), ("审核通过", "pass"))

@@ -22,23 +22,6 @@ from evalharness.tasks.shared import json_lines, read_lines, write_whole
 from evalharness.tasks.stage_a.data import LABELS, Group, natural_key, reference_path
 from evalharness.tasks.stage_a.schema import MISSIONS
 
-__all__ = [
-    "LEFT_OUT_FILE",
-    "GroupRows",
-    "PhotoKey",
-    "check_row",
-    "group_rows",
-    "outputs",
-    "read_rows",
-    "read_summaries",
-    "reference_rows",
-    "summaries_by_photo",
-    "warn_of_missing_references",
-    "with_named_photos",
-    "write_rows",
-]
-
-
 ROW_TYPES: Mapping[str, type] = {"group_id": str, "mission": str, "label": str, "images": list, "per_image": dict}
 
 

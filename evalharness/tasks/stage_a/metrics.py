@@ -31,25 +31,6 @@ from evalharness.tasks.stage_a.schema import (
     items_of,
 )
 
-__all__ = [
-    "RUNAWAY_TOKENS",
-    "aggregate",
-    "attribute_key_recall",
-    "attribute_path_recall",
-    "canonical_equal",
-    "category_f1",
-    "category_overlap",
-    "completeness",
-    "details",
-    "fact_f1",
-    "fact_overlap",
-    "notes_score",
-    "scores",
-    "tables",
-    "text_recall",
-    "tversky",
-]
-
 RUNAWAY_TOKENS = 1024
 """Tokens of an answer that does not end; the longest real summaries have 421 (BBU) and 200 (RRU)."""
 # Weight of surplus facts; BBU photos show more small things that a reference leaves out.

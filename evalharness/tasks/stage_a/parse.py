@@ -11,8 +11,6 @@ from typing import Any
 from evalharness.tasks.shared import decoder, find_header, header_line, header_matches, header_problems, is_header
 from evalharness.tasks.stage_a.schema import GROUPS_KEY, NOTES_KEY, STATS_KEY, check_domain, violations
 
-__all__ = ["IRRELEVANT", "Summary", "parse_summary", "render_summary"]
-
 IRRELEVANT = "无关图片"
 TASK = "SUMMARY"
 KEY_ORDER = (STATS_KEY, NOTES_KEY, GROUPS_KEY)

@@ -9,26 +9,6 @@ from typing import Any, Literal, TypeAlias
 
 from evalharness.api.errors import ContractValueError
 
-__all__ = [
-    "CATEGORY_KEY",
-    "DISTANCE",
-    "DOMAINS",
-    "GROUPS_KEY",
-    "MAX_COUNT",
-    "MISSIONS",
-    "NOTES_KEY",
-    "READABLE_KEY",
-    "SCHEMA",
-    "STATS_KEY",
-    "TEXT_KEY",
-    "CategoryRule",
-    "Domain",
-    "Mission",
-    "check_domain",
-    "items_of",
-    "violations",
-]
-
 Domain: TypeAlias = Literal["bbu", "rru"]
 DOMAINS: tuple[Domain, ...] = ("bbu", "rru")
 

@@ -33,25 +33,6 @@ from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_a.schema import MISSIONS
 from evalharness.tasks.stage_b.metrics import Ballot, confusion, rates
 
-__all__ = [
-    "FOCUS",
-    "BadRow",
-    "Guidance",
-    "Ticket",
-    "TicketFile",
-    "baseline_metrics",
-    "check_guidance",
-    "in_order",
-    "is_invariant",
-    "read_guidance",
-    "read_tickets",
-    "ticket_key",
-    "ticket_stats",
-    "write_guidance",
-    "write_outputs",
-    "wrong_cases",
-]
-
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 

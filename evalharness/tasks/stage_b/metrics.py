@@ -21,8 +21,6 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.tasks.stage_a.data import Label
 
-__all__ = ["Ballot", "Confusion", "cast", "confusion", "decode_grid", "rates"]
-
 
 @dataclass(frozen=True)
 class Confusion:

@@ -1,6 +1,6 @@
-"""The question about one ticket: task, focus, invariants, rules, counts, distances, numbered summaries. Never the label.
+"""The prompt for one ticket: task, focus, invariants, rules, counts, distances, numbered summaries; and word searches in rules.
 
-The shipped checkpoints were trained on these very characters; a test compares hashes.
+The prompt never holds the label. The shipped checkpoints were trained on these very characters; a test compares hashes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,6 @@ from evalharness.tasks.stage_a.parse import IRRELEVANT, parse_summary
 from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE, MISSIONS, READABLE_KEY, STATS_KEY, TEXT_KEY, Domain, items_of
 from evalharness.tasks.stage_b.files import FOCUS, in_order
 
-__all__ = [
-    "THIRD_STATES",
-    "has_double_negation",
-    "has_verdict",
-    "messages",
-    "object_count",
-    "plain",
-    "signature",
-    "simplify",
-    "third_states",
-    "without_distance",
-]
-
 _SYSTEM = "你是{domain}工单审核助手。各规则须同时满足，缺少证据即不通过。只输出两行：Verdict: 通过或不通过；Reason: 一行理由。"
 # One key and its value, where no whole object could be taken out: {"7": 1}, "7", 7 or bare words up to the next mark.
 _PAIR = re.compile(
@@ -42,109 +29,94 @@ _PAIR = re.compile(
 def messages(mission: str, summaries: Sequence[str], rules: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the chat for one ticket; `rules` are the mission's, by id. `ConfigError` without a focus among them.
 
-    Missions that are not about RRU say nothing of site distances, wherever a summary has one.
+    The prompt of a mission that is not about RRU leaves out every site distance. A summary counts as many objects as its
+    categories together, each as its largest attribute total (readable and unreadable labels together), and at least as 1; an
+    unreadable summary counts as 1, `无关图片` as 0.
     """
     if FOCUS not in rules:
         raise ConfigError(f"the rules of {mission} lack {FOCUS}, its focus; guidance must not be empty")
     domain = MISSIONS[mission].domain
     evidence = [_Evidence(text, domain) for text in summaries]
-    counts = ", ".join(f"Image{number}(obj={one.num_objects})" for number, one in enumerate(evidence, start=1))
+    counts = ", ".join(f"Image{number}(obj={summary.num_objects})" for number, summary in enumerate(evidence, start=1))
     lines = [f"任务: {mission}", f"重点: {rules[FOCUS]}"]
     lines += [f"{rule_id}: {rules[rule_id]}" for rule_id in in_order(rules) if rule_id != FOCUS]
     lines.append(f"统计: {counts}；图片数量: {len(evidence)}")
     if domain == "rru" and (distances := _distances(evidence)):
         lines.append(f"站点汇总: {distances}")
-    lines += [f"Image{number}: {one.text}" for number, one in enumerate(evidence, start=1)]
+    lines += [f"Image{number}: {summary.text}" for number, summary in enumerate(evidence, start=1)]
     return [{"role": "system", "content": _SYSTEM.format(domain=domain.upper())}, {"role": "user", "content": "\n".join(lines)}]
 
 
 class _Evidence:
-    """A summary as the prompt shows it: one line of text, its objects counted."""
+    """A summary as the prompt shows it: one line of text, its objects counted; `data` is None where it is unreadable."""
 
     def __init__(self, text: str, domain: Domain) -> None:
-        self.data = _data(text, domain)
+        data = parse_summary(text, domain).data
+        self.data = data if data is None or domain == "rru" else _data_without_distance(data)
         if self.data is not None:
             self.text = json.dumps(self.data, ensure_ascii=False)
+            self.num_objects = sum(map(_num_things, items_of(self.data)))
         else:
             self.text = " ".join((text if domain == "rru" else without_distance(text)).split())
-        self.num_objects = _num_objects(text, self.data)
+            self.num_objects = 0 if text.strip() in ("", IRRELEVANT) else 1
 
 
-def object_count(text: str, domain: Domain) -> int:
-    """Return how many things a summary tells of, as the prompt counts them; a text that cannot be read is 1, `无关图片` 0.
+def _data_without_distance(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    def bare(item: Any) -> Any:
+        return {key: value for key, value in item.items() if key != DISTANCE} if isinstance(item, Mapping) else item
 
-    A category counts as its largest attribute total, readable and unreadable labels together, and at least as 1.
-    """
-    return _num_objects(text, _data(text, domain))
-
-
-def _data(text: str, domain: Domain) -> dict[str, Any] | None:
-    data = parse_summary(text, domain).data
-    if data is None or domain == "rru":
-        return None if data is None else dict(data)
-    kept = {key: value for key, value in data.items() if key != DISTANCE}
-    stats = kept[STATS_KEY]
+    kept, stats = bare(data), data[STATS_KEY]
     if isinstance(stats, list):
-        kept[STATS_KEY] = [_bare(item) for item in stats if not (isinstance(item, Mapping) and item.get(CATEGORY_KEY) == DISTANCE)]
+        kept[STATS_KEY] = [bare(item) for item in stats if not (isinstance(item, Mapping) and item.get(CATEGORY_KEY) == DISTANCE)]
     else:
-        kept[STATS_KEY] = _bare(stats)
-    # What else holds the words, deeper than the form goes, leaves as text.
+        kept[STATS_KEY] = bare(stats)
+    # A distance that is nested deeper than the form goes is removed from the text instead.
     return None if DISTANCE in json.dumps(kept, ensure_ascii=False) else kept
 
 
-def _bare(item: Any) -> Any:
-    return {key: value for key, value in item.items() if key != DISTANCE} if isinstance(item, Mapping) else item
-
-
-def _num_objects(text: str, data: Mapping[str, Any] | None) -> int:
-    if data is None:
-        return 0 if text.strip() in ("", IRRELEVANT) else 1
-    return sum(_num_things(item) for item in items_of(data))
-
-
 def _num_things(item: Mapping[str, Any]) -> int:
-    totals = {key: _total(value) for key, value in item.items() if isinstance(value, Mapping)}
+    totals = {
+        key: sum(count for count in counts.values() if isinstance(count, int) and not isinstance(count, bool) and count > 0)
+        for key, counts in item.items()
+        if isinstance(counts, Mapping)
+    }
     labels = totals.pop(TEXT_KEY, 0) + totals.pop(READABLE_KEY, 0)
     return max([1, labels, *totals.values()])
-
-
-def _total(counts: Mapping[str, Any]) -> int:
-    return sum(count for count in counts.values() if isinstance(count, int) and not isinstance(count, bool) and count > 0)
 
 
 def _distances(evidence: Sequence[_Evidence]) -> str:
     """Return the number of things per site distance, in order of appearance: `站点7(obj=3), 站点12(obj=5)`."""
     counts: dict[str, int] = {}
-    for one in evidence:
-        for item in items_of(one.data or {}):
+    for summary in evidence:
+        for item in items_of(summary.data or {}):
             value = item.get(DISTANCE)
             if item.get(CATEGORY_KEY) == DISTANCE and isinstance(value, Mapping):
                 for distance in value:
-                    counts[distance] = counts.get(distance, 0) + one.num_objects
+                    counts[distance] = counts.get(distance, 0) + summary.num_objects
     return ", ".join(f"站点{distance}(obj={count})" for distance, count in counts.items())
 
 
 def without_distance(text: str) -> str:
-    """Return a text without its site distances, also one that is broken JSON; everything else stays as it is.
+    """Return a text, also broken JSON, without its site distances and otherwise unchanged. Linear in its length.
 
-    Objects whose category is the distance go whole: braces within strings do not count. What is left of the words then
-    goes with its value. Linear in the length of the text.
+    Objects whose category is the distance are removed whole (braces in strings do not count), then other mentions with their
+    values.
     """
     if DISTANCE not in text:
         return text
     kept, position = [], 0
     for start, end in _distance_objects(text):
         kept.append(text[position:start])
-        rest = re.compile(r"\s{0,9},\s{0,9}").match(text, end)
-        if rest is None:
+        comma = re.compile(r"\s{0,9},\s{0,9}").match(text, end)
+        if comma is None:
             kept[-1] = re.sub(r"\s{0,9},\s{0,9}\Z", "", kept[-1])
-        position = rest.end() if rest else end
+        position = comma.end() if comma else end
     kept.append(text[position:])
     return _PAIR.sub("", "".join(kept)).replace(DISTANCE, "")
 
 
 def _distance_objects(text: str) -> list[tuple[int, int]]:
-    """Return the spans of the objects of category 站点距离, in order; one that never ends reaches to the end of the text."""
+    """Return the spans of the objects of category 站点距离, in order; an unclosed object reaches to the end of the text."""
     spans: list[tuple[int, int]] = []
     opened: list[tuple[int, list[str]]] = []
     quote = '"' if '"' in text else "'"  # as Python writes objects
@@ -169,10 +141,8 @@ def _is_distance(strings: Sequence[str]) -> bool:
     return any(pair == (CATEGORY_KEY, DISTANCE) for pair in itertools.pairwise(strings))
 
 
-# Words that Stage-B texts are searched for: third states, double negation, traditional characters. Pure functions on text
-
-# Traditional → simplified, for the vocabulary of rules, verdicts and summaries. A table of our own, so that an answer means
-# the same on every machine: conversion must not depend on which packages are installed.
+# Traditional → simplified for the vocabulary of rules, verdicts and summaries. It is a table of our own so that an answer means
+# the same on every machine, whichever packages are installed.
 _TRADITIONAL = (
     "過过 無无 關关 圖图 證证 據据 斷断 確确 認认 復复 複复 覆复 總总 結结 規规 則则 應应 為为 爲为 當当 檢检 裝装 線线 纜缆 "
     "擋挡 風风 設设 備备 標标 籤签 簽签 絲丝 機机 櫃柜 纖纤 電电 緊紧 彎弯 徑径 護护 離离 統统 計计 類类 別别 見见 態态 狀状 "
@@ -184,21 +154,8 @@ _TRADITIONAL = (
 )
 _SIMPLIFIED = str.maketrans({pair[0]: pair[1] for pair in _TRADITIONAL.split()})
 
-THIRD_STATES = (
-    "复核",
-    "待定",
-    "证据不足",
-    "无法判断",
-    "无法判定",
-    "无法确认",
-    "不确定",
-    "待确认",
-    "待核实",
-    "待审",
-    "存疑",
-    "人工确认",
-    "人工审核",
-)
+_THIRD_STATES = "复核 待定 证据不足 无法判断 无法判定 无法确认 不确定 待确认 待核实 待审 存疑 人工确认 人工审核"
+THIRD_STATES = tuple(_THIRD_STATES.split())
 """Ways to say neither 通过 nor 不通过; a verdict has two values."""
 
 _DOUBLE_NEGATION = re.compile(
@@ -209,32 +166,32 @@ _PUNCTUATION = re.compile(r"[\W_]+")
 
 
 def simplify(text: str) -> str:
-    """Return the text with the traditional characters of the task's vocabulary made simplified ones."""
+    """Return the text in simplified characters, for the task's vocabulary."""
     return text.translate(_SIMPLIFIED)
 
 
 def plain(text: str) -> str:
-    """Return the text as it is searched: simplified, half-width, without white space."""
+    """Return the text for searches: simplified, half-width, without white space."""
     return "".join(simplify(unicodedata.normalize("NFKC", text)).split())
 
 
 def third_states(text: str) -> list[str]:
-    """Return the third states that a text names, in the order of `THIRD_STATES`."""
+    """Return the third states in a text, in the order of `THIRD_STATES`."""
     searched = plain(text)
     return [phrase for phrase in THIRD_STATES if phrase in searched]
 
 
 def has_double_negation(text: str) -> bool:
-    """Return whether a rule says its verdict by denying another one (`不应判定为不通过`), which readers and models misread."""
+    """Return whether a rule states its verdict by denying another (`不应判定为不通过`), which readers and models misread."""
     return _DOUBLE_NEGATION.search(plain(text)) is not None
 
 
 def has_verdict(text: str) -> bool:
-    """Return whether a rule names the verdict that it leads to: 通过 or 不通过."""
+    """Return whether a rule names its verdict, 通过 or 不通过."""
     return "通过" in plain(text)
 
 
 def signature(text: str) -> str:
-    """Return what makes two rules the same: simplified, lower case, 如果/当 as 若 and 就 as 则, no punctuation or space."""
+    """Return a key that equal rules share: simplified, lower case, 如果/当 as 若 and 就 as 则, no punctuation or space."""
     words = plain(text).lower().replace("如果", "若").replace("当", "若").replace("就", "则")
     return _PUNCTUATION.sub("", words)

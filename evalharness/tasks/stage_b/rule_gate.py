@@ -1,15 +1,15 @@
-"""Whether new rules are better than old ones: relative error reduction (RER) over the tickets that both have judged.
+"""Whether new rules are better than old ones: relative error reduction (RER) over the tickets judged under both.
 
-    RER = (err0 - err1) / err0        1: all errors gone, 0: as many as before, below 0: more than before
+    RER = (err0 - err1) / err0        1: no errors are left, 0: as many as before, below 0: more than before
 
-A single lucky draw of tickets must not decide, so the tickets are drawn again and again (bootstrap, seeded): `probability`
-is the share of draws in which the RER reaches its threshold.
+A lucky choice of tickets must not decide, so the tickets are resampled (seeded bootstrap): `probability` is the share of
+samples whose RER reaches the threshold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -19,16 +19,14 @@ from evalharness.tasks.shared import read_lines
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_b.metrics import confusion, rates
 
-__all__ = ["GateLimits", "GateResult", "Judged", "read_judged", "relative_error_reduction", "rule_gate"]
-
 WORST_RER = -1.0
-"""Reported RERs go no lower: twice the errors or more. Without errors before, any error makes it this, none makes it 0."""
+"""The lowest reported RER: twice the errors or more, or any error where there was none before."""
 STRICT_OPS = ("update", "merge", "remove")
 OPS = ("upsert", *STRICT_OPS)
 
 
 class Judged(NamedTuple):
-    """One ticket under one set of rules: what is right, and what the majority said."""
+    """One ticket under one set of rules: the right label and the majority's prediction."""
 
     label: Label
     prediction: Label | None
@@ -36,7 +34,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class GateLimits:
-    """What a change of rules must reach. `max_fp_rate_increase` holds for update, merge and remove."""
+    """The limits for a change of rules; `max_fp_rate_increase` applies to update, merge and remove."""
 
     min_rer: float = 0.1
     max_changed_fraction: float = 0.05
@@ -52,7 +50,7 @@ class GateLimits:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The numbers and the verdict; `reasons` says what was not reached, () when the change passes."""
+    """The numbers and the verdict; `reasons` are the conditions that were not met, () when the change passes."""
 
     num_tickets: int
     base: Mapping[str, float]
@@ -60,7 +58,7 @@ class GateResult:
     rer: float
     changed_fraction: float
     probability: float
-    reasons: tuple[str, ...] = field(default=())
+    reasons: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -84,23 +82,18 @@ class GateResult:
 
 def read_judged(path: Path | str) -> dict[str, Judged]:
     """Return the tickets of a `baseline_ticket_stats.jsonl`, ours or the original's, by key. `RecordError` names a bad line."""
-    found: dict[str, Judged] = {}
+    tickets: dict[str, Judged] = {}
     for where, row in read_lines(path):
-        key, judged = _judged(row, where)
-        if key in found:
+        try:
+            key, label, prediction = row["ticket_key"], row["gt_label"], row["majority_pred"]
+        except (TypeError, KeyError) as error:
+            raise RecordError(f"{where} is not a row of ticket_key, gt_label and majority_pred: {error!r}") from error
+        if not isinstance(key, str) or label not in LABELS or prediction not in (*LABELS, None):
+            raise RecordError(f"{where}: gt_label must be pass or fail, and majority_pred too or null, got {label!r} and {prediction!r}")
+        if key in tickets:
             raise RecordError(f"{where}: ticket {key} was there already")
-        found[key] = judged
-    return found
-
-
-def _judged(row: Any, where: str) -> tuple[str, Judged]:
-    try:
-        key, label, prediction = row["ticket_key"], row["gt_label"], row["majority_pred"]
-    except (TypeError, KeyError) as error:
-        raise RecordError(f"{where} is not a row of ticket_key, gt_label and majority_pred: {error!r}") from error
-    if not isinstance(key, str) or label not in LABELS or prediction not in (*LABELS, None):
-        raise RecordError(f"{where}: gt_label must be pass or fail, and majority_pred too or null, got {label!r} and {prediction!r}")
-    return key, Judged(label, prediction)
+        tickets[key] = Judged(label, prediction)
+    return tickets
 
 
 def relative_error_reduction(base_errors: int, candidate_errors: int) -> float:
@@ -129,19 +122,19 @@ def rule_gate(
     changed = sum(base[key].prediction != candidate[key].prediction for key in keys) / len(keys) if keys else 0.0
     before, after = (rates(confusion(side[key] for key in keys)) for side in (base, candidate))
     result = GateResult(len(keys), before, after, rer, changed, _probability(errors, limits))
-    return GateResult(**{**vars(result), "reasons": tuple(_reasons(result, op, limits))})
+    return replace(result, reasons=tuple(_reasons(result, op, limits)))
 
 
 def _probability(errors: list[tuple[bool, bool]], limits: GateLimits) -> float:
-    """Return the share of draws with replacement whose RER reaches the threshold."""
+    """Return the share of samples with replacement whose RER reaches the threshold."""
     if not errors:
         return 0.0
     draws = Random(limits.seed)
     errors = sorted(errors)
     reached = 0
     for _ in range(limits.num_draws):
-        drawn = draws.choices(errors, k=len(errors))
-        both, before, after = drawn.count((True, True)), drawn.count((True, False)), drawn.count((False, True))
+        sample = draws.choices(errors, k=len(errors))
+        both, before, after = sample.count((True, True)), sample.count((True, False)), sample.count((False, True))
         reached += relative_error_reduction(both + before, both + after) >= limits.min_rer
     return reached / limits.num_draws
 
@@ -149,19 +142,19 @@ def _probability(errors: list[tuple[bool, bool]], limits: GateLimits) -> float:
 def _reasons(result: GateResult, op: str, limits: GateLimits) -> list[str]:
     if not result.num_tickets:
         return ["no ticket was judged under both rule sets"]
-    found = []
+    reasons = []
     if result.rer < limits.min_rer:
-        found.append(f"RER {result.rer:.4f} is below {limits.min_rer}")
+        reasons.append(f"RER {result.rer:.4f} is below {limits.min_rer}")
     if result.changed_fraction > limits.max_changed_fraction:
-        found.append(f"{result.changed_fraction:.4f} of the verdicts changed, more than {limits.max_changed_fraction}")
+        reasons.append(f"{result.changed_fraction:.4f} of the verdicts changed, more than {limits.max_changed_fraction}")
     if result.probability < limits.min_probability:
-        found.append(f"P(RER >= {limits.min_rer}) is {result.probability:.4f}, below {limits.min_probability}")
+        reasons.append(f"P(RER >= {limits.min_rer}) is {result.probability:.4f}, below {limits.min_probability}")
     if op in STRICT_OPS:
         increase = result.candidate["fp_rate"] - result.base["fp_rate"]
         if increase >= 0:
-            found.append(f"{op} must lower fp_rate, it went from {result.base['fp_rate']:.4f} to {result.candidate['fp_rate']:.4f}")
+            reasons.append(f"{op} must lower fp_rate, it went from {result.base['fp_rate']:.4f} to {result.candidate['fp_rate']:.4f}")
         if result.candidate["accuracy"] <= result.base["accuracy"]:
-            found.append(f"{op} must raise accuracy, it is {result.candidate['accuracy']:.4f} after {result.base['accuracy']:.4f}")
+            reasons.append(f"{op} must raise accuracy, it is {result.candidate['accuracy']:.4f} after {result.base['accuracy']:.4f}")
         if increase > limits.max_fp_rate_increase:
-            found.append(f"fp_rate rose by {increase:.4f}, more than {limits.max_fp_rate_increase}")
-    return found
+            reasons.append(f"fp_rate rose by {increase:.4f}, more than {limits.max_fp_rate_increase}")
+    return reasons

@@ -31,25 +31,6 @@ from evalharness.tasks.shared import balanced_spans, leftover_thinking, loads
 from evalharness.tasks.stage_b.files import FOCUS, is_invariant
 from evalharness.tasks.stage_b.prompt import has_double_negation, has_verdict, plain, signature, third_states
 
-__all__ = [
-    "Candidate",
-    "Decision",
-    "Extracted",
-    "Hypothesis",
-    "Operation",
-    "Proposal",
-    "Reflection",
-    "Refusal",
-    "check_decision",
-    "check_proposal",
-    "check_reflection",
-    "extract_object",
-    "failure_row",
-    "read_proposal",
-    "read_reflection",
-    "record_failure",
-]
-
 FAILURES = Path("reflection_cache") / "rule_search_proposer_failures.jsonl"
 _FENCE = "```"
 

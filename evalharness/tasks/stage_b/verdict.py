@@ -1,9 +1,9 @@
-"""From a model's text to a Stage-B verdict: whether it carries one (valid), and whether it is as it must be (strict).
+"""A model's text → a Stage-B verdict: whether it carries one (valid), and whether it has the exact form (strict).
 
-The documented answer is two lines, `Verdict: 通过` or `Verdict: 不通过` and `Reason: …`. Forgiven are blank lines, a chat
+The documented answer is two lines, `Verdict: 通过` or `Verdict: 不通过` and `Reason: …`. Tolerated are blank lines, a chat
 marker before the answer, full-width colons, `未通过`, `pass`, `fail`, a full stop after the Chinese words, traditional
-characters, and words that only begin with Verdict or Reason. Everything forgiven is named, and so is everything that is
-wrong in the reason.
+characters, and keys that only begin with Verdict or Reason. Each tolerated deviation is named, and so is every problem of the
+reason.
 """
 
 from __future__ import annotations
@@ -18,21 +18,14 @@ from evalharness.tasks.shared import leftover_thinking
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_b.prompt import plain, simplify, third_states
 
-__all__ = ["MAX_REASON_CHARS", "WORDS", "Problem", "Verdict", "parse_verdict", "render_verdict"]
-
 MAX_REASON_CHARS = 240
 MAX_SHOWN = 60
 WORDS: dict[Label, str] = {"pass": "通过", "fail": "不通过"}
 _ACCEPTED: dict[str, Label] = {
-    "通过": "pass",
-    "通过。": "pass",
-    "pass": "pass",
-    "不通过": "fail",
-    "不通过。": "fail",
-    "未通过": "fail",
-    "fail": "fail",
+    **dict.fromkeys(("通过", "通过。", "pass"), "pass"),
+    **dict.fromkeys(("不通过", "不通过。", "未通过", "fail"), "fail"),
 }
-# A turn of the chat that came back before the answer. Only as a line of its own: a reason may hold the word.
+# A chat marker before the answer, as a line of its own only: a reason may contain the word.
 _TURNS = frozenset({"assistant", "assistant:", "<|im_start|>assistant"})
 _MARKDOWN = "*_#` "
 _RULE_ID = re.compile(r"(?<![A-Za-z0-9])[GS][0-9]+(?![A-Za-z0-9])")
@@ -43,7 +36,7 @@ _LATIN = re.compile(r"[a-z]")
 
 
 class Problem(NamedTuple):
-    """Why an answer is not as it must be: one of a few kinds, for counting, and the sentence."""
+    """A violation of the strict form: its kind, for counting, and a sentence."""
 
     kind: str
     text: str
@@ -51,7 +44,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """What one answer says. `label` is None where it carries no verdict; `problems` are all reasons against the strict form."""
+    """The contents of one answer. `label` is None where it carries no verdict; `problems` are all violations of the strict form."""
 
     label: Label | None
     reason: str
@@ -64,12 +57,12 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Whether the answer carries a verdict, and so a vote."""
+        """Whether the answer carries a verdict and thus a vote."""
         return self.label is not None
 
     @property
     def strict(self) -> bool:
-        """Whether the answer is exactly what it must be: form and wording."""
+        """Whether form and wording are exactly as documented."""
         return self.valid and not self.problems
 
     @property
@@ -79,14 +72,14 @@ class Verdict:
 
     @property
     def problem(self) -> str:
-        """All reasons in one line, "" for a strict answer."""
+        """All problems in one line, "" for a strict answer."""
         return "; ".join(problem.text for problem in self.problems)
 
 
 def parse_verdict(text: str, num_images: int | None = None) -> Verdict:
-    """Return what `text` says; never raises on any text, linear in its length.
+    """Return the verdict in `text`; never raises on any text, linear in its length.
 
-    `num_images` (of the ticket) lets the reason be held to it: every image named, none that is not there.
+    With `num_images`, that of the ticket, the reason must name every image and no others.
     """
     text = text.strip()
     lines = _answer_lines(text)
@@ -101,21 +94,21 @@ def parse_verdict(text: str, num_images: int | None = None) -> Verdict:
 
 
 def render_verdict(label: Label, reason: str) -> str:
-    """Return the strict text of a verdict; `ContractValueError` for a label that is none."""
+    """Return the strict text of a verdict; `ContractValueError` for an unknown label."""
     if label not in LABELS:
         raise ContractValueError(f"label must be one of {', '.join(LABELS)}, got {label!r}")
     return f"Verdict: {WORDS[label]}\nReason: {reason}"
 
 
 def _answer_lines(text: str) -> list[str]:
-    """Return the lines that are not blank, without everything up to the last turn marker."""
+    """Return the lines after the last chat marker that are not blank."""
     lines = [line.strip() for line in text.split("\n")]
     last = max((place for place, line in enumerate(lines) if line in _TURNS), default=-1)
     return [line for line in lines[last + 1 :] if line]
 
 
 def _value(line: str) -> str:
-    """Return what stands behind the first colon, half- or full-width."""
+    """Return the text after the first colon, half- or full-width."""
     return re.split("[:：]", line, maxsplit=1)[-1].strip()
 
 
@@ -124,7 +117,7 @@ def _word(value: str) -> str:
 
 
 def _refusal(lines: list[str]) -> Problem | None:
-    """Return why these lines carry no verdict, None if they do."""
+    """Return why these lines carry no verdict, None if they carry one."""
     if not lines:
         return Problem("empty", "the answer is empty")
     if any("**" in line or line.startswith(("#", "`")) for line in lines):
@@ -152,21 +145,17 @@ def _starts(line: str, word: str) -> bool:
 
 
 def _form_problems(text: str, lines: list[str], label: Label) -> Iterator[Problem]:
-    """Yield what was forgiven; at least one for an answer that is not in the strict form."""
-    found = False
+    """Yield the tolerated deviations of an answer that is not in the strict form, at least one."""
+    texts = []
     if len(text.split("\n")) != 2:
-        found = True
-        yield Problem("form", "lines around the answer: blank ones or a chat marker")
+        texts.append("lines around the answer: blank ones or a chat marker")
     for line, key in zip(lines, ("Verdict", "Reason"), strict=True):
         if not line.startswith(f"{key}: "):
-            found = True
-            yield Problem("form", f"a line must begin with '{key}: ', got {line[: len(key) + 4]!r}")
+            texts.append(f"a line must begin with '{key}: ', got {line[: len(key) + 4]!r}")
     word = _value(lines[0])
     if word != WORDS[label]:
-        found = True
-        yield Problem("form", f"the verdict is written {word[:MAX_SHOWN]!r} instead of {WORDS[label]}")
-    if not found:
-        yield Problem("form", "white space around the parts of a line")
+        texts.append(f"the verdict is written {word[:MAX_SHOWN]!r} instead of {WORDS[label]}")
+    yield from (Problem("form", problem) for problem in texts or ["white space around the parts of a line"])
 
 
 def _reason_problems(reason: str, num_images: int | None) -> Iterator[Problem]:
@@ -181,16 +170,12 @@ def _reason_problems(reason: str, num_images: int | None) -> Iterator[Problem]:
     num_chinese = len(_CHINESE.findall(reason))
     if not num_chinese or len(_LATIN.findall(_IMAGE.sub("", reason))) > num_chinese:
         yield Problem("language", "the reason is not in Chinese")
-    yield from _structure(reason, num_images)
-
-
-def _structure(reason: str, num_images: int | None) -> Iterator[Problem]:
     named = {int(number) for number in _IMAGE.findall(reason)}
-    wanted = set(range(1, num_images + 1)) if num_images is not None else {1}
-    missing = sorted(wanted - named)
+    expected = set(range(1, num_images + 1)) if num_images is not None else {1}
+    missing = sorted(expected - named)
     if missing:
         yield Problem("structure", f"the reason says nothing about {', '.join(f'Image{number}' for number in missing[:5])}")
-    absent = sorted(named - wanted) if num_images is not None else []
+    absent = sorted(named - expected) if num_images is not None else []
     if absent:
         yield Problem("structure", f"the reason names {', '.join(f'Image{number}' for number in absent[:5])}, of {num_images} images")
     if not _SUMMARY.search(plain(reason)):

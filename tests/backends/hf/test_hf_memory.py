@@ -70,9 +70,7 @@ def test_running_out_of_memory_is_recognised(name):
     assert is_out_of_memory(out_of_memory()[name])
 
 
-def test_a_real_allocation_that_fails_is_recognised():
-    import torch
-
+def test_a_real_allocation_that_fails_is_recognised(torch):
     with pytest.raises(RuntimeError, match="allocate") as caught:
         torch.empty(2**55, dtype=torch.uint8)
     assert is_out_of_memory(caught.value)
@@ -94,15 +92,11 @@ def test_the_cost_grows_with_rows_and_lengths():
     assert cost.bytes_for(3, 5, 5) == 3 * cost.bytes_for(1, 5, 5)
 
 
-def test_a_batch_may_take_part_of_the_memory_that_is_free():
-    import torch
-
+def test_a_batch_may_take_part_of_the_memory_that_is_free(torch):
     assert 64 * 1024**2 < available_bytes(torch.device("cpu")) < 1024**5
 
 
-def test_the_larger_the_model_the_more_padding_is_worth_a_larger_batch():
-    import torch
-
+def test_the_larger_the_model_the_more_padding_is_worth_a_larger_batch(torch):
     cost = BatchCost(cache_bytes=46080, prefill_bytes=10, row_bytes=1000)
     small, large = (max_padding(torch.device("cpu"), weights, cost) for weights in (540 * 10**6, 8 * 10**9))
     assert 400 < small < 600  # 135 million weights in float32

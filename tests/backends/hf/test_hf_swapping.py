@@ -80,9 +80,7 @@ def test_a_swapped_checkpoint_answers_as_a_new_start_there_and_back(folders: dic
     assert answers(backend) == first
 
 
-def test_a_swap_leaves_every_weight_as_a_new_start_has_it(folders: dict[str, Path]) -> None:
-    import torch
-
+def test_a_swap_leaves_every_weight_as_a_new_start_has_it(folders: dict[str, Path], torch: Any) -> None:
     backend, other = load(folders["a"], torch_dtype="bfloat16"), load(folders["b"], torch_dtype="bfloat16")
     backend.swap(config(folders["b"], torch_dtype="bfloat16"))
     own, wanted = backend.model.state_dict(), other.model.state_dict()
@@ -177,17 +175,13 @@ def test_tensors_that_do_not_pair_with_the_models_start_anew(
     assert message in (load(folders["a"]).why_not_swap(config(tmp_path / "c")) or "")
 
 
-def test_weights_of_an_adapter_that_found_none_of_the_bases_are_an_error(folders: dict[str, Path]) -> None:
-    import torch
-
+def test_weights_of_an_adapter_that_found_none_of_the_bases_are_an_error(folders: dict[str, Path], torch: Any) -> None:
     found = read_adapter(folders["lora"], base_shapes(folders["a"]))
     with pytest.raises(CheckpointError, match="6 weights of adapter .* were not applied"):
         list(merged_weights([("x", torch.zeros(1))], found, torch.float32))
 
 
-def test_the_trained_adapters_answer_as_their_merged_checkpoints(tmp_path: Path) -> None:
-    import torch
-
+def test_the_trained_adapters_answer_as_their_merged_checkpoints(tmp_path: Path, torch: Any) -> None:
     backend = load(CHECKPOINTS / "early")
     prompt = [backend.tokenizer.encode("<|im_start|>user\n结论<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False)]
     for name in ("lora-helps", "lora-hurts"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import random
 import weakref
 
 import pytest
 
-from evalharness.api.errors import ImageError, PromptTooLong
+from evalharness.api.errors import ImageError
 from evalharness.backends.base import Completion, Prompt
 from tests.backends.hf_models import ids, load, make_vlm_checkpoint, plan, run
 
@@ -95,13 +94,6 @@ def test_a_row_of_a_mixed_batch_equals_the_row_alone(backend, values):
     assert ids(run(backend, prompts)) == {item.index: run(backend, [item])[item.index].token_ids for item in prompts}
 
 
-def test_text_prompts_run_beside_image_prompts(backend):
-    with_images = mixed(backend)
-    text = [dataclasses.replace(with_images[3], index=10, load_images=None)]
-    outputs = run(backend, [*with_images, *text])
-    assert outputs[10].token_ids == outputs[3].token_ids
-
-
 def test_a_smaller_pixel_budget_gives_smaller_grids(checkpoint):
     small = load(checkpoint, max_pixels=16384)
     output = run(small, [image_prompt(small, 0, "x", [picture(1, (320, 320))])])[0]
@@ -152,15 +144,6 @@ def test_what_an_image_processor_raises_is_an_error_unless_it_is_a_refusal(backe
     outputs = run(backend, [mixed(backend)[0]])
     assert outputs[0].kind == "error"
     assert "odd" in outputs[0].problem
-
-
-def test_a_prompt_that_images_make_too_long_is_invalid(backend):
-    item = image_prompt(backend, 0, "x", [picture(1, (360, 360))] * 40)
-    outputs = run(backend, [item, dataclasses.replace(mixed(backend)[0], index=1)])
-    assert outputs[0].kind == "invalid"
-    assert isinstance(outputs[0].error, PromptTooLong)
-    assert "exceed the context of 4096 tokens" in outputs[0].problem
-    assert isinstance(outputs[1], Completion)
 
 
 def test_a_text_only_backend_refuses_images_prompt_by_prompt(checkpoint, backend):

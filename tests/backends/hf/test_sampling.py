@@ -60,18 +60,14 @@ def test_a_tiny_temperature_is_greedy_not_an_overflow(temperature):
     assert set(draw(num_rows=100, temperature=temperature)) == {0}
 
 
-def test_a_token_without_probability_is_never_drawn():
-    import torch
-
+def test_a_token_without_probability_is_never_drawn(torch):
     scores = torch.tensor([[-math.inf, 0.0, -math.inf]] * 200)
     raw = RawScores(200, scores.device, keep_logprobs=False)
     picked = TokenPicker(plan(temperature=1.0), range(200), raw)(torch.zeros(200, 1, dtype=torch.long), scores)
     assert set(picked.argmax(dim=1).tolist()) == {1}
 
 
-def test_a_penalty_skips_the_padding():
-    import torch
-
+def test_a_penalty_skips_the_padding(torch):
     scores = torch.tensor([[2.0, -2.0, 4.0], [2.0, -2.0, 4.0]])
     penalty = RepetitionPenalty(2.0, torch.tensor([[0, 1], [1, 1]]))
     first = penalty(torch.tensor([[2, 1], [2, 1]]), scores)
@@ -80,9 +76,7 @@ def test_a_penalty_skips_the_padding():
     assert later.tolist() == [[1.0, -4.0, 4.0], [2.0, -4.0, 2.0]]
 
 
-def test_ngrams_of_prompt_and_completion_are_not_repeated():
-    import torch
-
+def test_ngrams_of_prompt_and_completion_are_not_repeated(torch):
     scores = torch.zeros(1, 4)
     ngrams = NoRepeatNgrams(2, [[1, 2, 3, 1]])
     assert ngrams(torch.tensor([[1, 2, 3, 1]]), scores).tolist() == [[0.0, 0.0, -math.inf, 0.0]]

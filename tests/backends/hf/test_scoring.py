@@ -27,15 +27,8 @@ PROMPTS, RESPONSES = [list(pair[0]) for pair in PAIRS], [list(pair[1]) for pair 
 HALF = {"logprobs": True, "temperature": 0.5, "seed": 3}
 
 
-SIZES = {
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-}
+LAYERS = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2}
+HEADS = {"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
 
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
@@ -59,9 +52,6 @@ def plain_logits(engine, prompt_ids, response_ids):
 
 def gathered(scores, response_ids):
     return scores[range(len(scores)), response_ids[len(response_ids) - len(scores) :]]
-
-
-# --- shapes and masks ----------------------------------------------------------------------------------------------------
 
 
 def test_rows_are_responses_alone_with_a_mask_and_nan_where_there_is_nothing(engine):
@@ -90,9 +80,9 @@ def test_no_padding_changes_a_row(engine, side):
 
 
 OTHER_KINDS = {
-    "sliding window, capped logits": ("gemma2", {**SIZES, "sliding_window": 8, "final_logit_softcapping": 5.0}),
+    "sliding window, capped logits": ("gemma2", {**LAYERS, **HEADS, "sliding_window": 8, "final_logit_softcapping": 5.0}),
     "no position ids": ("bloom", {"vocab_size": 100, "hidden_size": 32, "n_layer": 2, "n_head": 2}),
-    "states in place of keys": ("mamba", {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2}),
+    "states in place of keys": ("mamba", LAYERS),
 }
 
 
@@ -112,12 +102,6 @@ def test_rows_are_as_alone_in_models_of_other_kinds(kind, values):
         for row, logits in zip(rows, logits_of_responses(model, rows), strict=True):
             alone = model(input_ids=torch.tensor([row.token_ids])).logits[0]
             torch.testing.assert_close(logits, alone[len(row.token_ids) - 1 - len(logits) : -1], atol=1e-5, rtol=0)
-
-
-def test_generated_logprobs_have_the_shape_of_the_new_tokens(engine):
-    outputs = run(engine.backend, [prompt(i, range(2 + i, 10 + i), max_new_tokens=5, stop_token_ids=(), logprobs=True) for i in range(2)])
-    assert [len(outputs[i].logprobs) for i in range(2)] == [5, 5]
-    assert [outputs[i].num_prompt_tokens for i in range(2)] == [8, 8]
 
 
 def test_nothing_is_kept_behind_the_end_of_a_row(engine):
@@ -143,11 +127,7 @@ def test_no_pairs_give_an_empty_array(engine):
     assert engine.get_logits([], []).values.shape == (0, 0)
 
 
-# --- what the numbers mean -----------------------------------------------------------------------------------------------
-
-
-def test_a_forced_token_has_processed_zero_its_raw_share_and_the_whole_entropy():
-    import torch
+def test_a_forced_token_has_processed_zero_its_raw_share_and_the_whole_entropy(torch):
 
     from evalharness.backends.hf.sampling import processors_for
 
@@ -164,8 +144,7 @@ def test_a_forced_token_has_processed_zero_its_raw_share_and_the_whole_entropy()
     assert found["processed"] == (0.0, pytest.approx(0.9475, abs=1e-4))
 
 
-def test_what_is_impossible_adds_nothing_to_an_entropy():
-    import torch
+def test_what_is_impossible_adds_nothing_to_an_entropy(torch):
 
     from evalharness.backends.hf.sampling import entropies_of
 
@@ -240,12 +219,7 @@ def test_without_asking_there_are_no_entropies(engine):
     assert engine.get_logprobs([[5]], [[6]]).entropies is None
 
 
-# --- logits and gradients ------------------------------------------------------------------------------------------------
-
-
-def test_logits_are_raw_float32_and_masked(engine):
-    import torch
-
+def test_logits_are_raw_float32_and_masked(engine, torch):
     logits = engine.get_logits(PROMPTS, RESPONSES)
     assert logits.values.shape == (5, 30, 260)
     assert logits.values.dtype == torch.float32
@@ -264,9 +238,7 @@ def test_logits_that_would_not_fit_are_refused_with_their_size(engine):
     engine.get_logits(PROMPTS, RESPONSES, max_bytes=156_000)
 
 
-def test_gradients_reach_every_weight_and_are_those_of_a_plain_forward_pass(engine):
-    import torch
-
+def test_gradients_reach_every_weight_and_are_those_of_a_plain_forward_pass(engine, torch):
     model = engine.backend.model
     run(engine.backend, [prompt(0, [5, 6, 7])])  # what was generated in inference mode must leave nothing behind
     scores = engine.get_logprobs(PROMPTS, RESPONSES, grad=True)
@@ -300,9 +272,7 @@ def test_many_rows_in_several_batches_stay_in_order(engine, monkeypatch):
         assert values[i].tolist() == pytest.approx(values[i + 5].tolist(), abs=1e-5, nan_ok=True)
 
 
-def test_gradients_that_nobody_could_take_are_refused(engine):
-    import torch
-
+def test_gradients_that_nobody_could_take_are_refused(engine, torch):
     with torch.inference_mode(), pytest.raises(CapabilityError, match="inside torch.inference_mode"):
         engine.get_logprobs([[5]], [[6]], grad=True)
     engine.backend.model.requires_grad_(False)
@@ -328,9 +298,6 @@ def test_the_loops_of_the_docs_run_and_their_loss_falls(hf_text_checkpoint, head
     for name in ("engine", "reference"):
         if name in values:
             values[name].close()
-
-
-# --- what goes wrong -----------------------------------------------------------------------------------------------------
 
 
 def test_options_that_depend_on_generated_text_are_refused(engine):
@@ -374,9 +341,7 @@ def test_a_batch_that_does_not_fit_is_halved(hf_text_checkpoint, monkeypatch):
             engine.get_logprobs(PROMPTS[:3] * 2, RESPONSES[:3] * 2, grad=True)
 
 
-def test_a_model_that_gives_nan_is_an_error_not_a_score(hf_text_checkpoint):
-    import torch
-
+def test_a_model_that_gives_nan_is_an_error_not_a_score(hf_text_checkpoint, torch):
     backend = load(hf_text_checkpoint)
     with torch.no_grad():
         backend.model.lm_head.weight.fill_(math.nan)
@@ -384,9 +349,7 @@ def test_a_model_that_gives_nan_is_an_error_not_a_score(hf_text_checkpoint):
         engine.get_logprobs([[5]], [[6]])
 
 
-def test_with_gradients_nan_is_an_error_not_a_place_without_a_value(hf_text_checkpoint):
-    import torch
-
+def test_with_gradients_nan_is_an_error_not_a_place_without_a_value(hf_text_checkpoint, torch):
     backend = load(hf_text_checkpoint)
     with torch.no_grad():
         backend.model.get_input_embeddings().weight[9].fill_(math.nan)
@@ -402,7 +365,7 @@ def test_what_cannot_be_asked_fails_alike_with_and_without_tensors(engine, ask):
         getattr(engine, ask)([[5], [5]], [[6], [260]], grad=True)
     spared, guilty = caught.value.outcomes
     assert (guilty.kind, spared.kind) == ("invalid", "error")
-    assert spared.problem == "not run: request 1 of the call cannot be, and they run together or not at all"
+    assert spared.problem == "not run: request 1 of the call cannot be run, and all run together or not at all"
 
 
 @pytest.mark.parametrize("ask", ["get_logits", "get_logprobs"])

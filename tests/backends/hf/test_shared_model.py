@@ -67,9 +67,7 @@ def test_the_version_grows_with_each_step_and_stands_in_the_results(trainers_par
 
 
 @pytest.mark.parametrize("kind", ["fused", "own"])
-def test_steps_that_no_tensor_counts_are_seen(trainers_parts: tuple[Any, Any], kind: str) -> None:
-    import torch
-
+def test_steps_that_no_tensor_counts_are_seen(trainers_parts: tuple[Any, Any], kind: str, torch: Any) -> None:
     class Own(torch.optim.Optimizer):
         """As other libraries' optimizers: their kernels write to the weights and nothing counts it."""
 
@@ -95,9 +93,7 @@ def test_steps_that_no_tensor_counts_are_seen(trainers_parts: tuple[Any, Any], k
     assert answers(engine) != first
 
 
-def test_the_model_is_left_as_it_was_found(trainers_parts: tuple[Any, Any]) -> None:
-    import torch
-
+def test_the_model_is_left_as_it_was_found(trainers_parts: tuple[Any, Any], torch: Any) -> None:
     model, tokenizer = trainers_parts
     model.train()
     model.model.layers[0].eval()  # a part that stays frozen
@@ -199,9 +195,7 @@ def test_pictures_and_training_take_turns_on_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrap", ["compile", "parallel"])
-def test_what_training_wraps_around_a_model_is_seen_through(trainers_parts: tuple[Any, Any], wrap: str, tmp_path: Path) -> None:
-    import torch
-
+def test_what_training_wraps_around_a_model_is_seen_through(trainers_parts: tuple[Any, Any], wrap: str, tmp_path: Path, torch: Any) -> None:
     model, tokenizer = trainers_parts
     plain = answers(build_engine_around(model, tokenizer))
     if wrap == "compile":

@@ -15,7 +15,7 @@ from evalharness.api.errors import ConfigError, MissingDependency, UnsupportedOp
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import ThinkingBudget
 from evalharness.backends.base import SamplingPlan
-from evalharness.backends.hf import structured as hf_structured
+from evalharness.backends.hf import sampling
 from tests.backends.hf_models import END_ID, load, make_text_checkpoint, mixed_prompts, one_thread, plan, prompt, run
 
 pytestmark = pytest.mark.engine
@@ -85,13 +85,13 @@ def test_what_is_no_grammar_is_told_without_the_line_of_the_librarys_source(back
 
 
 def test_a_grammar_is_compiled_once(backend: Any) -> None:
-    grammars = hf_structured.Grammars(backend.tokenizer, backend.vocab_size)
+    grammars = sampling.Grammars(backend.tokenizer, backend.vocab_size)
     assert grammars.compiled(REGEX) is grammars.compiled(StructuredOutput(regex=REGEX.regex))
 
 
 def test_only_the_grammars_that_were_asked_for_last_are_kept(tiny_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf_structured, "_MOST_KEPT", 2)
-    grammars = hf_structured.Grammars(tiny_tokenizer, len(tiny_tokenizer))
+    monkeypatch.setattr(sampling, "_MOST_KEPT", 2)
+    grammars = sampling.Grammars(tiny_tokenizer, len(tiny_tokenizer))
     first, second, third = (StructuredOutput(choice=(text,)) for text in "abc")
     made = [grammars.compiled(each) for each in (first, second)]
     assert grammars.compiled(first) is made[0]
@@ -101,7 +101,7 @@ def test_only_the_grammars_that_were_asked_for_last_are_kept(tiny_tokenizer: Any
 
 
 def test_without_xgrammar_the_command_that_installs_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evalharness.backends.hf.structured import Grammars
+    from evalharness.backends.hf.sampling import Grammars
 
     monkeypatch.setitem(sys.modules, "xgrammar", None)
     checked: SamplingPlan = plan(structured=REGEX)

@@ -147,10 +147,8 @@ def test_a_sync_whose_reload_failed_is_tried_again(engine: Engine, made: dict[st
 
 
 def test_a_change_that_broke_off_lets_nothing_be_generated_until_a_checkpoint_is_loaded(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, made: dict[str, Path], cold: dict[str, Any], monkeypatch: pytest.MonkeyPatch, torch: Any
 ) -> None:
-    import torch
-
     copies = []
 
     def copy_until_the_disk_fails(self: Any, other: Any) -> Any:
@@ -245,9 +243,7 @@ def test_names_and_shapes_that_do_not_match_are_refused_and_nothing_changes(
     assert (answers(engine), engine.weight_version) == (cold["a"], "0")
 
 
-def test_what_is_no_tensor_or_quantized_is_refused(engine: Engine, made: dict[str, Path]) -> None:
-    import torch
-
+def test_what_is_no_tensor_or_quantized_is_refused(engine: Engine, made: dict[str, Path], torch: Any) -> None:
     tensors = state_dict(made["b"])
     with pytest.raises(ContractTypeError, match="tensors must map names to torch tensors, got 'lm_head.weight': list"):
         engine.sync_from_state_dict({**tensors, "lm_head.weight": [1.0]})
@@ -271,10 +267,8 @@ def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: dict[
 
 
 def test_a_base_that_somebody_trained_is_not_kept_by_a_swap_back_to_it(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
+    engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path, torch: Any
 ) -> None:
-    import torch
-
     with torch.no_grad():
         for weight in model_of(engine).parameters():
             weight.mul_(1.5)
@@ -283,9 +277,7 @@ def test_a_base_that_somebody_trained_is_not_kept_by_a_swap_back_to_it(
     assert answers(engine) == cold["a"]
 
 
-def test_tensors_of_which_none_is_meant_are_no_change_strict_or_not(engine: Engine) -> None:
-    import torch
-
+def test_tensors_of_which_none_is_meant_are_no_change_strict_or_not(engine: Engine, torch: Any) -> None:
     for strict in (True, False):
         with pytest.raises(ContractValueError, match="none of the names means a weight of the model, such as 'other.weight'"):
             engine.sync_from_state_dict({"other.weight": torch.ones(2)}, strict=strict)
@@ -383,9 +375,7 @@ def test_answers_of_other_weights_are_not_taken_from_the_cache(engine: Engine, m
     assert cache.counts.hits == 8
 
 
-def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: Engine, tmp_path: Path) -> None:
-    import torch
-
+def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: Engine, tmp_path: Path, torch: Any) -> None:
     engine.use_cache(ResponseCache(), {"checkpoint": "a"})
     before = answers(engine)
     optimizer = torch.optim.SGD(model_of(engine).parameters(), lr=10.0)
@@ -400,10 +390,8 @@ def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: En
 
 
 def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_sleepers(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any]
+    engine: Engine, made: dict[str, Path], cold: dict[str, Any], torch: Any
 ) -> None:
-    import torch
-
     model = model_of(engine)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     engine.sleep()
@@ -447,9 +435,7 @@ def test_weights_that_find_no_room_stay_and_those_that_cannot_come_back_are_kept
     assert answers(engine) == cold["a"]
 
 
-def test_tied_weights_are_tied_after_sleep_and_may_be_given_once_or_twice() -> None:
-    import torch
-
+def test_tied_weights_are_tied_after_sleep_and_may_be_given_once_or_twice(torch: Any) -> None:
     engine = start(Path(__file__).parents[3] / "fixtures" / "checkpoints" / "early")
     model = model_of(engine)
     engine.sleep()

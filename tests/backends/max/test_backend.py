@@ -36,16 +36,10 @@ def build(path: Path, max_model_len: int | None = None, **config: Any) -> Any:
     return build_backend("max", ModelLoadConfig(str(path), **config), VlmPreprocessOptions(), options)
 
 
-# --- seeds --------------------------------------------------------------------------------------------------------------
-
-
 def test_neighbouring_seeds_share_no_numbers() -> None:
     keys = [max_seed(seed) for seed in range(1000)]
     assert len({key + step for key in keys for step in range(100)}) == 100_000
     assert all(0 < key < 2**64 for key in keys)
-
-
-# --- where MAX is not installed -----------------------------------------------------------------------------------------
 
 
 def test_without_max_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +52,6 @@ def test_importing_the_backend_costs_nothing() -> None:
     code = "import sys, evalharness.backends.max.backend as m; print(sorted({'max', 'torch', 'transformers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-# --- loading ------------------------------------------------------------------------------------------------------------
 
 
 @needs_max
@@ -109,9 +100,6 @@ def test_an_architecture_that_max_does_not_know_is_refused(max_text_checkpoint: 
     path = declared(max_text_checkpoint, tmp_path / "odd", architectures=["BloomForCausalLM"], model_type="bloom")
     with pytest.raises(CheckpointError, match="MAX .* does not run BloomForCausalLM"):
         build(path, device="cpu")
-
-
-# --- running ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from evalharness.api.errors import BackendError
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeTokenizer
-from evalharness.backends.openai.answers import completion_of
+from evalharness.backends.openai.payload import completion_of
 from tests.backends.plans import PLAN
 
 PROMPT = Prompt(4, "abc", (1, 2, 3), 3, PLAN)

@@ -126,12 +126,6 @@ def test_ids_go_as_text_only_where_that_gives_the_same_ids(told: Told, tiny_toke
     assert f"the text of these 5 ids is tokenised to {len(tiny_tokenizer.encode('hello'))} others" in refused.problem
 
 
-def test_ids_beyond_the_vocabulary_reach_no_server(told: Told, tiny_tokenizer: Any) -> None:
-    [failure] = ask(told.engine(), TokenGenerationRequest([5, 70_000]))
-    assert (failure.kind, told.server.posts()) == ("invalid", [])
-    assert "token id 70000; the vocabulary ends at" in failure.problem
-
-
 def test_each_sample_is_a_request_of_its_own_and_one_without_a_choice_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x")
     told.say = lambda asked: Reply({"choices": []}) if asked.body["seed"] == 6 else fine(asked)
@@ -321,14 +315,17 @@ def test_what_a_server_cannot_do_is_refused_before_anything_is_asked(told: Told)
     assert told.server.posts() == []
 
 
-def test_the_servers_dtype_is_its_own(told: Told, tiny_vlm_checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot choose a dtype"):
-        build_engine("openai", ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), server_options=ServerOptions())
-
-
-def test_devices_of_this_machine_are_not_the_servers(told: Told, tiny_vlm_checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match=r"runs nothing on a device of this machine \(cuda:1\); leave --device out"):
-        build_engine("openai", ModelLoadConfig(str(tiny_vlm_checkpoint), device="cuda:1"), server_options=ServerOptions())
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"torch_dtype": "float32"}, "cannot choose a dtype"),
+        ({"device": "cuda:1"}, r"runs nothing on a device of this machine \(cuda:1\); leave --device out"),
+    ],
+    ids=["dtype", "device"],
+)
+def test_what_only_the_server_can_choose_is_refused(tiny_vlm_checkpoint: Path, values: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        build_engine("openai", ModelLoadConfig(str(tiny_vlm_checkpoint), **values), server_options=ServerOptions())
 
 
 def test_a_model_with_other_tokens_is_not_taken_for_the_checkpoint(told: Told, tiny_tokenizer: Any) -> None:

@@ -274,16 +274,6 @@ def test_closing_leaves_no_thread_and_no_future_that_waits() -> None:
     assert not client._thread.is_alive()
 
 
-def test_no_more_than_so_many_are_asked_at_once() -> None:
-    three = threading.Barrier(3, timeout=PATIENCE_S)
-    with serving(lambda asked: Reply({"place": three.wait()})) as server:
-        client = HttpClient(server.url, concurrency=3)
-        for future in [client.submit("/v1/x", {}) for _ in range(9)]:
-            assert future.result().keys() == {"place"}
-        client.close()
-        assert server.most_at_once == 3
-
-
 def test_closing_gives_up_what_still_waits() -> None:
     answered = threading.Event()
 

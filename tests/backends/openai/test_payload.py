@@ -1,4 +1,4 @@
-"""Bodies of requests. No network. Answers: test_openai_answers.py."""
+"""Bodies of requests. No network. Answers: test_answers.py."""
 
 from __future__ import annotations
 

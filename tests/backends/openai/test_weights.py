@@ -70,9 +70,6 @@ def answer(engine: Engine) -> str:
     return result.text if not result.exact_ids else "".join(map(chr, result.token_ids))
 
 
-# --- how each kind is told ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["vllm", "max"])
 def test_each_load_has_a_name_of_its_own_and_the_one_before_goes(opened: Opened, kind: str) -> None:
     server = opened.server(kind)
@@ -146,9 +143,6 @@ def test_an_adapter_is_a_checkpoint_like_any(opened: Opened) -> None:
         engine = opened.engine(opened.server(kind), HELPS)
         assert answer(engine) == who(HELPS)
         assert engine.describe()["adapter"]["path"] == str(HELPS)
-
-
-# --- success and failure --------------------------------------------------------------------------------------------------
 
 
 def test_plain_text_with_status_200_is_success(opened: Opened) -> None:
@@ -264,9 +258,6 @@ def test_a_server_that_was_started_anew_is_told_again(opened: Opened) -> None:
         assert answer(engine) == who(HURTS)
 
 
-# --- folders --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ALL)
 def test_an_adapter_that_is_written_over_goes_under_another_name_and_folder(opened: Opened, kind: str, tmp_path: Path) -> None:
     server = opened.server(kind)
@@ -355,9 +346,6 @@ def test_closing_waits_for_no_server_that_is_gone(opened: Opened) -> None:
     engine.close()
 
 
-# --- swaps, and what a server had before ----------------------------------------------------------------------------------
-
-
 def load(base: Path, adapter: Path | None = None) -> ModelLoadConfig:
     return ModelLoadConfig(str(base), adapter_path=str(adapter) if adapter is not None else None)
 
@@ -425,8 +413,6 @@ def test_a_trainers_adapter_is_brought_from_memory(opened: Opened) -> None:
     with pytest.raises(CapabilityError, match="the weights of a model cannot be sent to a server"):
         engine.sync_from_state_dict(load_file(BASE / "model.safetensors"))
 
-
-# --- checkpoints ----------------------------------------------------------------------------------------------------------
 
 OTHER = BASE.parent / "final"
 RELOADS = {
@@ -546,9 +532,6 @@ def test_a_checkpoint_whose_load_was_broken_off_stops_all_questions(opened: Open
     monkeypatch.undo()
     with pytest.raises(BackendError, match="cannot be asked: .*final was being loaded, and KeyboardInterrupt"):
         answer(engine)
-
-
-# --- whose weights --------------------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_runs_another_folder_of_this_machine_is_not_taken_for_the_checkpoint(opened: Opened, tmp_path: Path) -> None:

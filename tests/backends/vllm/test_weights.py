@@ -215,8 +215,7 @@ def test_files_of_a_trainers_tensors_do_not_stay(engine: Engine, made: dict[str,
     assert not Path(given.path).parent.exists()
 
 
-def test_files_of_an_engine_that_nobody_closes_go_with_it() -> None:
-    import torch
+def test_files_of_an_engine_that_nobody_closes_go_with_it(torch: Any) -> None:
 
     from evalharness.backends.vllm.weights import _GivenFile
 

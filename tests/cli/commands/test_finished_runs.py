@@ -141,7 +141,7 @@ class TestRefusals:
 
     def test_a_run_that_is_no_part(self, project: Project) -> None:
         code, output = merged(project, project.write(test_a=TESTS).run("--run-id", "one"))
-        assert (code, "is no part: it was run without --shard" in output) == (2, True), output
+        assert (code, "is not a part: it was run without --shard" in output) == (2, True), output
 
     def test_parts_of_another_number(self, project: Project) -> None:
         first = parts_of(project, 2)[0]

@@ -653,5 +653,5 @@ class TestRefused:
         facts = live.facts
         facts["config"]["data"] = {"value": "/nowhere", "origin": "command line"}
         (live.run_dir / "run.json").write_text(json.dumps(facts))
-        assert "cases came from /nowhere, which is no folder; say with --data" in self.refused(project, "reports/live")
+        assert "cases came from /nowhere, which is not a folder; say with --data" in self.refused(project, "reports/live")
         assert rescore(project, "reports/live", "--data", ".")[0] == 0

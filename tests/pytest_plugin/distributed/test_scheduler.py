@@ -218,7 +218,7 @@ def test_a_test_put_back_runs_again() -> None:
 
 class TestDeferred:
     def test_before_the_choice_it_only_keeps_workers(self) -> None:
-        scheduler = DeferredScheduler(None, None, 2, assign)
+        scheduler = DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign))
         worker = Worker("gw0")
         scheduler.add_node(worker)
         assert scheduler.nodes == [worker]
@@ -230,19 +230,7 @@ class TestDeferred:
 
     def test_a_worker_that_died_before_it_was_ready_is_unknown(self) -> None:
         with pytest.raises(KeyError):
-            DeferredScheduler(None, None, 2, assign).remove_node(Worker("gw0"))
-
-    def test_evals_choose_units(self) -> None:
-        scheduler = DeferredScheduler(None, None, 2, assign)
-        workers = [Worker("gw0"), Worker("gw1")]
-        for worker in workers:
-            scheduler.add_node(worker)
-        for worker in workers:
-            scheduler.add_node_collection(worker, evals(20))
-        scheduler.schedule()
-        run(scheduler, *workers)  # type: ignore[arg-type]
-        assert sorted(workers[0].ran + workers[1].ran) == list(range(20))
-        assert scheduler.tests_finished
+            DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign)).remove_node(Worker("gw0"))
 
 
 def cases_of(worker: Worker) -> int:

@@ -274,15 +274,15 @@ def test_what_was_asked_lies_beside_the_journal_and_is_read_once(tmp_path: Path)
 CASES = tuple(f"c{number:03}" for number in range(400))
 
 
-class TestSuspicion:
-    """Which cases are asked together after deaths, and who is found guilty."""
+class TestIsolation:
+    """Which cases are asked together after deaths, and which one is confirmed."""
 
-    def test_one_that_was_asked_alone_twice_is_guilty(self) -> None:
+    def test_one_that_was_asked_alone_twice_is_confirmed(self) -> None:
         first = CrashIsolation().after(["c007"], "one")
         assert first.groups(CASES)[0] == ("c007",)
         assert not CrashIsolation().confirms(["c007"])
         assert first.confirms(["c007"])
-        assert first.after(["c007"], "two").guilty == {"c007": "two"}
+        assert first.after(["c007"], "two").confirmed == {"c007": "two"}
 
     def test_another_one_at_the_second_death_is_not(self) -> None:
         assert not CrashIsolation().after(["c007"], "one").confirms(["c008"])
@@ -295,18 +295,18 @@ class TestSuspicion:
     @given(num_in_flight=st.integers(1, 400), culprit=st.integers(0, 399))
     def test_a_culprit_is_found_with_the_third_death_and_no_one_else(self, num_in_flight: int, culprit: int) -> None:
         """An engine that has so many cases at work at once dies whenever the culprit is one of them."""
-        suspicion, deaths, left = CrashIsolation(), 0, list(CASES)
+        isolation, deaths, left = CrashIsolation(), 0, list(CASES)
         groups: list[tuple[str, ...]] = [CASES]
-        while CASES[culprit] not in suspicion.guilty:
+        while CASES[culprit] not in isolation.confirmed:
             for group in groups:
                 windows = [group[start : start + num_in_flight] for start in range(0, len(group), num_in_flight)]
                 deadly = next((window for window in windows if CASES[culprit] in window), None)
                 if deadly is not None:
                     deaths += 1
-                    suspicion = suspicion.after(deadly, "")
+                    isolation = isolation.after(deadly, "")
                     break
-            groups = suspicion.groups([case_id for case_id in left if case_id not in suspicion.guilty])
-        assert list(suspicion.guilty) == [CASES[culprit]]
+            groups = isolation.groups([case_id for case_id in left if case_id not in isolation.confirmed])
+        assert list(isolation.confirmed) == [CASES[culprit]]
         assert deaths <= (2 if num_in_flight <= 16 else 3)
 
     @given(st.lists(st.sampled_from(CASES), unique=True, max_size=100), st.lists(st.sampled_from(CASES), unique=True, max_size=100))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evalharness.api.errors import ConfigError
 from evalharness.tasks import stage_b
-from evalharness.tasks.stage_b.prompt import messages, object_count, without_distance
+from evalharness.tasks.stage_b.prompt import messages, without_distance
 from tests.growth import assert_linear
 from tests.tasks.stage_a_examples import CLAMP, RADIO, WIRE, bbu, line, rru
 
@@ -76,17 +76,6 @@ def test_the_label_is_not_in_the_prompt() -> None:
             assert secret not in asked
 
 
-def test_learnable_rules_come_in_numeric_order() -> None:
-    asked = user(RRU, "无关图片")
-    assert [word for word in asked.split() if word[0] in "GS" and word[1].isdigit()] == ["S1:", "G1:", "G2:", "G10:"]
-
-
-@given(st.randoms())
-def test_the_order_of_rules_changes_nothing(order: Any) -> None:
-    names = order.sample(sorted(RULES), len(RULES))
-    assert user(RRU, "无关图片", rules={name: RULES[name] for name in names}) == user(RRU, "无关图片")
-
-
 def test_without_a_focus_nothing_is_asked() -> None:
     for rules in ({}, {"G1": "x"}):
         with pytest.raises(ConfigError, match="lack G0, its focus"):
@@ -105,7 +94,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("data, count", COUNTS.values(), ids=COUNTS.keys())
 def test_objects_are_counted_by_category(data: Any, count: int) -> None:
-    assert object_count(line(data), "bbu") == count
+    assert f"统计: Image1(obj={count})；" in user(BBU, line(data))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +110,7 @@ def test_objects_are_counted_by_category(data: Any, count: int) -> None:
     ids=["irrelevant", "spaces", "with-header", "cut", "words", "blank"],
 )
 def test_a_text_that_cannot_be_read_counts_as_one(text: str, count: int) -> None:
-    assert object_count(text, "bbu") == count
+    assert f"统计: Image1(obj={count})；" in user(BBU, text)
 
 
 def test_distances_are_added_up_in_order_of_appearance() -> None:
