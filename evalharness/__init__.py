@@ -1,6 +1,6 @@
 """pytest for post-training checkpoints: write evals as test modules, run them on real engines, keep every generation.
 
-The names below are loaded when they are first used, so that `import evalharness` costs next to nothing.
+The names below are loaded at first use, so that `import evalharness` is fast.
 """
 
 from __future__ import annotations
@@ -62,31 +62,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Case": "evalharness.api.cases",
-    "ChatTemplateOptions": "evalharness.api.options",
-    "DecodeOptions": "evalharness.api.options",
-    "Engine": "evalharness.engine.engine",
-    "EngineWarning": "evalharness.engine.engine",
-    "EvalHarnessError": "evalharness.api.errors",
-    "FinishReason": "evalharness.api.requests",
-    "GenerationFailure": "evalharness.api.requests",
-    "GenerationOptions": "evalharness.api.options",
-    "GenerationResult": "evalharness.api.requests",
-    "ModelLoadConfig": "evalharness.api.options",
-    "ResponseLogits": "evalharness.api.scoring",
-    "ResponseScores": "evalharness.api.scoring",
-    "ScoringRequest": "evalharness.api.scoring",
-    "ServerOptions": "evalharness.api.options",
-    "StopOptions": "evalharness.api.options",
-    "StructuredOutput": "evalharness.api.structured_output",
-    "TextGenerationRequest": "evalharness.api.requests",
-    "TokenGenerationRequest": "evalharness.api.requests",
-    "VllmEngineOptions": "evalharness.api.options",
-    "VlmGenerationRequest": "evalharness.api.requests",
-    "VlmPreprocessOptions": "evalharness.api.options",
-    "build_engine": "evalharness.engine.build",
-    "build_engine_around": "evalharness.engine.build",
-}
+    "evalharness.api.cases": ("Case",),
+    "evalharness.api.errors": ("EvalHarnessError",),
+    "evalharness.api.options": (
+        "ChatTemplateOptions", "DecodeOptions", "GenerationOptions", "ModelLoadConfig", "ServerOptions", "StopOptions",
+        "VllmEngineOptions", "VlmPreprocessOptions",
+    ),
+    "evalharness.api.requests": (
+        "FinishReason", "GenerationFailure", "GenerationResult", "TextGenerationRequest", "TokenGenerationRequest", "VlmGenerationRequest",
+    ),
+    "evalharness.api.scoring": ("ResponseLogits", "ResponseScores", "ScoringRequest"),
+    "evalharness.api.structured_output": ("StructuredOutput",),
+    "evalharness.engine.build": ("build_engine", "build_engine_around"),
+    "evalharness.engine.engine": ("Engine", "EngineWarning"),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -94,11 +83,11 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("evalharness")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    for module, names in _HOMES.items():
+        if name in names:
+            globals()[name] = value = getattr(import_module(module), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

@@ -1,16 +1,16 @@
-"""Multiple choice by likelihood: is the right one of the given answers the likeliest? Nothing is generated.
+"""Multiple choice by likelihood: is the right answer the most likely of the given ones? Nothing is generated.
 
-One row a line in `<data folder>/choices.jsonl`:
+One row per line in `<data folder>/choices.jsonl`:
 
     {"id": "sky-1", "prompt": "What colour is a clear sky at noon?", "choices": ["Blue", "Green"], "answer": "Blue"}
 
     pytest evals/test_choices.py --model CHECKPOINT --data FOLDER
 
-Rows are described in `evalharness/tasks/choices.py`; for base models a bare `text` stands in place of the chat. `fixtures/given_text` has
-rows that the shipped checkpoints know: photos with four summaries, work orders with two verdicts.
+Rows are described in `evalharness/tasks/choices.py`; base models take a bare `text` in place of the chat. `fixtures/given_text`
+has rows that the shipped checkpoints were trained on: photos with four summaries, work orders with two verdicts.
 
-Gates: `acc`, the right choice has the highest sum of log-probabilities. `acc_per_byte` and `acc_per_token` weigh by length, for
-choices of very different lengths; `p_right` moves before any of them does.
+Gates: `acc`, the right choice has the highest sum of log-probabilities. `acc_per_byte` and `acc_per_token` are for choices of very
+different lengths; `p_right` moves before any of them does.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Degeneration: does the model loop, think aloud, echo its prompt, change language, say nothing, or never end?
 
-A few cases of every task, greedy. What is right does not matter here; the signs are in `evalharness/tasks/degeneration.py`.
-The test looks at the generation alone, so it judges any recorded run as well:
+A sample of cases of every task, greedy. Whether answers are right does not matter here; the signs are described in
+`evalharness/tasks/degeneration.py`. The test needs the generation alone, so it judges any recorded run as well:
 
     evalharness rescore reports/RUN --tests evals/test_degeneration.py
 
-Gates: `cap_hit`, answers that never end; `degenerate`, answers with any sign. SCRIPT says what answers are to be written in
-("han", "latin", …); None goes by the prompt.
+Gates: `cap_hit`, answers that never end; `degenerate`, answers with any sign. SCRIPT is the expected script of the answers
+("han", "latin", …); None is that of the prompt.
 """
 
 from __future__ import annotations

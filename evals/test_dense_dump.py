@@ -1,17 +1,17 @@
 """Dense dumps: every object of a site photo, with its description and its geometry.
 
-A photo in, two lines out, coordinates on a grid of 0 to 1000, objects from top to bottom and left to right:
+For each photo the model writes two lines, coordinates on a grid of 0 to 1000, objects from top to bottom and left to right:
 
     <DOMAIN=BBU>, <TASK=DETECTION>
     {"object_1": {"desc": "类别=标签,文本=DEMO-01", "bbox_2d": [40, 60, 180, 120]}, "object_2": {"desc": …, "line_points": 2, "line": …}}
 
-Photos and true objects are those of `<root>/gt_vs_pred.jsonl`; another root is given with --data. The form is that of
-`evalharness/tasks/dense/parse.py`; IoU, matching and metrics are those of `dense_geometry.py`, `dense_matching.py` and
-`dense_metrics.py`. `--spot 12` draws twelve photos with truth and prediction. Models that answer in another space are declared:
-`--coordinates unit`, or `pixels`, `processed:14` (pixels as resized to patches of 14), `'base-*=pixels'` for some checkpoints.
+`<root>/gt_vs_pred.jsonl` names the photos and their reference objects; --data gives another root. The form is described in
+`evalharness/tasks/dense/parse.py`, IoU and matching in `geometry.py` and the metrics in `metrics.py` beside it. `--spot 12` draws
+references and predictions on twelve photos. `--coordinates` declares models that answer in another space: `unit`, `pixels`,
+`processed:14` (pixels as resized to patches of 14), or `'base-*=pixels'` for some checkpoints.
 
-Gates: `valid`, nothing to forgive in the form; `loc_micro_f1`, objects found where they are; `category_min_f1`, no
-category lost; `cap_hit`, answers that never end; `invalid_rate`, photos that could not be asked.
+Gates: `valid`, the form is strict; `loc_micro_f1`, objects in the right place; `category_min_f1`, the worst category;
+`cap_hit`, answers that never end; `invalid_rate`, photos that cannot be run.
 """
 
 from __future__ import annotations

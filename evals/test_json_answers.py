@@ -1,14 +1,14 @@
-"""JSON answers: prompts of your own, each with the fields that its answer must have.
+"""JSON answers: your own prompts, each with the fields that its answer must have.
 
-One row a line in `<data folder>/json_answers.jsonl`:
+One row per line in `<data folder>/json_answers.jsonl`:
 
     {"id": "invoice-7", "prompt": "Which total? Answer as JSON.", "images": ["7.png"], "expected": {"total": {"$number": 12.5}}}
 
     pytest evals/test_json_answers.py --model CHECKPOINT --data FOLDER
 
-Rows are described in `evalharness/tasks/json_answers.py`, expected values in `json_matching.py`. The shipped file asks for
-Stage-A summaries, which the shipped checkpoints know; they write a header line before the JSON, so `strict` (nothing but JSON)
-is 0 there and has no gate. Where only JSON is to be said, add "strict >= 0.95".
+Rows and expected values are described in `evalharness/tasks/json_answers.py`. The shipped file asks for Stage-A summaries, which
+the shipped checkpoints were trained on; they write a header line before the JSON, so `strict` (nothing but JSON) is 0 there and
+has no gate. Where the answer must be JSON alone, add "strict >= 0.95".
 
 Gates: `valid`, there is JSON in the answer; `fields_right`, the share of expected fields that are right.
 """

@@ -1,16 +1,16 @@
-"""Parity: do engines of one checkpoint, on other backends or in other dtypes, say the same?
+"""Parity: do engines of one checkpoint agree across backends and dtypes?
 
     pytest evals -k parity --backend hf,vllm --dtype float32
     pytest evals -k parity --dtype float32,bfloat16
 
-A few cases of every task, greedy, with log-probabilities. Each engine is measured against the others of its checkpoint, see
-`evalharness/tasks/parity.py`; the report lists first differences and the settings in which the engines differ. In a run in
-which each engine stands alone there is nothing to compare: the eval is skipped and says so.
+A sample of cases of every task, greedy, with log-probabilities. Each engine is compared with the others of its checkpoint, see
+`evalharness/tasks/parity.py`; the report lists first differences and the settings in which the engines differ. The eval is
+skipped, with that reason, where no checkpoint has two engines.
 
-Gates: `same_prompt`, nothing was asked otherwise; `prefix_gap_mean`, how far log-probabilities drift apart while the texts
-are the same; `split_gap_max`, where the texts part, both tokens were about equally likely. Seen on `final` on a CPU, hf against
-vLLM, both float32: 6e-8 (6e-6 at most) and 0, all 24 answers the same to the end. The thresholds leave room for bfloat16,
-which rounds to three digits: 0.02 is a factor of 1.02 per token.
+Gates: `same_prompt`, all prompts are equal; `prefix_gap_mean`, how far log-probabilities drift apart while the texts are equal;
+`split_gap_max`, where the texts part, both tokens were about equally likely. Measured on `final` on a CPU, hf against vLLM, both
+float32: 6e-8 (6e-6 at most) and 0, all 24 answers equal to the end. The thresholds leave room for bfloat16, which rounds to
+three digits: 0.02 is a factor of 1.02 per token.
 """
 
 from __future__ import annotations

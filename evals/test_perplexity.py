@@ -1,17 +1,17 @@
-"""Perplexity of references: how likely are the answers that are right, token by token? Nothing is generated.
+"""Perplexity of references: how likely are the right answers, token by token? Nothing is generated.
 
-One row a line in `<data folder>/perplexity.jsonl`:
+One row per line in `<data folder>/perplexity.jsonl`:
 
     {"id": "photo-7", "prompt": "What is on this photo?", "images": ["7.jpg"], "response": "Two cables and a screw."}
 
     pytest evals/test_perplexity.py --model CHECKPOINT --data FOLDER
 
-Rows are described in `evalharness/tasks/perplexity.py`; for base models a bare `text` stands in place of the chat. `fixtures/given_text`
+Rows are described in `evalharness/tasks/perplexity.py`; base models take a bare `text` in place of the chat. `fixtures/given_text`
 has reference summaries of photos and reference verdicts of work orders. For all photos of a Stage-A folder write
 `cases=perplexity.stage_a_cases`.
 
-Gates: `perplexity`, over all tokens; 1 is certainty, and what is good depends on the task, so set your own. `bits_per_byte` compares
-checkpoints with different tokenizers; `worst_token` is the one that surprised most, in nats, and `impossible` should be 0.
+Gates: `perplexity`, over all tokens; 1 is certainty, and a good value depends on the task, so set your own. `bits_per_byte`
+compares checkpoints with different tokenizers; `worst_token` is the most surprising token, in nats; `impossible` should be 0.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Stage-A: one structured summary per site photo.
 
-A photo of a work order in, two lines out (or `无关图片` alone, if it shows no site):
+For each photo of a work order the model writes two lines (or `无关图片` alone if it shows no site):
 
     <DOMAIN=RRU>, <TASK=SUMMARY>
     {"统计": [{"类别": "站点距离", "站点距离": {"7": 1}}, {"类别": "紧固件", "安装状态": {"合格": 2}}], "分组统计": {"1": 2}}
 
-Photos lie in `<root>/<mission>/{审核通过|审核不通过}/<group>/`, references in `<root>/<mission>_stage_a.jsonl`; another
-root is given with --data. The rules of form and schema are in `evalharness/tasks/stage_a/schema.py`, the metrics in
-`stage_a_metrics.py` and `stage_a_totals.py`. Summaries go to `outputs/<engine>/<mission>_stage_a.jsonl`, for Stage-B.
-A full-size checkpoint wants larger photos bounded: `cases=partial(stage_a.load_cases, max_pixels=stage_a.PIXEL_BUDGETS)`.
+Photos are in `<root>/<mission>/{审核通过|审核不通过}/<group>/`, references in `<root>/<mission>_stage_a.jsonl`; --data gives
+another root. The schema is described in `evalharness/tasks/stage_a/schema.py`, the metrics in `metrics.py` beside it. Summaries go
+to `outputs/<engine>/<mission>_stage_a.jsonl`, for Stage-B. For a full-size checkpoint, bound the size of large photos:
+`cases=partial(stage_a.load_cases, max_pixels=stage_a.PIXEL_BUDGETS)`.
 
-Gates: `valid`, nothing to forgive in form and schema; `category_f1`, what is in the photo, nothing missed or invented;
+Gates: `valid`, form and schema are strict; `category_f1`, the categories in the photo, none missed or invented;
 `category_min_f1`, the same for the worst category, which an average hides; `runaway`, answers that never end; `invalid_rate`,
-photos that could not be asked, which are in no other number; `no_regression`, nothing worse than in --baseline NAME, over
-all photos, by mission and by category.
+photos that cannot be run, which are in no other number; `no_regression`, nothing worse than in --baseline NAME, over all photos,
+by mission and by category.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Stage-B: one verdict per work order, from the reference summaries of its photos.
 
-The mission's rules and the summaries in, two lines out:
+From the mission's rules and the summaries the model writes two lines:
 
     Verdict: 不通过
     Reason: Image1: 站点7有RRU但未见紧固件; Image2: 无关图片; 总结: 固定件证据缺失
 
-Summaries lie in `<root>/<mission>_stage_a.jsonl`, rules in `<root>/guidance.json`; another root is given with --data. The
-grammar is in `evalharness/tasks/stage_b/verdict.py`, the rates are in `stage_b_metrics.py`. One greedy answer decides here;
-with `options=stage_b.THREE_VOTES`, or a `stage_b.decode_grid` of your own, several vote, and a tie is fail.
+Summaries are in `<root>/<mission>_stage_a.jsonl`, rules in `<root>/guidance.json`; --data gives another root. The grammar is
+described in `evalharness/tasks/stage_b/verdict.py`, the rates in `metrics.py` beside it. Here one greedy answer decides; with
+`options=stage_b.THREE_VOTES`, or a `stage_b.decode_grid` of your own, several answers vote, and a tie is fail.
 
-Gates: `valid`, a verdict can be read; `strict`, nothing to forgive in form and wording; `accuracy`; of what was released,
-the share that should not have been, and of what should have been, the share that was not (no verdict counts as either
-mistake); `invalid_rate`, tickets that could not be asked, a prompt over budget for one.
+Gates: `valid`, there is a verdict; `strict`, form and wording are as documented; `accuracy`; `false_release_rate`, the share of
+the released orders that should not have been; `false_block_rate`, the share of the orders to be released that were not (a missing
+verdict counts as either mistake); `invalid_rate`, tickets that cannot be run, such as a prompt over budget.
 """
 
 from __future__ import annotations

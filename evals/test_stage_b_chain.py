@@ -1,10 +1,10 @@
-"""Stage-B in a chain: one verdict per work order, from the summaries that the same checkpoint just wrote of its photos.
+"""Stage-B in a chain: one verdict per work order, from the summaries that the same checkpoint has just written of its photos.
 
-First Stage-A is asked about every photo, then Stage-B about what it wrote, and, to tell two kinds of mistakes apart, about
-the reference summaries too: `could_not_see` is wrong because Stage-A lost the evidence, `judged_wrongly` is wrong although
-the evidence was there. How that is decided is in `evalharness/tasks/stage_b/chain.py`.
+The checkpoint writes a summary of every photo, then a verdict from these summaries and, to distinguish two kinds of mistakes,
+another from the reference summaries: in `could_not_see` Stage-A lost the evidence, in `judged_wrongly` the verdict is wrong
+although the evidence was there. `evalharness/tasks/stage_b/chain.py` describes how that is decided.
 
-Photos, references and rules lie as for Stage-A and Stage-B; another root is given with --data.
+Photos, references and rules are where Stage-A and Stage-B have them; --data gives another root.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Gates over the rows of one test and one engine: "metric >= number", or "no_regression" against a baseline.
 
 A metric is the mean of a score, a value that the eval's `aggregate` gave, or one of the rates that every test has.
-A gate that has nothing to judge does not pass. Knows nothing about pytest; `regression_gates.py` judges against baselines.
+A gate that has nothing to judge does not pass. Knows nothing about pytest; `judge.py` judges against baselines.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class RegressionGate:
 
 
 def _too_few_judged(rows: Sequence[Row]) -> bool:
-    # The few that were left say nothing about the rest. Milder limits are the eval's to set, with a gate on invalid_rate.
-    asked = list(filter(_was_run, rows))
-    return 2 * sum(map(was_judged, asked)) < len(asked)
+    # The few that remain say nothing about the others. An eval sets a milder limit with a gate on invalid_rate.
+    ran = list(filter(_was_run, rows))
+    return 2 * sum(map(was_judged, ran)) < len(ran)
 
 
 def parse_gate(expression: object) -> Gate | RegressionGate:

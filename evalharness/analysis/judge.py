@@ -2,8 +2,8 @@
 
 It passes where the comparison shows no regression, neither over all cases nor in a slice; its verdict says how large a
 difference could have gone unseen. It fails, with the reason, where the baseline is absent, unreadable or of another kind,
-and where so few cases could be paired that nothing could be shown. Without --baseline it is not asked: it neither passes
-nor fails, and reports say so. Knows nothing about pytest; loads numpy when it judges.
+and where too few cases could be paired to show a difference. Without --baseline it is skipped. Knows nothing about pytest;
+loads numpy when it judges.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
 
 
-def find_baseline(asked: str, *, root: Path, base: Path, report_dir: Path) -> Path:
-    """Return the file or run directory that --baseline names; whether it is there is asked of `latest`, `latest~1`, … only.
+def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> Path:
+    """Return the file or run directory that --baseline names; only for `latest`, `latest~1`, … is its existence checked.
 
     A name is that of `baselines/NAME.json` below `root`; what has a slash or ends in .json is a path, relative to `base`.
     `latest` counts in `report_dir`. Raises `BaselineError` where no run of it is meant.
     """
-    if is_latest(asked):
+    if is_latest(wanted):
         try:
-            return find_latest(asked, report_dir)
+            return find_latest(wanted, report_dir)
         except RecordError as error:
             raise BaselineError(f"{error}, or run once without --baseline") from None
-    is_path = "/" in asked or "\\" in asked or asked.endswith(".json")
-    return base / asked if is_path else root / BASELINE_FOLDER / f"{asked}.json"
+    is_path = "/" in wanted or "\\" in wanted or wanted.endswith(".json")
+    return base / wanted if is_path else root / BASELINE_FOLDER / f"{wanted}.json"
 
 
 def skipped(gate: RegressionGate, num_cases: int) -> GateVerdict:
@@ -90,8 +90,8 @@ class RegressionJudge:
 
         candidate = side_of_rows(self._run, engine, rows)
         # A gate is about its own test: that the baseline has others is no news.
-        own = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
-        base = replace(base, sheets=own or base.sheets)
+        common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
+        base = replace(base, sheets=common or base.sheets)
         try:
             comparison = compare(base, candidate, only=gate.metrics)
         except EvalHarnessError as error:
@@ -152,13 +152,13 @@ def _regressions(comparison: Comparison) -> str:
     """Return what has regressed, largest first; "" for nothing."""
     from evalharness.analysis.comparison.compare import REGRESSED
 
-    found = [change for change in (*comparison.metrics, *comparison.slices) if change.verdict == REGRESSED]
-    if not found:
+    regressed = [change for change in (*comparison.metrics, *comparison.slices) if change.verdict == REGRESSED]
+    if not regressed:
         return ""
-    overall = sorted((change for change in found if not change.slice_key), key=_size)
-    sliced = sorted((change for change in found if change.slice_key), key=_size)
+    overall = sorted((change for change in regressed if not change.slice_key), key=_size)
+    sliced = sorted((change for change in regressed if change.slice_key), key=_size)
     shown = [*overall[:_MOST_SHOWN], *sliced[:_MOST_SHOWN]]
-    more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+    more = f" and {len(regressed) - len(shown)} more" if len(regressed) > len(shown) else ""
     return f"regressed against {comparison.base.label}: {', '.join(map(_shown, shown))}{more}"
 
 
@@ -185,7 +185,7 @@ def judge_gates(
 ) -> list[GateVerdict]:
     """Return the verdict of every gate. None passes on a test with cases that were not run, or where the run is `unfinished`.
 
-    `no_regression` judges against a baseline; without it such a gate is not asked.
+    `no_regression` judges against a baseline; without it such a gate is skipped.
     """
     by_test: dict[str, dict[str, dict[str, list[Row]]]] = {}
     for row in rows:
@@ -198,16 +198,16 @@ def judge_gates(
         name = evaluation["name"]
         for engine, tests in by_test.get(name, {}).items():
             for test, expressions in evaluation["tests"].items():
-                mine = tests.get(test, [])
-                incomplete = _not_run(mine, interrupted) or unfinished
-                for expression in expressions if mine else ():
+                case_rows = tests.get(test, [])
+                incomplete = _not_run(case_rows, interrupted) or unfinished
+                for expression in expressions if case_rows else ():
                     gate = parse_gate(expression)
                     if isinstance(gate, Gate):
-                        verdict = evaluate_gate(gate, mine, extras[name, engine, test], incomplete=incomplete)
+                        verdict = evaluate_gate(gate, case_rows, extras[name, engine, test], incomplete=incomplete)
                     elif no_regression is not None:
-                        verdict = no_regression(gate, engine, mine, incomplete)
+                        verdict = no_regression(gate, engine, case_rows, incomplete)
                     else:
-                        verdict = not_judged(gate, len(mine), unfinished) if unfinished else skipped(gate, len(mine))
+                        verdict = not_judged(gate, len(case_rows), unfinished) if unfinished else skipped(gate, len(case_rows))
                     verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
     return verdicts
 

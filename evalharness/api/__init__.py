@@ -1,1 +1,1 @@
-"""What users type and get back: cases, requests, options, results, errors, hooks, images. Knows neither torch nor pytest nor run files."""
+"""The types of the Python API: cases, requests, options, results, errors, hooks, images. Imports neither torch nor pytest."""

@@ -1,4 +1,7 @@
-"""What an eval asks about: one case per sample. Knows nothing about engines or pytest."""
+"""Cases, which are the samples of an eval, and what its `outputs` and `across` functions take and return.
+
+Knows nothing about engines or pytest.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ __all__ = ["Case", "EngineComparison", "OutputTarget", "folder_name", "one_test_
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One sample of an eval; tasks subclass it with what they need.
+    """One sample of an eval; tasks add fields in subclasses.
 
     `id` is stable and unique within its eval: it names the test, the row and the case in every comparison.
     `group` joins cases that belong together (photos of one work order). `tags` become breakdown tables.
-    `invalid` says why the case cannot be asked at all (an unreadable image): it ends as an `invalid` row.
+    `invalid` says why the case cannot be run (an unreadable image); such a case ends as an `invalid` row.
     """
 
     id: str
@@ -28,15 +31,12 @@ class Case:
     invalid: str | None = None
 
 
-# Where an eval's `outputs` function writes files for other tools, and what it is told. Knows nothing about pytest
-
-
 @dataclass(frozen=True)
 class OutputTarget:
-    """One engine's folder of output files, `reports/<run-id>/outputs/<engine>`; it exists.
+    """Where an eval's `outputs` function writes: the existing folder `reports/<run-id>/outputs/<engine>` of one engine.
 
-    `data_dir` is what the eval's `cases` function got. `spot` is how many cases a spot check shows (--spot, 0: none), `seed`
-    draws them.
+    `data_dir` is the folder that the eval's `cases` function got. `spot` is the number of cases in a spot check (--spot; 0: no spot
+    check), and `seed` draws them.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class OutputTarget:
 
 
 def folder_name(engine_id: str) -> str:
-    """Return `backend-checkpoint` as a name that every file system takes; where more must change, a hash keeps engines apart."""
+    """Return `backend-checkpoint` as a name for any file system. If other characters must change too, a hash keeps engines apart."""
     joined = engine_id.replace(":", "-", 1)
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", joined).strip(".-")[:100]
     if plain == joined:
@@ -59,9 +59,9 @@ _Row = TypeVar("_Row", bound=Mapping[str, Any])
 
 
 def one_test_per_case(rows: Iterable[_Row], detail: str) -> list[_Row]:
-    """Return each case's rows of one test, in order: of the first test whose details have `detail`, else of the first one.
+    """Return, in order, the rows of one test per case: of the first test whose details have `detail`, else of the first test.
 
-    An eval's `outputs` function gets the rows of all its tests; what counts cases would count each as often.
+    An eval's `outputs` function gets the rows of all tests, in which each case occurs once per test.
     """
     rows = list(rows)
     chosen: dict[str, tuple[bool, Any]] = {}
@@ -72,12 +72,12 @@ def one_test_per_case(rows: Iterable[_Row], detail: str) -> list[_Row]:
     return [row for row in rows if row.get("test") == chosen[row["case_id"]][1]]
 
 
-# What an eval's `across` function may give: metrics of each engine against the others, tables, and remarks for gates
-
-
 @dataclass(frozen=True)
 class EngineComparison:
-    """By engine id: metrics for gates, tables by title for the report, and a remark that a failed gate on a metric shows."""
+    """What an eval's `across` function returns, by engine id: metrics for gates, and tables by title for the report.
+
+    `remarks`, by metric, are shown where a gate on that metric fails.
+    """
 
     metrics: Mapping[str, Mapping[str, float]]
     tables: Mapping[str, Mapping[str, Sequence[Mapping[str, str | int | float | None]]]] = field(default_factory=dict)

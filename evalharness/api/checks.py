@@ -1,6 +1,6 @@
-"""Checks of single fields: each raises with the field's dotted path, what was got and what is legal.
+"""Checks of single fields: each raises an error with the field's dotted path, the value and the legal values.
 
-Wrong type: `ContractTypeError`; out of range: `ContractValueError`. A `bool` is never taken for a number.
+Wrong type: `ContractTypeError`; out of range: `ContractValueError`. A `bool` is never a number.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ def check_integer(path: str, value: object, *, minimum: int | None = None, maxim
         check_number(path, value, integer=True, minimum=minimum, maximum=maximum)
 
 
-MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; what is larger does not fit the engines' integers
+MAX_TOKEN_ID = 2**31 - 1  # far beyond every vocabulary; larger ids do not fit the engines' integers
 
 
 def check_token_ids(path: str, value: Sequence[Any]) -> None:
     if set(map(type, value)) <= {int} and min(value, default=0) >= 0 and max(value, default=0) <= MAX_TOKEN_ID:
-        return  # prompts have thousands, and trainers give each once for every sample
+        return  # fast path: prompts have thousands of ids, and trainers pass them once per sample
     for position, token_id in enumerate(value):
         check_integer(f"{path}[{position}]", token_id, minimum=0, maximum=MAX_TOKEN_ID)
 
 
-_TEMPERATURES = (0.01, 2.0)  # vLLM raises what is lower without a word, and refuses, as servers do, what is higher
+_TEMPERATURES = (0.01, 2.0)  # vLLM silently raises a lower temperature; vLLM and servers refuse a higher one
 
 
 def check_temperature(path: str, value: object) -> None:
-    """Raise unless it is 0 (greedy) or in the range that every backend can honour: one rule, so that an eval runs on all."""
+    """Raise unless the value is 0 (greedy) or in the range of every backend, so that an eval runs on all of them."""
     check_number(path, value, integer=False, minimum=0.0)
     low, high = _TEMPERATURES
     if value and not low <= value <= high:  # type: ignore[operator]
@@ -97,18 +97,18 @@ def check_instance(path: str, value: object, wanted: type) -> None:
 
 def check_sequence(path: str, value: object, of: str) -> None:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        # Arrays and tensors, whose numbers are no ints and whose text may be long.
+        # Arrays and tensors hold no Python ints, and their repr may be long.
         hint = "; give its .tolist()" if hasattr(value, "tolist") else ""
         raise ContractTypeError(f"{path} must be a sequence of {of}, got {reprlib.repr(value)} ({type(value).__name__}){hint}")
 
 
 def check_json(path: str, value: object) -> None:
-    """Raise unless `value` can be recorded: options are part of every run's record."""
+    """Raise unless `value` is plain JSON data: options are part of every run's record."""
     try:
         json.dumps(value, allow_nan=False)
     except TypeError as error:
         raise ContractTypeError(f"{path} must be plain JSON data (numbers, texts, lists, mappings): {error}") from None
-    except (ValueError, RecursionError) as error:  # NaN, infinity, an int beyond all measure, what holds itself
+    except (ValueError, RecursionError) as error:  # NaN, infinity, a huge int, a value that contains itself
         raise ContractValueError(f"{path} must be plain JSON data, and finite: {error}") from None
 
 
@@ -122,11 +122,8 @@ def known_keys(path: str, mapping: object, cls: type) -> Mapping[str, Any]:
     return mapping
 
 
-# What lies in a folder, links that lead nowhere or round in circles included: `os.DirEntry.is_dir` raises for the latter
-
-
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether the entry is a folder or a link to one; False for what cannot be followed."""
+    """Return whether the entry is a folder or a link to one; False for circular links, for which `is_dir` raises."""
     try:
         return entry.is_dir()
     except OSError:

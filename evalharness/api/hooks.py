@@ -1,16 +1,16 @@
-"""Optional behaviour at generation time, given explicitly and checked before anything runs.
+"""Generation plugins: objects that change where generation ends, which tokens it may choose, or the final text.
 
-A plugin is any object; what it lacks is read as: its class's name, every backend, both request types, no hooks. Plugins
-change where generation ends, which tokens it may choose, or the final text. They never parse and are never implicit.
+Plugins are passed explicitly and checked before anything runs; they never parse. Any object can be a plugin. Attributes that it lacks
+have these defaults: the name of its class, every backend, both request types, no hooks.
 
     watches_tokens = True, watch(tokenizer) -> TokenWatcher                ends rows; every backend
-    bans_tokens = True, ban(tokenizer, vocab_size) -> TokenBan             bans tokens; backends with a say in each token
-    uses_hf_stopping_criteria = True, hf_stopping_criteria(prompt_lengths) transformers' own, for the whole batch
-    uses_hf_logits_processor = True, hf_logits_processor(prompt_lengths)   likewise
-    postprocess_text(text) -> str                                          the final text
+    bans_tokens = True, ban(tokenizer, vocab_size) -> TokenBan             bans tokens; backends that choose token by token
+    uses_hf_stopping_criteria = True, hf_stopping_criteria(prompt_lengths) transformers' criteria for the whole batch
+    uses_hf_logits_processor = True, hf_logits_processor(prompt_lengths)   transformers' processors for the whole batch
+    postprocess_text(text) -> str                                          changes the final text
 
-`watch` and `ban` are asked once per row, so no row can see another one. `evalharness.generation_plugins` holds ready ones. A public method
-whose name is almost that of a hook which the plugin lacks is refused: it would never be called.
+`watch` and `ban` are called once per row, so that no row sees another. `evalharness.generation_plugins` has ready-made plugins. A public
+method whose name is almost that of a hook is refused if the plugin lacks that hook: it would never be called.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ RequestType: TypeAlias = Literal["text", "vlm"]
 
 
 class TokenWatcher(Protocol):
-    """Follows the new tokens of one row; those that end it anyway (stop ids) are not shown."""
+    """Follows the new tokens of one row, except stop ids, which end the row anyway."""
 
     def push(self, token_id: int) -> bool:
-        """Take the next token in and return whether the row is to end with it."""
+        """Take the next token and return whether it ends the row."""
         ...
 
 
 class TokenBan(Protocol):
-    """Follows the new tokens of one row and says which may not come next."""
+    """Follows the new tokens of one row and bans tokens from being chosen next."""
 
     def push(self, token_id: int) -> None:
-        """Take the next token in."""
+        """Take the next token."""
         ...
 
     def banned(self) -> Collection[int]:
-        """Return the token ids that may not be chosen now."""
+        """Return the token ids that may not be chosen next."""
         ...
 
 
 @dataclass(frozen=True)
 class GenerationPlugin:
-    """A plugin with every attribute filled in; `backends` and `request_types` None means all of them."""
+    """A plugin with every attribute filled in; `backends` and `request_types` are None for all of them."""
 
     plugin: Any
     name: str
@@ -86,18 +86,18 @@ class GenerationPlugin:
 
 
 class RowWatchers:
-    """The watchers of one row, of all plugins that have any."""
+    """The watchers of all plugins for one row."""
 
     def __init__(self, plugins: Iterable[GenerationPlugin], tokenizer: Any, stop_token_ids: Iterable[int]) -> None:
         self._watchers = [(plugin.name, plugin.plugin.watch(tokenizer)) for plugin in plugins if plugin.watches_tokens]
         self._stop_ids = frozenset(stop_token_ids)
 
     def push(self, token_id: int) -> str | None:
-        """Return the name of the first plugin that wants the row to end with this token, None where it is to go on."""
+        """Return the name of the first plugin that ends the row with this token, None if the row goes on."""
         if token_id in self._stop_ids:
             return None
-        wishes = [name for name, watcher in self._watchers if watcher.push(token_id)]
-        return wishes[0] if wishes else None
+        ending = [name for name, watcher in self._watchers if watcher.push(token_id)]  # every watcher sees every token
+        return ending[0] if ending else None
 
 
 def normalise_plugins(plugins: Iterable[Any]) -> tuple[GenerationPlugin, ...]:
@@ -135,18 +135,18 @@ _HOOKS = {
 }
 _POSTPROCESSOR = "postprocess_text(text)"
 _ALIKE = 0.84
-"""Share of equal letters that makes a name a misspelt hook's: `postprocess` has 0.85, `watcher` and `preprocess_text` 0.83."""
+"""Similarity from which a name counts as a misspelt hook: `postprocess` has 0.85, `watcher` and `preprocess_text` 0.83."""
 
 
 def refuse_missing_hooks(plugin: GenerationPlugin) -> None:
-    """Raise `CapabilityError` for a hook that the plugin says it uses and does not have."""
+    """Raise `CapabilityError` for a hook that the plugin claims to use but lacks."""
     for flag, hook in _HOOKS.items():
         if getattr(plugin, flag) and not callable(getattr(plugin.plugin, hook.split("(")[0], None)):
             raise CapabilityError(f"plugin {plugin.name!r} sets {flag} but has no method {hook}")
 
 
 def refuse_misspelt_hooks(plugin: GenerationPlugin) -> None:
-    """Raise `CapabilityError` for a public method that is named almost like a hook which the plugin lacks."""
+    """Raise `CapabilityError` for a public method whose name is almost that of a hook that the plugin lacks."""
     flags = {hook: flag for flag, hook in _HOOKS.items()}
     hooks = (*flags, _POSTPROCESSOR)
     lacking = [hook for hook in hooks if not callable(getattr(plugin.plugin, hook.partition("(")[0], None))]
@@ -155,30 +155,30 @@ def refuse_misspelt_hooks(plugin: GenerationPlugin) -> None:
             if _is_alike(method, hook.partition("(")[0]):
                 flag = f" with {flags[hook]} = True" if hook in flags else ""
                 raise CapabilityError(
-                    f"plugin {plugin.name!r} has a method {method!r}, which is no hook: generation never calls it; did you mean "
+                    f"plugin {plugin.name!r} has a method {method!r}, which is not a hook: generation never calls it; did you mean "
                     f"{hook}{flag}? Hooks: {', '.join(hooks)}. If it is a helper, begin its name with '_'"
                 )
 
 
 def _public_methods(plugin: Any) -> list[str]:
-    """Return the names of the plugin's methods, its classes' included; no property is asked for its value."""
+    """Return the names of the plugin's methods, inherited ones included, without evaluating properties."""
     kinds = (FunctionType, MethodType, classmethod, staticmethod)
     return [name for name in dir(plugin) if not name.startswith("_") and isinstance(getattr_static(plugin, name, None), kinds)]
 
 
 def _is_alike(method: str, hook: str) -> bool:
-    """Whether a method's name is a hook's but for capitals, underscores, the order of letters, or a few letters in a long name."""
+    """Whether a method's name is a hook's except for capitals, underscores, the order of letters, or a few letters of a long name."""
     from difflib import SequenceMatcher  # only where there are plugins
 
     ours, theirs = (name.replace("_", "").lower() for name in (method, hook))
     if sorted(ours) == sorted(theirs):
         return True
-    # A letter more or less makes another word of a name as short as `ban`: bank, bans, band.
+    # One letter more makes another word of a name as short as `ban`: bank, bans, band.
     return len(theirs) > 3 and SequenceMatcher(None, ours, theirs).ratio() >= _ALIKE
 
 
 def postprocess_text(plugins: Sequence[GenerationPlugin], text: str) -> str:
-    """Return the text after every plugin's `postprocess_text`, in order, exactly as the last one gave it."""
+    """Return the text after every plugin's `postprocess_text`, in order. Raises `TypeError` for a plugin that returns no str."""
     for plugin in plugins:
         hook = getattr(plugin.plugin, "postprocess_text", None)
         if hook is not None:

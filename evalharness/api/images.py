@@ -1,8 +1,7 @@
-"""Open image files the same way everywhere: upright, RGB, one frame, of a size that a vision model can take.
+"""Opens images: upright, RGB, one frame, of a size that a vision model accepts. Resizing is left to the checkpoint's processor.
 
-Whatever is wrong with an image comes out as `ImageError` with the file's name, what was found and what to do; the
-request that needed it becomes `invalid` and the others go on. A disk, network or system that fails (EIO, ESTALE, EMFILE,
-EACCES…) says nothing about the image: that is a `BackendError`. Nothing here resizes: that is the checkpoint's processor.
+A bad image raises `ImageError` with the file's name, the fault and the remedy; its request becomes `invalid` and the others go on.
+A failing disk, network or system (EIO, ESTALE, EMFILE, EACCES…) says nothing about the image and raises `BackendError`.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ __all__ = [
 ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 MAX_IMAGE_PIXELS = 89_478_485
-"""Larger images are refused before they are decoded. Pillow warns from this size on, so a warning never adds anything."""
+"""Larger images are refused before they are decoded; Pillow would warn from this size on."""
 MAX_ASPECT_RATIO = 200
-"""Long edge by short edge; the image processors of Qwen-VL refuse more."""
+"""Long edge / short edge; the image processors of Qwen-VL refuse more."""
 MIN_EDGE = 4
-"""Pixels; a shorter edge is a broken file or a tracking pixel, never a photo."""
+"""In pixels; an image with a shorter edge is a broken file or a tracking pixel."""
 
-# Errors of the system that are about the path or the file's content; Pillow's own have no number. EINVAL comes from the
-# impossible offsets of a damaged file. Every other number is a failure of the machine.
+# Errors that are about the path or the content; Pillow's own have no number, and a damaged file's impossible offsets give EINVAL.
+# Every other number is a failure of the machine.
 ERRORS_OF_THE_FILE = frozenset({None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 ORIENTATION_TAG = 0x0112
@@ -53,21 +52,21 @@ PNG_SIGNATURE_BYTES = 8
 
 
 class MadeImage(bytes):
-    """The content of an image file that was made from another one, which it names."""
+    """The content of an image file that was derived from the file `file`."""
 
     file: Path
 
     def __new__(cls, content: bytes, file: Path) -> MadeImage:
-        """Return the content, made from `file`."""
+        """Return the content, derived from `file`."""
         made = super().__new__(cls, content)
         made.file = file
         return made
 
 
 def image_file(source: ImageSource) -> dict[str, str]:
-    """Return what reports find a picture's file by: its absolute `path`; of a made one also the `file_sha256`. Else nothing.
+    """Return {"path": absolute path} of an image's file, of a derived image also its `file_sha256`; {} for bytes and PIL images.
 
-    Raises `ImageError` or `BackendError` where the file cannot be read.
+    Raises `ImageError` or `BackendError` if the file cannot be read.
     """
     if isinstance(source, MadeImage):
         return {"path": os.path.abspath(source.file), "file_sha256": image_sha256(source.file)}
@@ -75,38 +74,38 @@ def image_file(source: ImageSource) -> dict[str, str]:
 
 
 def load_image(source: ImageSource) -> Image.Image:
-    """Return a new upright RGB image, transparency on white, 16-bit scaled to 8, without metadata.
+    """Return a new upright RGB image without metadata, transparency on white, 16 bits scaled to 8.
 
-    Raises `ImageError`, or `BackendError` where the machine fails; so do the functions below.
+    Raises `ImageError`, or `BackendError` if the machine fails, as do the functions below.
     """
     with _opened(source) as (image, orientation):
         image.load()
         upright = _turned(_as_rgb(image, _name(source)), orientation)
-        # Without this a later exif_transpose, such as the one in transformers' load_image, would turn it again.
+        # Otherwise a later exif_transpose, such as that of transformers' load_image, would turn it again.
         upright.info = {}
         return upright
 
 
 def image_size(source: ImageSource) -> tuple[int, int]:
-    """Return (width, height) in pixels of the upright image, from the header alone. Raises `ImageError`."""
+    """Return (width, height) in pixels of the upright image, from the header alone."""
     with _opened(source) as (image, orientation):
         width, height = image.size
         return (height, width) if orientation >= 5 else (width, height)
 
 
 def why_unusable(source: ImageSource) -> str | None:
-    """Return why a case with this image cannot be asked, None if it can; from the header alone."""
+    """Return why a case with this image cannot be run, None if it can; from the header alone."""
     try:
         image_size(source)
     except ImageError as error:
         return str(error)
     except BackendError:
-        return None  # the machine's fault: asked all the same, and an `error` row if the image still cannot be read then
+        return None  # the machine's fault: the case runs, and becomes an `error` row if the image still cannot be read
     return None
 
 
 def image_sha256(source: ImageSource) -> str:
-    """Return the hex SHA-256 of the file's bytes; of mode, size and pixels for a PIL image. Raises `ImageError`."""
+    """Return the hex SHA-256 of the file's bytes; of a PIL image, that of mode, size and pixels."""
     digest = hashlib.sha256()
     if _is_pil(source):
         with _opened(source) as (image, _):
@@ -124,7 +123,7 @@ def image_sha256(source: ImageSource) -> str:
 
 
 def _is_pil(source: object) -> TypeGuard[Image.Image]:
-    # Asked of the type's own modules, so that a path never makes PIL load.
+    # By module name, so that a path never loads PIL.
     return any(base.__module__ == "PIL.Image" for base in type(source).__mro__)
 
 
@@ -138,7 +137,7 @@ def _name(source: object) -> str:
 
 @contextmanager
 def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
-    """Open the source's bytes; closed again whatever happens."""
+    """Open the source's bytes and close them again."""
     if isinstance(source, bytes):
         with BytesIO(source) as stream:
             yield stream
@@ -146,7 +145,7 @@ def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     if not isinstance(source, (str, os.PathLike)):
         raise ImageError(f"an image must be a path, bytes or a PIL image, got {type(source).__name__}")
     try:
-        opened = Path(source).open("rb")  # noqa: SIM115 -- closed by the `with` below, whose errors are not this file's
+        opened = Path(source).open("rb")  # noqa: SIM115 -- closed by the `with` below
     except FileNotFoundError:
         raise ImageError(f"{name} does not exist; check the path (URLs are not fetched)") from None
     except IsADirectoryError:
@@ -158,9 +157,9 @@ def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
 
 
 def _unreadable(name: str, error: Exception) -> ImageError | BackendError:
-    """Return what an error of opening or reading means: the image's fault or the machine's."""
+    """Return the error to raise for an error of opening or reading: the image's fault or the machine's."""
     if _is_of_machine(error):
-        return BackendError(f"{name} could not be read: {error}; this says nothing about the image, ask again once the cause is gone")
+        return BackendError(f"{name} could not be read: {error}; this says nothing about the image; try again once the cause is gone")
     return ImageError(f"{name} cannot be read: {error}")
 
 
@@ -170,9 +169,9 @@ def _is_of_machine(error: Exception) -> bool:
 
 @contextmanager
 def _opened(source: ImageSource) -> Iterator[tuple[Image.Image, int]]:
-    """Open an image, not decoded yet, and its EXIF orientation 1–8.
+    """Yield an image, not decoded yet, and its EXIF orientation 1–8.
 
-    Any error of Pillow inside the block is an `ImageError`, one of the machine a `BackendError`.
+    Inside the block, Pillow's errors become `ImageError`, and those of the machine `BackendError`.
     """
     name = _name(source)
     try:
@@ -185,7 +184,7 @@ def _opened(source: ImageSource) -> Iterator[tuple[Image.Image, int]]:
             yield image, _orientation(image, stream)
     except (ImageError, BackendError, MemoryError):
         raise
-    except Exception as error:  # what a damaged file raises differs by format: OSError, SyntaxError, struct.error, zlib.error…
+    except Exception as error:  # a damaged file raises OSError, SyntaxError, struct.error, zlib.error… by format
         if _is_of_machine(error):
             raise _unreadable(name, error) from error
         raise ImageError(f"{name} is damaged or truncated: {error}; copy it again or leave it out") from error
@@ -200,7 +199,7 @@ def _identified(stream: IO[bytes], name: str) -> Image.Image:
     try:
         return Image.open(stream)
     except UnidentifiedImageError:
-        raise ImageError(f"{name} is not an image, or of a format that Pillow cannot read; use JPEG or PNG") from None
+        raise ImageError(f"{name} is not an image, or has a format that Pillow cannot read; use JPEG or PNG") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(f"{name} is too large to open safely, at most {MAX_IMAGE_PIXELS} pixels are taken: {error}") from error
 
@@ -216,13 +215,13 @@ def _check(image: Image.Image, name: str) -> None:
     if min(width, height) < MIN_EDGE:
         raise ImageError(f"{name} is {width} × {height} pixels, too small: each edge needs at least {MIN_EDGE}; leave it out")
     num_frames = getattr(image, "n_frames", 1)
-    # Many phones write MPO: a JPEG with a preview or depth map behind it. Its first frame is the photo.
+    # Many phones write MPO, a JPEG with a preview or depth map after it; its first frame is the photo.
     if num_frames > 1 and image.format != "MPO":
-        raise ImageError(f"{name} has {num_frames} frames (animated or several pages); extract the one that is meant")
+        raise ImageError(f"{name} has {num_frames} frames (animated or several pages); extract one of them")
 
 
 def _orientation(image: Image.Image, stream: IO[bytes] | None) -> int:
-    """Return the EXIF orientation 1–8 still to be undone; 1, as stored, where there is none or it cannot be read."""
+    """Return the EXIF orientation 1–8 still to be undone; 1 (as stored) if there is none or it cannot be read."""
     from PIL import Image
 
     if image.format == "TIFF":  # Pillow turns these itself, sizes included
@@ -232,15 +231,15 @@ def _orientation(image: Image.Image, stream: IO[bytes] | None) -> int:
         if late:
             image.info["exif"] = late
     try:
-        # PngImageFile's own getexif would decode the whole picture to look behind it.
+        # PngImageFile.getexif would decode the whole image.
         orientation: object = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
-    except Exception:  # a damaged EXIF block raises anything; the picture itself is whole
+    except Exception:  # a damaged EXIF block raises anything; the image itself is fine
         return 1
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
 def _late_png_exif(stream: IO[bytes]) -> bytes:
-    """Return the data of an eXIf chunk anywhere in a PNG, b"" if there is none; the stream stays where it was."""
+    """Return the data of a PNG's eXIf chunk, b"" if there is none; the stream keeps its position."""
     position = stream.tell()
     try:
         stream.seek(PNG_SIGNATURE_BYTES)
@@ -260,7 +259,7 @@ def _as_rgb(image: Image.Image, name: str) -> Image.Image:
     if image.mode in ("I", "I;16", "I;16L", "I;16B", "I;16N"):
         return _from_16_bit(image, name).convert("RGB")
     if image.mode in ("F", "LAB"):
-        raise ImageError(f"{name} has pixels of mode {image.mode}, whose range is not known; save it as RGB with 8 bits per channel")
+        raise ImageError(f"{name} has pixels of mode {image.mode}, whose range is unknown; save it as RGB with 8 bits per channel")
     if image.has_transparency_data:
         coloured = image.convert("RGBA")
         white = Image.new("RGBA", coloured.size, "white")
@@ -269,7 +268,7 @@ def _as_rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def _from_16_bit(image: Image.Image, name: str) -> Image.Image:
-    """Return the 8-bit image; Pillow's own conversion clips at 255, which turns nearly all of a 16-bit picture white."""
+    """Return the 8-bit image; Pillow's own conversion clips at 255, which makes a 16-bit image almost white."""
     wide = image.convert("I")
     low, high = cast("tuple[int, int]", wide.getextrema())
     if low < 0 or high > 65535:
@@ -280,13 +279,5 @@ def _from_16_bit(image: Image.Image, name: str) -> Image.Image:
 def _turned(image: Image.Image, orientation: int) -> Image.Image:
     from PIL.Image import Transpose
 
-    turns = {
-        2: Transpose.FLIP_LEFT_RIGHT,
-        3: Transpose.ROTATE_180,
-        4: Transpose.FLIP_TOP_BOTTOM,
-        5: Transpose.TRANSPOSE,
-        6: Transpose.ROTATE_270,
-        7: Transpose.TRANSVERSE,
-        8: Transpose.ROTATE_90,
-    }
-    return image.transpose(turns[orientation]) if orientation in turns else image
+    names = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+    return image if orientation == 1 else image.transpose(Transpose[names[orientation - 2]])

@@ -1,4 +1,4 @@
-"""The command that installs an extra of this package, in the way that the package itself was installed."""
+"""Names the command that installs an extra of this package, the way the package itself was installed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NAME = "evalharness"
 
 
 def missing_package(what: str, error: ImportError, extra: str) -> str:
-    """Return the message about something that needs a package which cannot be imported: what, which package, and the way out."""
+    """Return the message that `what` needs a package that cannot be imported, with the command that installs it."""
     is_missing = isinstance(error, ModuleNotFoundError) and error.name is not None
     problem = f"{error.name}, which is not installed" if is_missing else f"a package that cannot be imported ({error})"
     return f"{what} needs {problem}; {install_command(extra)}"
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that adds an extra to this installation: from its folder, repository or archive, else by name."""
+    """Return the shell command that adds an extra to this installation, from its folder, repository or archive, or by name."""
     tree = Path(__file__).resolve().parents[2]
     try:
         distribution: metadata.Distribution | None = metadata.distribution(_NAME)
@@ -38,7 +38,7 @@ def install_command(extra: str) -> str:
 
 
 def _requirement(origin: dict[str, object], extra: str) -> str:
-    """Return what pip is told to install, from the `direct_url.json` (PEP 610) that it wrote; {} for a package from an index."""
+    """Return pip's argument, from the `direct_url.json` (PEP 610) that it wrote; {} stands for a package from an index."""
     url, source = str(origin.get("url", "")), origin.get("vcs_info")
     if "dir_info" in origin:
         return shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
@@ -49,7 +49,7 @@ def _requirement(origin: dict[str, object], extra: str) -> str:
 
 
 def _installer(distribution: metadata.Distribution | None) -> str:
-    """Return `pip install` of this environment: by its path where another `pip`, or none, comes first in PATH."""
+    """Return the `pip install` of this environment, by its path unless it is the first `pip` in PATH."""
     if distribution is not None and (distribution.read_text("INSTALLER") or "").strip() == "uv":
         return f"uv pip install --python {shlex.quote(sys.executable)}"
     pip = shutil.which("pip")

@@ -1,6 +1,6 @@
-"""How a generation is decoded: where it ends, how its tokens are drawn and become text. Frozen, validated, importable without torch.
+"""Options of a generation, and how its engine is made: checkpoint, prompt, images, vLLM, server. Importable without torch.
 
-Errors name the field by its dotted path, as in contracts.py.
+All classes are frozen and raise `ContractTypeError` or `ContractValueError` naming the field by its dotted path (`options.top_p`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = [
 
 LogprobsKind: TypeAlias = Literal["raw", "processed"]
 
-_MAX_SEED = 2**63 - 1  # what every backend's generators take
-_MAX_COUNT = 2**31 - 1  # of tokens; no context is as long
+_MAX_SEED = 2**63 - 1  # the largest seed of every backend
+_MAX_COUNT = 2**31 - 1  # of tokens; longer than any context
 
 
 @dataclass(frozen=True)
 class StopOptions:
-    """Where generation ends besides the end-of-sequence token: strings and token ids.
+    """Where generation ends besides the end-of-sequence token: at strings and token ids.
 
-    `include_in_text`: the string that ended a text stays at its end, else the text stops before it.
+    With `include_in_text` the stop string stays at the end of the text; otherwise the text ends before it.
     """
 
     stop: tuple[str, ...] = ()
@@ -71,16 +71,16 @@ class StopOptions:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> StopOptions:
-        """Return options from plain data; None gives no stops, empty strings are dropped, a bare string is refused."""
-        given = {key: value for key, value in known_keys("stop", {} if mapping is None else mapping, cls).items() if value is not None}
-        stop = given.pop("stop", ())
+        """Return options from plain data: None means no stops, empty strings are dropped, a bare string is refused."""
+        values = {key: value for key, value in known_keys("stop", {} if mapping is None else mapping, cls).items() if value is not None}
+        stop = values.pop("stop", ())
         check_sequence("stop.stop", stop, "strings")
-        return cls(stop=tuple(s for s in stop if s != ""), **given)
+        return cls(stop=tuple(s for s in stop if s != ""), **values)
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How token ids become `text`; `raw_text` always keeps special tokens but obeys clean-up and strip."""
+    """How token ids become `text`; `raw_text` follows clean-up and strip too, but always keeps special tokens."""
 
     skip_special_tokens: bool = True
     clean_up_tokenization_spaces: bool = False
@@ -93,15 +93,14 @@ class DecodeOptions:
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How to decode, the same on every backend. Unset means the default written here, not what a checkpoint says.
+    """How to decode, alike on every backend. The defaults are those below; a checkpoint's generation config is not used.
 
-    `do_sample` None means: sample exactly when `temperature > 0`. `seed` None means: one is drawn and recorded.
-    `logprobs` asks for the log-probability (natural log) of each generated token: `logprobs_kind` "raw", before temperature and
-    penalties, or "processed", after everything that the token was drawn by (greedy: after penalties and bans). `entropies` asks for
-    the entropy, in nats, of the whole raw distribution before each token.
-    A prompt of more than `max_prompt_tokens` tokens, images expanded, is refused (`PromptTooLong`), never cut; None: only
-    the context is the limit. `temperature` is 0 or from 0.01 to 2, what every backend can honour. `structured`: what the answer
-    must be. After `max_thinking_tokens` tokens of thought the mark that ends it is written for the model; None: no limit.
+    `temperature`: 0 (greedy), or 0.01 to 2, the range of every backend. `do_sample` None: sample exactly if `temperature > 0`. `seed`
+    None: one is drawn and recorded. `logprobs`: record the log-probability (natural log) of each generated token; of `logprobs_kind`
+    "raw" before temperature and penalties, "processed" after everything that shaped the draw (greedy: penalties and bans).
+    `entropies`: record the entropy, in nats, of the whole raw distribution before each token. `max_prompt_tokens`: longer prompts, images
+    expanded, raise `PromptTooLong` and are never cut; None: the context is the only limit. `structured`: the form of the answer.
+    `max_thinking_tokens`: after so many tokens of thought its end mark is written for the model; None: no limit.
     """
 
     max_new_tokens: int = 256
@@ -171,13 +170,13 @@ class GenerationOptions:
         object.__setattr__(self, "extra_generation_kwargs", MappingProxyType(dict(self.extra_generation_kwargs)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A mappingproxy cannot be pickled or deep-copied, so rebuild from plain values.
+        # A mappingproxy cannot be pickled or deep-copied: rebuild from plain values.
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
         return _rebuild_options, (values,)
 
     def __hash__(self) -> int:
-        # Extra values may be lists, so only their names count here; equality looks at the values too.
+        # Extra values may be lists, so only their names count here; equality compares the values too.
         values = tuple(getattr(self, f.name) for f in fields(self) if f.name != "extra_generation_kwargs")
         return hash((values, frozenset(self.extra_generation_kwargs)))
 
@@ -188,7 +187,7 @@ class GenerationOptions:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> GenerationOptions:
-        """Return options from plain data, numbers cast; keys that are no option (`top_k`) go to the extras."""
+        """Return options from plain data; numbers are cast, and unknown keys (`top_k`) go to `extra_generation_kwargs`."""
         check_instance("options", mapping, Mapping)
         known = {f.name for f in fields(cls)}
         values = {key: value for key, value in mapping.items() if key in known}
@@ -203,11 +202,11 @@ class GenerationOptions:
             values["structured"] = StructuredOutput.from_mapping(values["structured"])
         extras = values.pop("extra_generation_kwargs", {})
         check_instance("options.extra_generation_kwargs", extras, Mapping)
-        more = {key: value for key, value in mapping.items() if key not in known}
-        for key in more:
+        unknown = {key: value for key, value in mapping.items() if key not in known}
+        for key in unknown:
             if key in extras:
-                raise ContractValueError(f"options.{key} is given twice, once of them in extra_generation_kwargs; leave one out")
-        return cls(**values, extra_generation_kwargs={**extras, **more})
+                raise ContractValueError(f"options.{key} is given twice, once in extra_generation_kwargs; leave one out")
+        return cls(**values, extra_generation_kwargs={**extras, **unknown})
 
     def to_json(self) -> dict[str, Any]:
         """Return every option as plain JSON data."""
@@ -224,18 +223,12 @@ class GenerationOptions:
         return values
 
 
-# What `GenerationOptions.from_mapping` casts.
+_INTEGERS = ("max_new_tokens", "no_repeat_ngram_size", "seed", "pad_token_id", "max_prompt_tokens", "max_thinking_tokens")
 _NUMBERS: Mapping[str, type[int] | type[float]] = {
-    "max_new_tokens": int,
-    "temperature": float,
-    "top_p": float,
-    "repetition_penalty": float,
-    "no_repeat_ngram_size": int,
-    "seed": int,
-    "pad_token_id": int,
-    "max_prompt_tokens": int,
-    "max_thinking_tokens": int,
+    **dict.fromkeys(_INTEGERS, int),
+    **dict.fromkeys(("temperature", "top_p", "repetition_penalty"), float),
 }
+"""The options that `GenerationOptions.from_mapping` casts."""
 
 
 def _rebuild_options(values: dict[str, Any]) -> GenerationOptions:
@@ -256,16 +249,14 @@ def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | floa
     return number
 
 
-# How an engine is made: which checkpoint, how its prompts and pictures are prepared, how vLLM or a server is run
-
 Variant: TypeAlias = Literal["vlm", "text"]
 
 
 @dataclass(frozen=True)
 class ModelLoadConfig:
-    """Which checkpoint to load and how. `variant` None means: look at its config. Remote code and pickles are off.
+    """Which checkpoint to load, and how. `variant` None: as its config says. Remote code and pickled weights are off by default.
 
-    `adapter_path`: the folder of a LoRA adapter of that checkpoint, which then is its base.
+    `adapter_path`: the folder of a LoRA adapter whose base is this checkpoint.
     """
 
     model_name_or_path: str
@@ -294,7 +285,7 @@ class ModelLoadConfig:
 
 @dataclass(frozen=True)
 class ChatTemplateOptions:
-    """How messages become the prompt; thinking is off unless asked for. `thinking_marks`: what a model opens and closes a thought with."""
+    """How messages become the prompt; thinking is off by default. `thinking_marks` open and close a thought."""
 
     add_generation_prompt: bool = True
     tokenize: bool = False
@@ -317,7 +308,7 @@ class ChatTemplateOptions:
 
 @dataclass(frozen=True)
 class VlmPreprocessOptions:
-    """How images are resized; `max_pixels` and `min_pixels` are areas in pixels, None keeps the checkpoint's own budget."""
+    """How images are resized; `max_pixels` and `min_pixels` are areas in pixels, None for the checkpoint's own limits."""
 
     max_pixels: int | None = None
     min_pixels: int | None = None
@@ -341,7 +332,7 @@ class VlmPreprocessOptions:
 
 @dataclass(frozen=True)
 class VllmEngineOptions:
-    """How vLLM is started; None leaves vLLM's own default. `extra`: (name, value) of engine arguments that have no field here."""
+    """How vLLM is started; None keeps vLLM's default. `gpu_memory_utilization`: 0 to 1. `extra`: (name, value) of further arguments."""
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -369,10 +360,10 @@ class VllmEngineOptions:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Which server answers (backend `openai`), and how patiently it is asked. Keys come from the environment, never from here.
+    """The server of the backend `openai`, and the limits of its requests. API keys come from the environment.
 
-    `server` is its kind: vllm, sglang, trtllm, mlx, max or openai. `base_url` None: this machine, at that kind's port. `adapter_dir`:
-    where copies of adapters are put for it to read, a folder that it sees under the same path; None: this machine's temporary files.
+    `server` is its kind: vllm, sglang, trtllm, mlx, max or openai. `base_url` None: this machine, at that kind's port.
+    `adapter_dir`: the folder for copies of adapters, which the server must see under the same path; None: this machine's temporary files.
     """
 
     server: str = "vllm"

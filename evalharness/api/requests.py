@@ -1,8 +1,7 @@
-"""What an engine is asked and what it answers: frozen, validated, importable without torch.
+"""Requests to an engine and their results: frozen, validated, importable without torch. Options are in `api/options.py`.
 
-Every field error names the field by its dotted path (`request.prompt_token_ids[2]`). Wrong type: `ContractTypeError`;
-out of range: `ContractValueError`. A `bool` is never accepted where a number is asked for. How requests are decoded is in
-generation_options.py, how an engine is made in engine_options.py.
+Errors name the field by its dotted path (`request.prompt_token_ids[2]`). Wrong type: `ContractTypeError`; out of range:
+`ContractValueError`. A `bool` is never a number.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
 
 @dataclass(frozen=True)
 class TextGenerationRequest:
-    """One chat without images. An empty list is accepted here and answered with a `TemplateError` of this request.
+    """One chat without images. An empty list is accepted here and gives this request a `TemplateError`.
 
-    `tools` are what the model may call (`evalharness.api.tools`): the chat template gets them, or else a part of the
-    system message tells of them.
+    `tools` are the tools that the model may call: passed to the chat template, or described in the system message.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -57,11 +55,11 @@ class TextGenerationRequest:
 
 @dataclass(frozen=True)
 class VlmGenerationRequest:
-    """One chat with images: content parts `{"type": "image", "image": SOURCE}`, any number, in message order.
+    """One chat with images: any number of content parts `{"type": "image", "image": SOURCE}`, in message order.
 
-    SOURCE is a path, bytes or a PIL image. A part without a source takes the next of `images`; both must come out even.
-    Images are opened when their request is about to run, and let go with it; their sizes, SHA-256 and paths are recorded.
-    `verify` records each image's patch grid too, and the expected and actual number of image tokens. `tools`: as for text.
+    SOURCE is a path, bytes or a PIL image. A part without a source takes the next of `images`, which must all be used.
+    Images are opened just before their request runs, and released after it; their sizes, SHA-256 and paths are recorded.
+    With `verify`, so are each image's patch grid and the expected and actual number of image tokens. `tools`: as for text.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -79,9 +77,9 @@ class VlmGenerationRequest:
 
 @dataclass(frozen=True)
 class TokenGenerationRequest:
-    """One prompt as token ids, asked as it is: no chat template, no special tokens added. For callers that tokenise themselves.
+    """One prompt as token ids, used as they are: no chat template, no special tokens. For callers with a tokeniser of their own.
 
-    No ids at all, ids that the vocabulary has not, and more than the context holds make this one request `invalid`.
+    An empty prompt, ids beyond the vocabulary and a prompt beyond the context make this request `invalid`.
     """
 
     prompt_token_ids: Sequence[int]
@@ -99,22 +97,22 @@ def _check_messages(messages: Sequence[object]) -> None:
             raise ContractTypeError(f"request.messages[{position}] must be a mapping, got {message!r} ({type(message).__name__})")
         if message.get("content") is None and "tool_calls" not in message:
             raise ContractValueError(
-                f"request.messages[{position}].content is missing, which would be asked as an empty message; "
+                f"request.messages[{position}].content is missing, which would render as an empty message; "
                 f"give text or a list of parts, got the keys {', '.join(map(repr, message)) or 'none'}"
             )
 
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """What one request produced.
+    """The result of one request.
 
-    `text` is for consumers: cut at the first stop, special tokens skipped, stripped. `raw_text` is the decoded ids up to
-    and including the end-of-sequence or stop token (with a stop string: the token that completes it). Token counts never include padding;
-    `num_completion_tokens` includes the stop token. `token_ids` are the completion's ids; `logprobs`, if asked for, is
-    one float per id (natural log, `logprobs_kind` tells raw or processed), None where there is none; `entropies` likewise, in nats.
-    finish_reason "scored": nothing was generated, texts and ids are those of a given response (`ScoringRequest`). `cached`: nothing
-    was generated for it, see `response_cache`. `exact_ids` False: a server gave text only, and `token_ids` are that text's, not
-    those it generated. `thinking`: of a model that was to think, what it thought and answered; `answer` is the text without the thought.
+    `text` is cut at the first stop, without special tokens, stripped. `raw_text` is the decoded ids up to and including the
+    end-of-sequence or stop token (of a stop string: the token that completes it). Token counts never include padding;
+    `num_completion_tokens` includes the stop token. `token_ids` are the completion's ids; `logprobs`, if requested, has one float per id
+    (natural log, raw or processed by `logprobs_kind`), None where the engine gave no value; `entropies` likewise, in nats.
+    `finish_reason` "scored": nothing was generated; texts and ids are those of a given response (`ScoringRequest`). `cached`: the answer
+    comes from the cache. `exact_ids` False: a server returned text only, and `token_ids` are the text's, not the generated ones.
+    `thinking`: thought and answer of a model with thinking on; `answer` is the text without the thought.
     """
 
     text: str
@@ -141,22 +139,22 @@ class GenerationResult:
 
     @property
     def answer(self) -> str:
-        """What the model says behind its thought; the whole text where it did not think."""
+        """The text after the thought; the whole text if the model did not think."""
         return self.text if self.thinking is None else self.thinking.answer
 
     @property
     def num_total_tokens(self) -> int | None:
-        """Prompt plus completion, None when either is unknown."""
+        """Prompt plus completion tokens, None if either is unknown."""
         if self.num_prompt_tokens is None or self.num_completion_tokens is None:
             return None
         return self.num_prompt_tokens + self.num_completion_tokens
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
-        values: dict[str, Any] = dict(vars(self))  # asked for every generation; `fields` would take three times as long
+        values: dict[str, Any] = dict(vars(self))  # called for every generation; `fields` would take three times as long
         values["token_ids"] = list(self.token_ids)
-        values["logprobs"] = _written(self.logprobs)
-        values["entropies"] = _written(self.entropies)
+        values["logprobs"] = _json_numbers(self.logprobs)
+        values["entropies"] = _json_numbers(self.entropies)
         values["ignored_options"] = list(self.ignored_options)
         values["images"] = [dict(image) for image in self.images]
         values["thinking"] = None if self.thinking is None else self.thinking.to_json()
@@ -165,20 +163,20 @@ class GenerationResult:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> GenerationResult:
         """Return the result that `to_json` wrote; keys of newer versions are ignored."""
-        known = {f.name for f in fields(cls)}
-        given = {key: value for key, value in values.items() if key in known}
+        names = {f.name for f in fields(cls)}
+        known = {key: value for key, value in values.items() if key in names}
         for name in ("token_ids", "ignored_options", "images"):
-            given[name] = tuple(given.get(name) or ())
+            known[name] = tuple(known.get(name) or ())
         for name in ("logprobs", "entropies"):
-            if given.get(name) is not None:
-                given[name] = tuple(None if value is None else float(value) for value in given[name])
-        if given.get("thinking") is not None:
-            given["thinking"] = Thinking.from_json(given["thinking"])
-        return cls(**given)
+            if known.get(name) is not None:
+                known[name] = tuple(None if value is None else float(value) for value in known[name])
+        if known.get("thinking") is not None:
+            known["thinking"] = Thinking.from_json(known["thinking"])
+        return cls(**known)
 
 
-def _written(values: Sequence[float | None] | None) -> list[float | str | None] | None:
-    """Return log-probabilities as JSON, which has no infinity: a token that was cut away has "-inf"."""
+def _json_numbers(values: Sequence[float | None] | None) -> list[float | str | None] | None:
+    """Return numbers for JSON, which has no infinity: the log-probability of a token that was cut off is "-inf"."""
     if values is None or -math.inf not in values:
         return None if values is None else list(values)
     return ["-inf" if value == -math.inf else value for value in values]
@@ -186,7 +184,7 @@ def _written(values: Sequence[float | None] | None) -> list[float | str | None] 
 
 @dataclass(frozen=True)
 class GenerationFailure:
-    """Why one request has no result: `invalid` (it cannot be asked) or `error` (machine, network or code)."""
+    """Why one request has no result: it is `invalid` and cannot be run, or an `error` of machine, network or code stopped it."""
 
     kind: Literal["invalid", "error"]
     problem: str
@@ -194,19 +192,19 @@ class GenerationFailure:
 
     @property
     def cause(self) -> str | None:
-        """The name of the request error that it comes from (`PromptTooLong`, `ImageError`…), None where it is another's."""
+        """The name of the request error behind it (`PromptTooLong`, `ImageError`…), None for any other error."""
         return type(self.error).__name__ if isinstance(self.error, RequestError) else None
 
     @classmethod
     def recorded(cls, kind: str, problem: str, cause: str | None) -> GenerationFailure:
-        """Return the failure that a record tells of; a `cause` that is not known any more is left out."""
+        """Return a recorded failure; an unknown `cause` is dropped."""
         known = {error.__name__: error for error in (RequestError, PromptTooLong, ImageError, TemplateError)}
         return cls("invalid" if kind == "invalid" else "error", problem, known[cause](problem) if cause in known else None)
 
 
 def nothing_ran(refused: Mapping[int, RequestError], num_requests: int) -> RequestsFailed:
-    """Return the error of a call that is run as a whole or not at all, where some requests, by position, cannot be asked."""
+    """Return the error of a call whose requests run together or not at all, and of which some, by position, cannot be run."""
     first = min(refused)
-    not_run = GenerationFailure("error", f"not run: request {first} of the call cannot be, and they run together or not at all")
+    not_run = GenerationFailure("error", f"not run: request {first} of the call cannot be run, and all run together or not at all")
     outcomes = [GenerationFailure("invalid", str(refused[i]), refused[i]) if i in refused else not_run for i in range(num_requests)]
     return RequestsFailed(outcomes, [outcomes[i].problem for i in sorted(refused)])

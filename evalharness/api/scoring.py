@@ -1,9 +1,9 @@
-"""What a given response is worth to a model: the request, and the log-probabilities that come back. Importable without torch and numpy.
+"""Scoring of given responses: the request, and the log-probabilities that come back. Importable without torch and numpy.
 
     engine.get_logprobs(prompts, responses).values  # [batch, response]
     ScoringRequest(TextGenerationRequest(messages), "Paris")  # in an eval, in place of a request that generates
 
-Prompt and response are joined as token ids, never as texts: no token reaches from one into the other.
+Prompt and response are joined as token ids, never as texts, so that no token spans both.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from evalharness.api.checks import check_boolean, check_sequence, check_token_id
 from evalharness.api.errors import ContractTypeError
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 
-__all__ = ["Chat", "ResponseLogits", "ResponseScores", "ScoringRequest", "TokenIds", "asked_chat", "scores_of"]
+__all__ = ["Chat", "ResponseLogits", "ResponseScores", "ScoringRequest", "TokenIds", "chat_of", "scores_of"]
 
 Chat: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 TokenIds: TypeAlias = "str | Sequence[int]"
-"""A text, which the tokenizer makes ids of, or ids."""
+"""A text, to be tokenised, or token ids."""
 
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """How likely is this response to this prompt: nothing is generated.
+    """Asks how likely a response is, given a prompt; nothing is generated.
 
-    `prompt`: a chat, rendered as for generation; or a text, which gets the beginning-of-sequence token that its tokenizer adds and
-    nothing else; or token ids, taken as they are. `response`: a text, or token ids. `ends`: the end-of-sequence token belongs to it
-    (the checkpoint's first, or `GenerationOptions.eos_token_id`). Of the options only `logprobs_kind`, `entropies` and, where
-    that is "processed", what cuts and shapes the distribution count.
+    `prompt`: a chat, rendered as for generation; a text, to which only the tokenizer's beginning-of-sequence token is added; or token
+    ids, used as they are. `response`: a text or token ids. `ends`: score the end-of-sequence token too (the checkpoint's first, or
+    `GenerationOptions.eos_token_id`). Of the options only `logprobs_kind` and `entropies` count, and for "processed" those that shape
+    the distribution.
     """
 
     prompt: Chat | TokenGenerationRequest | TokenIds
@@ -54,8 +54,8 @@ def _text_or_ids(path: str, value: TokenIds) -> str | tuple[int, ...]:
     return tuple(value)
 
 
-def asked_chat(request: Any) -> Chat | None:
-    """Return the chat that a request asks or scores, None where its prompt is a bare text or ids."""
+def chat_of(request: Any) -> Chat | None:
+    """Return the chat of a request or scoring request, None if its prompt is a bare text or ids."""
     prompt = request.prompt if isinstance(request, ScoringRequest) else request
     return prompt if isinstance(prompt, (TextGenerationRequest, VlmGenerationRequest)) else None
 
@@ -64,11 +64,11 @@ def asked_chat(request: Any) -> Chat | None:
 class ResponseScores:
     """Log-probabilities of given responses, one row each, natural log.
 
-    `values` `[batch, response]` float32, NaN where a row has no token or its token no value (the first of all, without a prompt);
-    `mask` `[batch, response]` is True where there is one. `entropies` `[batch, response]`, if asked for: nats of the whole raw
-    distribution that each token was taken from. Arrays of numpy; with `grad=True` torch tensors on the model's device, `values` and
-    `entropies` with gradients. `kind`: "raw", the model's own, or "processed", after temperature and cuts. `token_ids` are the
-    responses', `num_prompt_tokens` where each begins, images expanded; `weight_version` says which weights judged.
+    `values` `[batch, response]` float32, NaN where a row has no token or its token has no value (the very first, without a prompt);
+    `mask` `[batch, response]` is True where there is a value. `entropies` `[batch, response]`, if requested: entropy in nats of the whole
+    raw distribution of each token. Numpy arrays; with `grad=True` torch tensors on the model's device, `values` and `entropies` with
+    gradients. `kind`: "raw", the model's own, or "processed", after temperature and cuts. `token_ids`: those of the responses;
+    `num_prompt_tokens`: tokens before each response, images expanded; `weight_version`: the weights that scored.
     """
 
     values: Any
@@ -80,13 +80,13 @@ class ResponseScores:
     weight_version: str | None = None
 
     def rows(self) -> list[list[float | None]]:
-        """Return each response's values as plain numbers, as many as it has tokens, None where there is none."""
+        """Return each response's values as plain numbers, one per token, None where there is no value."""
         values, mask = self.values.tolist(), self.mask.tolist()
         return [[values[i][j] if mask[i][j] else None for j in range(len(ids))] for i, ids in enumerate(self.token_ids)]
 
 
 def scores_of(results: Sequence[GenerationResult]) -> ResponseScores:
-    """Return the scores in results of `ScoringRequest`s, as numpy arrays."""
+    """Return the scores of results of `ScoringRequest`s, as numpy arrays. Raises `ContractTypeError` for other results."""
     import numpy as np
 
     width = max((len(result.token_ids) for result in results), default=0)
@@ -116,10 +116,10 @@ def scores_of(results: Sequence[GenerationResult]) -> ResponseScores:
 
 @dataclass(frozen=True)
 class ResponseLogits:
-    """Raw logits of given responses: torch tensors on the model's device, with gradients where they were asked for.
+    """Raw logits of given responses: torch tensors on the model's device, with gradients if requested.
 
-    `values` `[batch, response, vocab]` float32: what each token was judged by, so `values[i, j]` was read before token j; NaN where
-    `mask` `[batch, response]` is False. The others as in `ResponseScores`.
+    `values` `[batch, response, vocab]` float32: `values[i, j]` are the logits from which token j was predicted, NaN where `mask`
+    `[batch, response]` is False. The other fields are as in `ResponseScores`.
     """
 
     values: Any

@@ -1,8 +1,8 @@
-"""What an answer must be, held token by token while it is written: JSON of a schema, a regular expression, one of some texts.
+"""Constrains an answer token by token: JSON of a schema, a regular expression, one of several texts, or a grammar.
 
     GenerationOptions(structured=StructuredOutput(choice=("yes", "no")))
 
-Checked when it is made, as far as that needs no engine; what an engine's grammars do not know is refused before anything runs.
+Checked at construction as far as possible without an engine; what an engine's grammars lack is refused before anything runs.
 Imports neither torch nor an engine.
 """
 
@@ -21,14 +21,15 @@ from evalharness.api.errors import ContractValueError
 __all__ = ["STRUCTURES", "StructuredOutput", "fits", "unheld_keywords"]
 
 STRUCTURES = ("json_schema", "regex", "choice", "grammar")
-_MAX_DEPTH = 64  # grammars are made by recursion, in C++
+_MAX_DEPTH = 64  # engines build grammars by recursion, in C++
 
 
 @dataclass(frozen=True)
 class StructuredOutput:
-    """Exactly one of the four. `json_schema`: draft 2020-12, also `{"type": "object"}` for any object. `regex`: of the whole answer.
+    """The form of an answer; set exactly one field. `json_schema`: draft 2020-12; `{"type": "object"}` allows any object.
 
-    `choice`: the texts that are allowed. `grammar`: EBNF in the form of llama.cpp (GBNF), whose first rule is `root`.
+    `regex` must match the whole answer. `choice`: the allowed texts. `grammar`: EBNF as in llama.cpp (GBNF), starting at `root`. Raises
+    `ContractTypeError` or `ContractValueError`.
     """
 
     json_schema: Mapping[str, Any] | None = None
@@ -37,10 +38,10 @@ class StructuredOutput:
     grammar: str | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in STRUCTURES if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ContractValueError(f"structured needs exactly one of {', '.join(STRUCTURES)}, got {', '.join(given) or 'none'}")
-        getattr(self, f"_check_{given[0]}")()
+        names = [name for name in STRUCTURES if getattr(self, name) is not None]
+        if len(names) != 1:
+            raise ContractValueError(f"structured needs exactly one of {', '.join(STRUCTURES)}, got {', '.join(names) or 'none'}")
+        getattr(self, f"_check_{names[0]}")()
 
     def _check_json_schema(self) -> None:
         check_instance("structured.json_schema", self.json_schema, Mapping)
@@ -53,7 +54,7 @@ class StructuredOutput:
             Draft202012Validator.check_schema(schema)
         except SchemaError as error:
             place = "/".join(map(str, error.absolute_path)) or "its top"
-            raise ContractValueError(f"structured.json_schema is no JSON schema: {error.message} (at {place})") from None
+            raise ContractValueError(f"structured.json_schema is not a JSON schema: {error.message} (at {place})") from None
         object.__setattr__(self, "json_schema", copy.deepcopy(schema))
 
     def _check_regex(self) -> None:
@@ -61,7 +62,7 @@ class StructuredOutput:
         try:
             re.compile(self.regex or "")
         except re.error as error:
-            raise ContractValueError(f"structured.regex {self.regex!r} is no regular expression: {error}") from None
+            raise ContractValueError(f"structured.regex {self.regex!r} is not a regular expression: {error}") from None
         if not self.regex or "\0" in self.regex:
             raise ContractValueError(f"structured.regex must be a pattern without NUL characters, got {self.regex!r}")
 
@@ -126,7 +127,7 @@ def _check_depth(value: Any, depth: int = 0) -> None:
 
 
 def fits(text: str, structured: StructuredOutput) -> bool:
-    """Return whether a whole text is what was asked for; a `grammar` cannot be told here, and fits."""
+    """Return whether a whole text has the required form; a `grammar` is not checked and always fits."""
     if structured.choice is not None:
         return text in structured.choice
     if structured.regex is not None:
@@ -142,7 +143,7 @@ def fits(text: str, structured: StructuredOutput) -> bool:
     return Draft202012Validator(structured.json_schema).is_valid(value)
 
 
-# What xgrammar passes over, so that an answer could break it: most with a line in a log, some with none.
+# Keywords that xgrammar ignores, so that an answer could violate them; it logs most of them, but not all.
 _UNHELD = frozenset({"multipleOf", "uniqueItems", "contains", "minContains", "maxContains", "not", "if", "then", "else"}) | {
     "dependentRequired",
     "dependentSchemas",
@@ -162,7 +163,7 @@ _FORMATS = frozenset({"email", "date", "time", "date-time", "duration", "ipv4", 
 
 
 def unheld_keywords(schema: Any, path: str = "#") -> Iterator[str]:
-    """Yield what stands in a schema that xgrammar would pass over in silence, as `keyword at #/place`."""
+    """Yield every keyword of a schema that xgrammar would silently ignore, as `keyword at #/place`."""
     if not isinstance(schema, Mapping):
         return
     for keyword, value in schema.items():

@@ -1,6 +1,6 @@
-"""Models that think before they answer: how many tokens they may think, and where the thought ends and the answer begins.
+"""Models that think before they answer: the budget of a thought, and where the thought ends and the answer begins.
 
-A thought stands between two marks, `<think>` and `</think>` unless told otherwise. Pure: ids in, ids out; knows no backend.
+A thought stands between two marks, by default `<think>` and `</think>`. Pure: ids in, ids out; knows no backend.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ DEFAULT_MARKS = ("<think>", "</think>")
 
 @dataclass(frozen=True)
 class Thinking:
-    """What a model thought before it answered.
+    """A model's thought and answer.
 
-    `text`: between the marks. `answer`: what follows, ended and stripped like every text, "" where the thought has no end
-    (`is_closed` False). `num_tokens`: generated ids up to the mark that closes it, that one included.
+    `text` stands between the marks. `answer` follows, cut and stripped like every text; it is "" if the thought has no end (`is_closed`
+    is False). `num_tokens` counts the generated ids up to and including the closing mark.
     """
 
     text: str
@@ -39,10 +39,10 @@ class Thinking:
 
 @dataclass(frozen=True)
 class ThinkingBudget:
-    """At most `max_tokens` ids behind the start mark, those of the prompt included; then the end mark is written for the model.
+    """At most `max_tokens` ids after the start mark, those of the prompt included; then the end mark is written for the model.
 
-    `texts`: both marks, where the tokenizer has no token of its own for one, so that a token may end it and begin what follows
-    (`>` and a line's end); None where their ids are all that can stand for them.
+    `texts`: both marks, if the tokenizer lacks a token for one of them, so that one token may end a mark and begin the next text (`>`
+    and a line break); None if the marks always have the same ids.
     """
 
     start_ids: tuple[int, ...]
@@ -52,26 +52,26 @@ class ThinkingBudget:
 
 
 class ThinkingRow:
-    """Follows the ids of one row. `forced` is the id that must come next, None where the model may choose.
+    """Follows the ids of one row. `forced` is the id that must come next, None if the model may choose.
 
-    `decode`, special tokens kept, finds marks that are plain text; without it marks are their ids.
+    `decode`, which keeps special tokens, finds marks that are plain text; without it marks are compared by their ids.
     """
 
     def __init__(self, budget: ThinkingBudget, prompt_ids: Sequence[int], decode: Callable[[Sequence[int]], str] | None = None) -> None:
         self._budget = budget
         self._marks: _Marks = _IdMarks(budget) if decode is None or budget.texts is None else _TextMarks(budget.texts, decode)
-        self._num_thought = self._marks.num_thought_in(prompt_ids)  # None: it does not think
+        self._num_thought = self._marks.num_thought_in(prompt_ids)  # None: outside a thought
         self._num_forced = 0
 
     @property
     def forced(self) -> int | None:
-        """The next id where the budget is used up."""
+        """The next id if the budget is used up."""
         if self._num_forced == 0 and (self._num_thought is None or self._num_thought < self._budget.max_tokens):
             return None
         return self._budget.end_ids[self._num_forced]
 
     def push(self, token_id: int) -> None:
-        """Take the next id in."""
+        """Take the next id."""
         if self.forced is not None:
             self._num_forced += 1
             if self._num_forced == len(self._budget.end_ids):
@@ -85,20 +85,20 @@ class ThinkingRow:
 
 
 class _Marks(Protocol):
-    """Finds marks in the ids of one row, one after the other."""
+    """Finds marks in the ids of one row."""
 
     def num_thought_in(self, prompt_ids: Sequence[int]) -> int | None:
-        """Return how many ids stand behind the mark that opens a thought, None where none is open."""
+        """Return the number of ids after the mark that opened a thought, None if no thought is open."""
 
     def is_complete(self, token_id: int, *, opens: bool) -> bool:
-        """Return whether the next id completes a mark: that which opens a thought, or that which closes it."""
+        """Return whether the next id completes the opening mark, or the closing one."""
 
     def forget(self) -> None:
-        """Begin anew: what was seen is no part of a mark."""
+        """Start anew: no id so far is part of a mark."""
 
 
 class _IdMarks:
-    """Marks as their ids."""
+    """Finds marks by their ids."""
 
     def __init__(self, budget: ThinkingBudget) -> None:
         self._start, self._end = budget.start_ids, budget.end_ids
@@ -122,7 +122,7 @@ class _IdMarks:
 
 
 class _TextMarks:
-    """Marks as their text, whichever tokens it is made of."""
+    """Finds marks by their text, whichever tokens it consists of."""
 
     def __init__(self, texts: tuple[str, str], decode: Callable[[Sequence[int]], str]) -> None:
         self._start, self._end = texts
@@ -135,14 +135,7 @@ class _TextMarks:
         text = self._decode(prompt_ids)
         if text.rfind(self._start) <= text.rfind(self._end):
             return None
-        num_marks, too_few, enough = text.count(self._start), 0, len(prompt_ids)
-        while enough - too_few > 1:
-            middle = (too_few + enough) // 2
-            if self._decode(prompt_ids[:middle]).count(self._start) == num_marks:
-                enough = middle
-            else:
-                too_few = middle
-        return len(prompt_ids) - enough
+        return len(prompt_ids) - _num_ids_until(prompt_ids, self._start, text.count(self._start), self._decode)
 
     def is_complete(self, token_id: int, *, opens: bool) -> bool:
         if len(self._tail) == self._keep:
@@ -150,12 +143,12 @@ class _TextMarks:
             self._num_used = 0
         self._tail.append(token_id)
         text, mark = self._decode(self._tail), self._start if opens else self._end
-        found = text.find(mark, self._num_used)
-        if found < 0:
+        start = text.find(mark, self._num_used)
+        if start < 0:
             return False
-        num_behind = len(text) - found - len(mark)
+        num_after = len(text) - start - len(mark)
         self._tail = [token_id]
-        self._num_used = max(len(self._decode(self._tail)) - num_behind, 0)
+        self._num_used = max(len(self._decode(self._tail)) - num_after, 0)
         return True
 
     def forget(self) -> None:
@@ -163,12 +156,12 @@ class _TextMarks:
 
 
 def _last(ids: Sequence[int], mark: Sequence[int]) -> int:
-    """Return where the mark begins last, -1 where it is not."""
+    """Return the position of the mark's last occurrence, -1 if there is none."""
     return next((i for i in range(len(ids) - len(mark), -1, -1) if tuple(ids[i : i + len(mark)]) == tuple(mark)), -1)
 
 
 def within_budget(ids: Iterable[int], budget: ThinkingBudget, prompt_ids: Sequence[int]) -> list[int]:
-    """Return ids that were written beforehand as they come out within a budget: the rest of a thought that is too long is dropped."""
+    """Return scripted ids as a budget lets them through: the rest of a thought that is too long is dropped."""
     row, kept, is_dropping = ThinkingRow(budget, prompt_ids), [], False
     tail: tuple[int, ...] = ()
     for token_id in ids:
@@ -186,16 +179,19 @@ def within_budget(ids: Iterable[int], budget: ThinkingBudget, prompt_ids: Sequen
 
 
 def num_thought(ids: Sequence[int], end_mark: str, decode: Callable[[Sequence[int]], str]) -> int | None:
-    """Return how many ids it takes until the end mark stands in their text, None where it does not.
+    """Return how many ids it takes until their text contains the end mark, None if it never does.
 
-    `decode` keeps special tokens: models' marks are special in some tokenizers and plain in others.
+    `decode` keeps special tokens: marks are special tokens in some tokenizers and plain text in others.
     """
-    if end_mark not in decode(ids):
-        return None
+    return _num_ids_until(ids, end_mark, 1, decode) if end_mark in decode(ids) else None
+
+
+def _num_ids_until(ids: Sequence[int], mark: str, num_marks: int, decode: Callable[[Sequence[int]], str]) -> int:
+    """Return how many ids it takes until their text contains the mark so many times, by bisection; all ids contain it."""
     too_few, enough = 0, len(ids)
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        if end_mark in decode(ids[:middle]):
+        if decode(ids[:middle]).count(mark) >= num_marks:
             enough = middle
         else:
             too_few = middle

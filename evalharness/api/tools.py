@@ -1,4 +1,4 @@
-"""Tools: what a model may be offered to call."""
+"""Tools that a model may call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Tool", "read_tools"]
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool that a model is offered; `parameters` is a JSON Schema of type object, as chat templates want it."""
+    """A tool that a model may call; `parameters` is a JSON Schema of type object, as chat templates expect. Frozen, validated."""
 
     name: str
     description: str = ""
@@ -38,38 +38,38 @@ class Tool:
 
 
 def _check_schema(name: str, schema: Mapping[str, Any]) -> None:
-    from jsonschema import Draft202012Validator, SchemaError  # here: who offers no tools need not wait for it
+    from jsonschema import Draft202012Validator, SchemaError  # slow to import, and few requests have tools
 
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise ContractValueError(f"tool.parameters of {name!r} is no JSON Schema: {error.message} (at {error.json_path})") from error
+        raise ContractValueError(f"tool.parameters of {name!r} is not a JSON Schema: {error.message} (at {error.json_path})") from error
 
 
 def read_tools(tools: Sequence[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Return tools from plain data: `{"type": "function", "function": {…}}`, or name, description and parameters as they are.
+    """Return tools from plain data: `{"type": "function", "function": {…}}`, or a mapping of name, description and parameters.
 
-    Raises `ContractTypeError` or `ContractValueError` with the place; two tools of one name are refused.
+    Raises `ContractTypeError` or `ContractValueError` naming the tool; two tools of one name are refused.
     """
     check_sequence("tools", tools, "tools")
-    read = tuple(_read_tool(f"tools[{position}]", tool) for position, tool in enumerate(tools))
-    names = [tool.name for tool in read]
+    checked = tuple(_read_tool(f"tools[{position}]", tool) for position, tool in enumerate(tools))
+    names = [tool.name for tool in checked]
     for name in names:
         if names.count(name) > 1:
             raise ContractValueError(f"tools: {name!r} is offered {names.count(name)} times; give each tool a name of its own")
-    return read
+    return checked
 
 
-def _read_tool(path: str, given: Tool | Mapping[str, Any]) -> Tool:
-    if isinstance(given, Tool):
-        return given
-    if not isinstance(given, Mapping):
-        raise ContractTypeError(f"{path} must be a Tool or a mapping, got {given!r} ({type(given).__name__})")
-    function = given.get("function", given)
+def _read_tool(path: str, tool: Tool | Mapping[str, Any]) -> Tool:
+    if isinstance(tool, Tool):
+        return tool
+    if not isinstance(tool, Mapping):
+        raise ContractTypeError(f"{path} must be a Tool or a mapping, got {tool!r} ({type(tool).__name__})")
+    function = tool.get("function", tool)
     if not isinstance(function, Mapping) or "name" not in function:
         raise ContractValueError(f"{path} has no name; write {{'type': 'function', 'function': {{'name': …, 'parameters': …}}}}")
-    more = {key: function[key] for key in ("description", "parameters") if function.get(key) is not None}
+    optional = {key: function[key] for key in ("description", "parameters") if function.get(key) is not None}
     try:
-        return Tool(function["name"], **more)
+        return Tool(function["name"], **optional)
     except (ContractTypeError, ContractValueError) as error:
         raise type(error)(f"{path}: {error}") from error

@@ -14,7 +14,6 @@ answer is real: rendering, token counting, images, stop policy, sampling seeds, 
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+from evalharness.api.checks import check_boolean, check_number, check_text
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
@@ -53,22 +53,16 @@ class FakeAnswer:
     logprobs: float | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        _check("text", self.text, str)
-        _check("error", self.error, (str, type(None)))
-        _check("invalid", self.invalid, (str, type(None)))
-        _check("ends", self.ends, bool)
+        check_text("answer.text", self.text)
+        check_text("answer.error", self.error, optional=True)
+        check_text("answer.invalid", self.invalid, optional=True)
+        check_boolean("answer.ends", self.ends)
+        check_number("answer.delay_s", self.delay_s, integer=False, minimum=0)
         values = self.logprobs if isinstance(self.logprobs, (list, tuple)) else [] if self.logprobs is None else [self.logprobs]
         if any(isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 0 for value in values):
             raise ContractValueError(f"answer.logprobs must be a number of at most 0, or a list of them, got {self.logprobs!r}")
-        if isinstance(self.delay_s, bool) or not isinstance(self.delay_s, (int, float)) or not 0 <= self.delay_s < math.inf:
-            raise ContractValueError(f"answer.delay_s must be a number of seconds of at least 0, got {self.delay_s!r}")
         if self.error is not None and self.invalid is not None:
             raise ContractValueError("answer.error and answer.invalid exclude each other; an answer fails in one way")
-
-
-def _check(name: str, value: object, kinds: type | tuple[type, ...]) -> None:
-    if not isinstance(value, kinds):
-        raise ContractTypeError(f"answer.{name} has the wrong type: {value!r} ({type(value).__name__})")
 
 
 Answers: TypeAlias = "Callable[[Prompt], FakeAnswer | str] | Sequence[FakeAnswer | str]"

@@ -10,7 +10,7 @@ then fails when it is called, with torchvision's own error. torchaudio and torch
 from import, as if they were not installed.
 
 Child processes that are forked inherit both. Those that are spawned import everything anew, vLLM's before any plugin of
-it is loaded: `vllm_processes.children_prepared` has them call `register_missing_operators` before that.
+it is loaded: `vllm.processes.children_prepared` has them call `register_missing_operators` before that.
 """
 
 from __future__ import annotations
@@ -22,21 +22,8 @@ from typing import Any
 
 __all__ = ["register_missing_operators"]
 
-OPERATORS = (
-    "nms",
-    "qnms",
-    "roi_align",
-    "_roi_align_backward",
-    "ps_roi_align",
-    "_ps_roi_align_backward",
-    "roi_pool",
-    "_roi_pool_backward",
-    "ps_roi_pool",
-    "_ps_roi_pool_backward",
-    "qroi_align",
-    "deform_conv2d",
-    "_deform_conv2d_backward",
-)
+_WITH_GRADIENTS = ("roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d")
+OPERATORS = ("nms", "qnms", "qroi_align", *_WITH_GRADIENTS, *(f"_{name}_backward" for name in _WITH_GRADIENTS))
 """The operators for which torchvision registers fakes or autograd rules when it is imported."""
 
 NOT_NEEDED = {"torchaudio": "lib/_torchaudio*", "torchcodec": "libtorchcodec_image*"}

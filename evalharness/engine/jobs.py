@@ -13,7 +13,7 @@ from evalharness.api.errors import CapabilityError, RequestError, UnsupportedOpt
 from evalharness.api.hooks import GenerationPlugin, RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import VlmGenerationRequest, nothing_ran
-from evalharness.api.scoring import ScoringRequest, asked_chat
+from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.backends.base import Backend, Capabilities, Prompt, preflight
 from evalharness.engine.chat_template import check_template_owner, knows_enable_thinking
 from evalharness.engine.prompts import PromptBuilder, Request, check_options
@@ -59,7 +59,7 @@ def split_options(options: GenerationOptions, can: Capabilities) -> tuple[Genera
 
 def has_images(request: Request) -> bool:
     """Return whether a request asks about images."""
-    return isinstance(asked_chat(request), VlmGenerationRequest)
+    return isinstance(chat_of(request), VlmGenerationRequest)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class JobMaker:
         first: int = 0,
     ) -> Job:
         types: set[RequestType] = {"vlm" if has_images(requests[i]) else "text" for i in positions}
-        is_chat = any(asked_chat(requests[i]) is not None for i in positions)
+        is_chat = any(chat_of(requests[i]) is not None for i in positions)
         _refuse_scoring(backend, [(requests[i], options[i]) for i in positions], plugins)
         preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
         builder = PromptBuilder(backend, self._chat_template)

@@ -16,7 +16,7 @@ from evalharness.api.errors import ConfigError, ImageError, PromptTooLong, Reque
 from evalharness.api.hooks import RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
-from evalharness.api.scoring import Chat, ScoringRequest, asked_chat
+from evalharness.api.scoring import Chat, ScoringRequest, chat_of
 from evalharness.api.thinking import ThinkingBudget
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
 from evalharness.engine.chat_template import render_prompt
@@ -157,7 +157,7 @@ class PromptBuilder:
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
         """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
         request_images = images_of(request)
-        chat = asked_chat(request)
+        chat = chat_of(request)
         text, token_ids = self._rendered(chat, request_images) if chat is not None else self._without_chat(request)
         self._check_placeholders(text, request_images)
         num_tokens = self._num_tokens(token_ids, request_images)

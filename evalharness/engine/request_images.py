@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from evalharness.api import images
 from evalharness.api.errors import ImageError, RequestError
 from evalharness.api.requests import TextGenerationRequest
-from evalharness.api.scoring import Chat, asked_chat
+from evalharness.api.scoring import Chat, chat_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -57,7 +57,7 @@ def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 def images_of(request: Any) -> RequestImages | None:
     """Return the images of a request in prompt order, None for a text request; raises `RequestError` where they do not fit it."""
-    chat = asked_chat(request)
+    chat = chat_of(request)
     return _images_of_chat(chat) if chat is not None else None
 
 

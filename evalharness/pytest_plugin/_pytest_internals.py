@@ -101,11 +101,11 @@ def terminal_width(reporter: Any) -> int:
 
 
 def change_texts(representation: object, change: Callable[[str], str], max_lines: int = 200) -> bool:
-    """Change every text of an exception's representation in place; return whether it was one.
+    """Change every text of a traceback in place; return whether it is a traceback, and not a message alone.
 
     Of an entry of more than `max_lines` lines those in the middle are left out: what failed stands at its end.
     """
-    if not isinstance(representation, ExceptionRepr):
+    if not isinstance(representation, ExceptionRepr) or representation.reprtraceback.style == "value":
         return False
     last = (representation.reprtraceback, representation.reprcrash, None)
     for traceback, crash, _ in representation.chain if isinstance(representation, ExceptionChainRepr) else [last]:

@@ -144,14 +144,15 @@ def _record(record: ItemRecord | None, fixture: str) -> ItemRecord:
     return record
 
 
-# The values of an eval test's fixtures, put in place before pytest looks for them
-
 _GENERATED = ("generation", "generations", "steps")
 _FILLED = ("engine", "score", "details", *_GENERATED)
 
 
 class FixturePrefill:
-    """Puts values in place, but not over an eval's own fixtures of these names. Which are ours is looked up once per test function."""
+    """Puts the values of an eval test's fixtures in place before pytest looks for them, which saves most of pytest's time per test.
+
+    An eval's own fixtures of these names are left alone; which are ours is looked up once per test function.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, frozenset[str]]] = {}
@@ -165,7 +166,7 @@ class FixturePrefill:
         return known[1]
 
     def prefill(self, item: pytest.Function, record: ItemRecord) -> None:
-        """Put `case`, `request`, `score`, `details` and an engine that is open in place, and places for the generations."""
+        """Put `case`, `request`, `score`, `details`, an open engine, and places for the generations in place."""
         ours, values = self._ours(item), item.funcargs
         values["case"] = record.case
         values["request"] = request_of(item)

@@ -23,10 +23,9 @@ from evalharness.pytest_plugin.execution.units import is_eval_test
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
-from evalharness.pytest_plugin.progress import Progress, announce
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, make_safe
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, make_safe
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.lock import RunLock
@@ -35,11 +34,8 @@ from evalharness.runs.schema import Row, RunFile
 __all__ = ["RunningTests", "pytest_sessionfinish", "pytest_terminal_summary"]
 
 
-# One test after the other: what pytest does with each is noted in its record, which becomes its row
-
-
 class RunningTests:
-    """The hooks around each test of the session whose state this is."""
+    """The hooks around each test: they note what happens to it in its record, which becomes its row."""
 
     def __init__(self, state: EvalSession) -> None:
         self._state = state
@@ -296,9 +292,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             state.lock.close()
 
 
-# The end of a session: everything is written, gates are judged, the scores are shown
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write everything and judge the gates; after the fixtures are torn down."""
@@ -356,7 +349,7 @@ def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows
 
 
 def _renewed_index(report_dir: Path) -> str:
-    """Renew the index of all runs and return "", or the line that says why it could not be: that is no problem of this run."""
+    """Renew the index of all runs; return "", or a line that says why that failed, which is not a problem of this run."""
     from evalharness.report.html.index_page import INDEX, write_index
 
     try:

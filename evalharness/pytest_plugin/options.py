@@ -74,18 +74,15 @@ def runs_nothing(config: pytest.Config) -> bool:
 
 
 def resolve_run_config(config: pytest.Config) -> RunConfig:
-    """Return the resolved options; what is wrong with them is a usage error."""
+    """Return the resolved options; a wrong one is a usage error."""
     try:
         return resolve({option.name: config.getoption(option.dest) for option in ARGUMENTS}, os.environ, config.rootpath)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
 
 
-# Refuses a run whose rootdir pytest took from the value of one of our options
-
-
 def refuse_misplaced_rootdir(config: pytest.Config) -> None:
-    """Raise `pytest.UsageError` where the rootdir is not the one that the test paths alone give."""
+    """Raise `pytest.UsageError` where pytest took the rootdir from the value of one of our options."""
     right = rootdir_of_paths(config)
     if right is not None and right != config.rootpath:
         raise pytest.UsageError(

@@ -1,8 +1,8 @@
-"""How a test's reports become the one outcome of its row, and how a miss differs from a failure.
+"""Turns a test's reports into the outcome of its row, and records its scores and details.
 
 pass      the test passed                      fail    an assertion failed, and the test has no gate
 miss      an assertion failed in a gated test  error   machine, network or code failed, or the test raised
-invalid   the sample could not be asked        skip    skipped, or never run
+invalid   the case could not be asked          skip    skipped, or never run
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
+from evalharness.api.showing import excerpt
 from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.runs.schema import Row, RowOutcome
@@ -29,12 +30,12 @@ _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what t
 
 
 class InvalidSample(Failed):
-    """The sample of an ungated test could not be asked; a failure of the test, shown without a traceback."""
+    """The case of an ungated test could not be asked; a failure of the test, shown without a traceback."""
 
 
 @dataclass(frozen=True)
 class Miss:
-    """A failed assertion in a gated test: what it said, and where."""
+    """A failed assertion in a gated test: its message and place."""
 
     problem: str
     location: str
@@ -106,8 +107,7 @@ def is_assertion(error: BaseException) -> bool:
 
 def shorten(text: str) -> str:
     """Return the text, capped, with lone surrogates escaped: it travels through xdist, which cannot carry them."""
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return text if len(text) <= _MAX_PROBLEM_CHARS else f"{text[:_MAX_PROBLEM_CHARS]}… ({len(text) - _MAX_PROBLEM_CHARS} more characters)"
+    return excerpt(text.encode("utf-8", "backslashreplace").decode("utf-8"), _MAX_PROBLEM_CHARS, count_rest=True)
 
 
 def note_report(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
@@ -155,9 +155,6 @@ def _message(call: pytest.CallInfo[Any]) -> str:
     text = str(error) or type(error).__name__
     known = isinstance(error, (AssertionError, pytest.fail.Exception, pytest.skip.Exception))
     return shorten(text if known else f"{type(error).__name__}: {text}")
-
-
-# What a test records about its case: numbers with `score`, plain data with `details`
 
 
 class Score:
@@ -231,7 +228,7 @@ def _finite(name: str, value: Any) -> float:
 
 
 class _NotPlain(Exception):
-    """Says what is no JSON, and where in the data it lies, outermost key first."""
+    """Says which value is not JSON; `path` is where in the data it lies, outermost key first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

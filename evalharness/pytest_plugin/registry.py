@@ -36,7 +36,7 @@ class EvalRegistry:
         self.context = context
         self.modules: dict[str, EvalModule] = {}
         self.notices: list[str] = [] if context.resumed is None else list(context.resumed.notices)
-        """What is odd about the checkpoints, and which were skipped; said before the run and in run.json."""
+        """What is odd about the checkpoints, and which were skipped; shown before the run and in run.json."""
         self.ambiguous_node_ids: set[str] = set()
         """Ids of tests that read like those of evals but are not; a controller hears of them from its workers."""
         self._markers: dict[str, pytest.Mark] = {}

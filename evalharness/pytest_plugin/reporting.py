@@ -1,37 +1,136 @@
-"""What the reporting process hears of tests, its own or those of workers: counts, misses, crashes, why a session breaks off."""
+"""What the reporting process shows and collects: what will run, how far it is, misses, crashes, why a session ends early.
+
+Reports of eval tests quote generated text, which may steer a terminal, flood it, or stop xdist; `make_safe` changes them before they leave.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
-from typing import Any
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from evalharness.api.redaction import redactor
-from evalharness.pytest_plugin._pytest_internals import change_texts
+from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
+from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.outcomes import shorten
-from evalharness.pytest_plugin.progress import Progress
 from evalharness.runs.schema import RunFile
 
-__all__ = ["CONTROLLER_NAMES", "REPORTING", "Reporting", "make_safe"]
+if TYPE_CHECKING:
+    from evalharness.pytest_plugin.execution.execution import Execution
+    from evalharness.pytest_plugin.session import EvalSession
+
+__all__ = ["CONTROLLER_NAMES", "REPORTING", "Progress", "Reporting", "announce", "make_safe"]
 
 CONTROLLER_NAMES = ("main", "controller")
-"""What a process that reports is called; all others are workers."""
+"""The names of processes that report; all others are workers."""
+_TERMINAL_EVERY_S = 0.2
+_PIPE_EVERY_S = 30.0
+
+
+def announce(state: EvalSession) -> str:
+    """Return a line that says what will run, and further lines with notices about checkpoints and the baseline."""
+    context, registry = state.context, state.registry
+    engines = ", ".join(registry.engine_ids)
+    workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""
+    line = f"evalharness: {len(state.execution.plan.units)} eval tests on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
+    line = "\n".join([line, *(f"evalharness: {choice}" for choice in choices_of_auto(registry.known_engines))])
+    more = registry.notices if context.resumed is None else [context.resumed.announcement, *registry.notices]
+    line = "\n".join([line, *(f"evalharness: {notice}" for notice in more)])
+    baseline = state.run_file_at_start.get("baseline")
+    if baseline is None:
+        return line
+    path = baseline["path"] or ""
+    problem = baseline["problem"] or (None if Path(path).exists() else f"{path} is not there")
+    return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
+
+
+class Progress:
+    """Shows cases done, tokens per second and time left: one live line on a terminal, a line now and then in a pipe."""
+
+    def __init__(self, config: pytest.Config, execution: Execution) -> None:
+        self._execution = execution
+        self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+        self._capture: Any = config.pluginmanager.get_plugin("capturemanager")
+        self._live = bool(self._reporter is not None and self._reporter.isatty and config.get_verbosity() <= 0)
+        self._every_s = _TERMINAL_EVERY_S if self._live else _PIPE_EVERY_S
+        self._started = time.monotonic()
+        self._last = self._started
+        self._num_done = 0
+        self._num_tokens = 0
+        self._num_problems = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether one line is rewritten in place (then pytest's own dots stay away)."""
+        return self._live
+
+    def test_ended(self, num_tokens: int, is_problem: bool) -> None:
+        """Count a test."""
+        self._num_done += 1
+        self._num_tokens += num_tokens
+        self._num_problems += is_problem
+        self.show()
+
+    def show(self) -> None:
+        """Show the line if it is time again; also called while a test waits for its generation."""
+        now = time.monotonic()
+        if self._reporter is None or now - self._last < self._every_s:
+            return
+        self._last = now
+        # A test that waits for its generation is being captured, and so would be this line.
+        with self._capture.global_and_fixture_disabled() if self._capture is not None else nullcontext():
+            self._write(self._line(now))
+
+    def _write(self, line: str) -> None:
+        if self._live:
+            self._reporter.rewrite(line[: terminal_width(self._reporter) - 1], erase=True)
+        else:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(line)
+
+    def clear(self) -> None:
+        """Take the live line away."""
+        if self._live and self._last != self._started:
+            self._reporter.rewrite("", erase=True)
+
+    def _line(self, now: float) -> str:
+        total = len(self._execution.plan.units)
+        elapsed = now - self._started
+        tokens = max(self._num_tokens, self._execution.progress.num_completion_tokens)
+        generated = self._execution.progress.num_generations
+        rate = [f"{tokens / elapsed:,.0f} tokens/s"] if tokens or not generated else []  # given responses are scored, not generated
+        parts = [f"{self._num_done}/{total} tests", *rate]
+        if generated > self._num_done:
+            parts.insert(1, f"{generated} generated")
+        steps = self._execution.progress.num_step_generations
+        if steps:
+            parts.insert(1, f"{steps} generated in steps")
+        if 0 < self._num_done < total:
+            parts.append(f"about {_duration((total - self._num_done) * elapsed / self._num_done)} left")
+        if self._num_problems:
+            parts.append(f"{self._num_problems} not passed")
+        return "evalharness: " + ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 class Reporting:
-    """What the reporting process collects from reports: misses, crashed tests, the live line, the finished run.
-
-    A plugin of its session, except in workers, where nobody reports.
-    """
+    """Misses, crashed tests, the live line and the finished run of a process that reports; a plugin of its session."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.misses: list[tuple[str, str, str]] = []
         self.crashes: dict[str, str] = {}
         self.put_back: dict[str, str] = {}
-        """Tests that a worker died in and that are to run once more; those still here at the end never did."""
+        """Tests that run once more because their worker died; those still here at the end never did."""
         self.progress: Progress | None = None
         self.run: RunFile | None = None
         self.problem: str | None = None
@@ -65,11 +164,11 @@ class Reporting:
         if outcome == "miss":
             self.misses.append((report.nodeid, facts["location"], facts["problem"]))
         if outcome in ("miss", "invalid") and not report.failed:
-            self._tell_as_failed(report)
+            self._report_as_failed(report)
         if self.progress is not None:
             self.progress.test_ended(facts["num_tokens"], outcome != "pass")
 
-    def _tell_as_failed(self, report: Any) -> None:
+    def _report_as_failed(self, report: Any) -> None:
         failed = copy.copy(report)
         failed.outcome, failed.when = "failed", "call"
         for name in ("lfplugin", "stepwiseplugin"):
@@ -84,8 +183,6 @@ class Reporting:
 
 REPORTING = pytest.StashKey[Reporting]()
 
-
-# Reports of eval tests made safe: they quote generated text, which may steer a terminal, flood it, or stop xdist
 
 _MAX_SECTION_CHARS = 20_000
 # All control characters but newline and tab, bidi controls, line separators, lone surrogates.

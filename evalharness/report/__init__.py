@@ -1,12 +1,10 @@
 """Reports of run directories: report.md, report.csv, samples.csv, the closing lines on a terminal, comparisons.
 
-    reading.py       run.json and the rows of samples.jsonl      →  collecting.py   one pass, texts let go
-    tables.py        pandas tables, score_summary.py: intervals  →  findings.py     what the numbers are worth, in words
-    markdown.py, score_tables.py, settings.py, csv_files.py, terminal.py            the outputs
-    compare_*.py     a comparison (`comparison/`) on a terminal, as Markdown and CSV; ci_summary.py  a run in short
-    overlays.py      photos with true and predicted objects, for spot checks; used by evals' output files
-    safe_text.py     hostile text made safe, used by all of them
-    writing.py       `write_reports`, `terminal_summary`, on tables that `tables.load_tables` gave
+    tables.py        run.json and samples.jsonl in one pass → pandas tables; findings.py: verdict and caveats
+    markdown.py, score_tables.py, csv.py, terminal.py, html/     the outputs of one run
+    compare/, timeline/                                          those of several
+    text.py          hostile text made safe, used by all of them
+    writing.py       writes all files of a run: `write_reports`, `terminal_summary`
 
 Importing this package is cheap: pandas and tabulate are imported with `evalharness.report.writing`, when a report is due.
 """

@@ -1,4 +1,4 @@
-"""The rows of one case of a run, found by its id, a node id, or a part of either that no other case has."""
+"""The rows of one case, found by its id, a node id or a unique part of either, and single answers, printed on a terminal."""
 
 from __future__ import annotations
 
@@ -110,9 +110,6 @@ def _not_default(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json(value: Mapping[str, Any]) -> str | None:
     return json.dumps(value, ensure_ascii=False) if value else None
-
-
-# Answers to questions asked by hand, on a terminal
 
 
 def print_answer(console: Console, row: Mapping[str, Any]) -> None:

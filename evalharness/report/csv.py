@@ -1,6 +1,6 @@
-"""report.csv: every number, long and tidy; every cell is defused.
+"""report.csv, every number of a run, long and tidy, and samples.csv, one line per sample; every cell is defused.
 
-It is UTF-8 without a byte order mark, comma-separated, quoted where needed.
+UTF-8 without a byte order mark, comma-separated, quoted where needed.
 """
 
 from __future__ import annotations
@@ -75,9 +75,6 @@ def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:
                 yield ["", "", entry.get("engine"), "", "", "throughput", name, value, *_NO_INTERVAL, ""]
 
 
-# CSV files for spreadsheets: every cell made safe
-
-
 def write_csv(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Write a header, as it is, and lines of any values, one by one."""
     write = csv.writer(file, lineterminator="\n").writerow
@@ -85,8 +82,6 @@ def write_csv(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]
     for line in lines:
         write([csv_cell(cell) for cell in line])
 
-
-# samples.csv: one line per sample, every cell defused. Knows no pandas
 
 _ROW_COLUMNS = ["run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem"]
 _GENERATION_COLUMNS = [

@@ -84,11 +84,11 @@ def findings(tables: RunTables) -> list[str]:
     # Three reports show them. Problems of the run may come while those are written; rows are what they are.
     if "findings" not in tables.derived:
         tables.derived["findings"] = [sentence for part in of_rows for sentence in part(tables)]
-    found = [*_problems(tables), *tables.derived["findings"]]
-    if len(found) > MAX_FINDINGS:
-        left_out = len(found) - MAX_FINDINGS
-        found = [*found[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
-    return found
+    caveats = [*_problems(tables), *tables.derived["findings"]]
+    if len(caveats) > MAX_FINDINGS:
+        left_out = len(caveats) - MAX_FINDINGS
+        caveats = [*caveats[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
+    return caveats
 
 
 def _data(tables: RunTables) -> Iterator[str]:

@@ -213,7 +213,7 @@ def run_facts(run: RunFile) -> Iterator[tuple[str, str]]:
             yield name.replace("_at", "").replace("_s", " (s)").replace("_", " "), value_text(run[name])
     resumptions = entries_of(run.get("resumptions"))
     if resumptions:
-        yield "resumed", "; ".join(f"{text_of(one.get('started_at'))}, {_taken(one)}" for one in resumptions)
+        yield "resumed", "; ".join(f"{text_of(resumption.get('started_at'))}, {_taken(resumption)}" for resumption in resumptions)
     for name, known in (("versions", mapping(run.get("versions"))), ("hardware", mapping(run.get("hardware")))):
         facts = [f"{key} {value_text(value)}" for key, value in known.items() if value is not None]
         if facts:
@@ -300,8 +300,6 @@ def _rerun(tables: RunTables) -> Iterator[str]:
         if tables.collected.problems:
             yield "To run a single case, put its node id (in samples.csv), quoted, in place of the folder."
 
-
-# One run in short, as GitHub-flavoured Markdown for the page of a CI job: verdict, gates, scores
 
 MAX_BYTES = 900_000
 """GitHub takes a step's summary up to 1 MiB, and drops a longer one whole."""

@@ -1,4 +1,4 @@
-"""The score tables of report.md: per test and engine, and broken down by tag, each score beside its validity."""
+"""The tables of report.md: scores by test and engine and by tag, each beside its validity, and the evals' own, whole in tables.csv."""
 
 from __future__ import annotations
 
@@ -147,8 +147,6 @@ def _validity_cell(name: str, counts: Mapping[Any, int]) -> str:
     unknown = name == "malformed" and not counts["form_judged"]
     return "-" if unknown else f"{counts[name]:,}"
 
-
-# The tables that evals gave (`tables=`): in report.md, engines side by side and long ones cut, and whole in tables.csv
 
 NUM_TABLES = 40
 NUM_TABLE_LINES = 40

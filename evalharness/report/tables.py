@@ -1,4 +1,6 @@
-"""The numbers of a report as pandas tables, computed from a run directory alone. Knows nothing of how they are shown."""
+"""The numbers of a report as pandas tables, computed from a run directory alone. One pass, texts let go: memory does not grow with
+their length. Knows nothing of how tables are shown.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,6 @@ __all__ = [
     "with_kinds",
 ]
 
-
-# One pass over samples.jsonl that keeps what tables need and lets the texts go: memory does not grow with their length
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
 """Every outcome a row may have; anything else is counted as "other"."""
@@ -239,8 +239,6 @@ def _add_problem(collected: Collected, key: tuple[int, int, int], outcome: str, 
     return group.number
 
 
-# Means of scores with their intervals, cases of one group taken together, as pandas tables
-
 SUMMARY = ["mean", "stderr", "n", "low", "high", "interval", "is_rate"]
 """Mean; its standard error (groups as units); number of cases; 95 % interval and its kind (wilson, bootstrap, none); whether
 the score is a rate: 0 or 1 in every case of the test, on whatever engine, and no count (`num_…`).
@@ -281,9 +279,9 @@ def _lines(part: pd.DataFrame, groups: Sequence[str | None]) -> Iterator[tuple[A
     values = np.full((len(rows), len(used)), np.nan)
     values[positions, columns] = part["score"].to_numpy()
     rates, bounded = (_all_by_column(part[name].to_numpy(), columns, len(used)) for name in ("is_rate", "is_bounded"))
-    own = [groups[row] for row in rows]
-    intervals = mean_intervals(values, own, is_rate=rates, is_bounded=bounded)
-    clusters = cluster_sums(values, group_codes(own, len(rows)))
+    groups_of_rows = [groups[row] for row in rows]
+    intervals = mean_intervals(values, groups_of_rows, is_rate=rates, is_bounded=bounded)
+    clusters = cluster_sums(values, group_codes(groups_of_rows, len(rows)))
     errors = np.sqrt(cluster_variance(clusters))
     for column, code in enumerate(used):
         n = int(clusters.counts[:, column].sum())
@@ -303,7 +301,7 @@ COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "
 """Countable facts of rows: outcomes, and the validity of what was answered.
 
 `form_judged` rows have a score `valid`, `malformed` have it at 0; `length_cap` and `empty` rows have at least one
-generation that hit the cap, or whose text is empty or white space, `unclosed` ones a thought without an end.
+generation that hit the cap, or whose text is empty or white space, `unclosed` ones thinking that never ends.
 """
 
 _TAGGED = [*GROUP, "key", "value"]
@@ -340,7 +338,7 @@ class RunTables:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """What `score_summary.SUMMARY` lists, by eval, test, engine, metric."""
+        """What `SUMMARY` lists, by eval, test, engine, metric."""
         return summarise(self._scored, self.collected.groups, GROUP)
 
     def metrics(self, eval_name: str, test: str) -> list[str]:

@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 
-# Text laid out on a terminal: cut, padded and broken by the columns that it takes there, wide characters two
-
-
 def pad(text: str, width: int, *, right: bool) -> str:
     """Return the text in exactly `width` columns."""
     text = fit(text, width)
@@ -224,12 +221,12 @@ def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
     means = {key: (mean, n) for key, mean, n in tables.scores[["mean", "n"]].itertuples(name=None)}
     texts: dict[tuple[str, ...], str] = {}
     for key, cases in tables.counts[["cases"]].itertuples(name=None):
-        found = [(name, *means[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in means]
+        scores = [(name, *means[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in means]
         parts = [
-            f"{terminal_text(name, 30)} {number_text(mean)}{'' if n == cases else f' (n={n})'}" for name, mean, n in found[:NUM_SCORES]
+            f"{terminal_text(name, 30)} {number_text(mean)}{'' if n == cases else f' (n={n})'}" for name, mean, n in scores[:NUM_SCORES]
         ]
-        if len(found) > NUM_SCORES:
-            parts.append(f"{len(found) - NUM_SCORES} more in report.md")
+        if len(scores) > NUM_SCORES:
+            parts.append(f"{len(scores) - NUM_SCORES} more in report.md")
         texts[key] = ", ".join(parts)
     return texts
 
@@ -245,8 +242,6 @@ def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:
             excess -= shrink
     return widths
 
-
-# Rich's console as this package uses it: whatever a model, a file name or a case id says is text, never markup or an escape
 
 OUTCOME_STYLES = {"pass": "green", "ok": "green", "miss": "yellow", "warning": "yellow", "skip": "dim", "invalid": "magenta"}
 """Colours of outcomes; of any other, red. The word is always there, too."""

@@ -1,4 +1,4 @@
-"""From a run directory to its report files and its closing lines. Needs no model; the same input gives the same bytes."""
+"""Writes the report files of a run directory and its closing lines. Needs no model; the same input gives the same bytes."""
 
 from __future__ import annotations
 
@@ -134,16 +134,14 @@ def terminal_summary(run: Path | RunTables, columns: int | None = None) -> str:
     return "\n".join(terminal_lines(tables, terminal_width() if columns is None else columns))
 
 
-# The records of a run that was killed, made from its journal; the report then says so, and no gate passes
-
-_UNFINISHED = "the run was killed, or still goes on"
+_UNFINISHED = "the run was killed, or is still running"
 
 
 def rebuild_run(run_dir: Path) -> bool:
-    """Write samples.jsonl and run.json of a run that did not come to its end; return whether that was needed.
+    """Write samples.jsonl and run.json of a run that did not finish, from its journal; return whether that was needed.
 
-    A run that ended and has its samples is left as it is, and so is one without a journal. Raises `RecordError` where
-    nothing was recorded.
+    A finished run with samples stays as it is, and so does one without a journal. No gate passes. Raises `RecordError`
+    where nothing was recorded.
     """
     run: RunFile = read_run(run_dir) if (run_dir / "run.json").exists() else {"run_id": run_dir.name}
     has_samples = (run_dir / "samples.jsonl").exists()

@@ -50,8 +50,8 @@ def shown_command(arguments: Iterable[str], root: Path) -> list[str]:
     Behind an option that is not known, a part is shown if it names a file below `root` or the current folder: else it
     may be the option's value.
     """
-    program, *rest = arguments
-    return [program, *_shown(rest, root)]
+    program, *parts = arguments
+    return [program, *_shown(parts, root)]
 
 
 def _shown(parts: list[str], root: Path) -> Iterator[str]:
@@ -97,8 +97,8 @@ def _shown_short(part: str) -> tuple[str, str]:
         if letter in _SHORT_VALUED:
             return part, "" if part[position + 1 :] else "value"
         if letter == "o":
-            rest = part[position + 1 :]
-            return part[: position + 1] + (_shown_setting(rest) if rest else ""), "" if rest else "setting"
+            value = part[position + 1 :]
+            return part[: position + 1] + (_shown_setting(value) if value else ""), "" if value else "setting"
         if letter not in _SHORT_FLAGS:
             return part[: position + 1] + (HIDDEN if part[position + 1 :] else ""), "unknown"
     return part, ""

@@ -181,8 +181,8 @@ def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
 
     Ids are written as `[<other parameters>-<engine>-<case>]`; the longest engine id that fits wins.
     """
-    path, _, rest = nodeid.partition("::")
-    name, bracket, parameters = rest.partition("[")
+    path, _, name_and_parameters = nodeid.partition("::")
+    name, bracket, parameters = name_and_parameters.partition("[")
     if not bracket or not parameters.endswith("]"):
         return None
     parameters = "-" + parameters[:-1]

@@ -24,17 +24,7 @@ from evalharness.tasks.shared import leftover_thinking
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "SIGNS",
-    "Repetition",
-    "expected_script",
-    "find_echo",
-    "find_repetition",
-    "find_signs",
-    "scores",
-    "script_of_letters",
-    "scripts",
-]
+__all__ = ["SIGNS", "Repetition", "expected_script", "find_echo", "find_repetition", "find_signs", "scores", "script_of_letters", "scripts"]
 
 WINDOW = 60
 """Characters of a long piece."""
@@ -57,20 +47,9 @@ _COUNTER = re.compile(
 )
 _SCAFFOLD = re.compile(r'"[A-Za-z_][A-Za-z0-9_]{0,40}"\s{0,8}:|<[/|]?[A-Za-z_]{1,20}=?[A-Za-z_]{0,20}\|?>')
 """JSON keys, header tags and special tokens (hundreds for an image): Latin in any language."""
-_SCRIPTS: tuple[tuple[str, str], ...] = (
-    ("CJK", "han"),
-    ("LATIN", "latin"),
-    ("HIRAGANA", "kana"),
-    ("KATAKANA", "kana"),
-    ("HANGUL", "hangul"),
-    ("CYRILLIC", "cyrillic"),
-    ("ARABIC", "arabic"),
-    ("GREEK", "greek"),
-    ("DEVANAGARI", "devanagari"),
-    ("HEBREW", "hebrew"),
-    ("THAI", "thai"),
-    ("FULLWIDTH LATIN", "latin"),
-)
+_SCRIPTS = {"CJK": "han", "HIRAGANA": "kana", "KATAKANA": "kana", "FULLWIDTH": "latin"}
+_NAMED_SCRIPTS = frozenset({"LATIN", "HANGUL", "CYRILLIC", "ARABIC", "GREEK", "DEVANAGARI", "HEBREW", "THAI"})
+"""Scripts by the first word of a letter's Unicode name."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +157,8 @@ def script_of_letters(char: str) -> str | None:
         return "latin"
     if "\u4e00" <= char <= "\u9fff":
         return "han"
-    name = unicodedata.name(char, "")
-    return next((script for start, script in _SCRIPTS if name.startswith(start)), "other")
+    name = unicodedata.name(char, "").partition(" ")[0]
+    return _SCRIPTS.get(name) or (name.lower() if name in _NAMED_SCRIPTS else "other")
 
 
 def scripts(text: str) -> Counter[str]:

@@ -148,7 +148,7 @@ def test_a_plugin_that_lacks_the_hook_it_announces_is_refused(hook: str) -> None
 )
 @pytest.mark.parametrize("backend", ["hf", "vllm", "plain"])
 def test_a_method_that_is_named_almost_like_a_hook_is_refused(method: str, hook: str, backend: str) -> None:
-    asked = rf"which is no hook: generation never calls it; did you mean {hook}\? Hooks: .*, postprocess_text\(text\)\. If it is a helper,"
+    asked = rf"which is not a hook: generation never calls it; did you mean {hook}\? Hooks: .*, postprocess_text\(text\)\. If it is a"
     with pytest.raises(CapabilityError, match=rf"^plugin 'Late' has a method '{method}', {asked}"):
         check(type("Late", (), {method: lambda self, text: text})(), backend)
 
@@ -172,7 +172,7 @@ def test_a_misspelt_hook_of_a_base_class_or_of_the_object_itself_is_refused() ->
 def test_a_misspelt_hook_is_named_though_its_flag_is_set() -> None:
     plugin = type("Cap", (), {"watches_tokens": True, "watchs": lambda self, tokenizer: None})()
     with pytest.raises(
-        CapabilityError, match=r"^plugin 'Cap' has a method 'watchs', which is no hook: .*; did you mean watch\(tokenizer\)"
+        CapabilityError, match=r"^plugin 'Cap' has a method 'watchs', which is not a hook: .*; did you mean watch\(tokenizer\)"
     ):
         check(plugin)
 

@@ -274,7 +274,7 @@ def test_zero_bytes_are_called_empty(given_as) -> None:
 
 
 def test_text_is_no_image(given_as) -> None:
-    with pytest.raises(ImageError, match="is not an image, or of a format"):
+    with pytest.raises(ImageError, match="is not an image, or has a format"):
         image_size(given_as(b"<html>404</html>"))
 
 

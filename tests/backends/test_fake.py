@@ -77,12 +77,12 @@ BAD_ROWS = {
     "list": ("[1]", "is no script row"),
     "number": ("5", "is no script row"),
     "unknown key": ('{"txt": "a"}', r"unexpected keyword argument 'txt'\); known keys: contains, text, error, invalid, delay_s, ends"),
-    "text type": ('{"text": 5}', r"answer\.text has the wrong type: 5 \(int\)"),
-    "text null": ('{"text": null}', r"answer\.text has the wrong type"),
-    "error type": ('{"error": true}', r"answer\.error has the wrong type"),
+    "text type": ('{"text": 5}', r"answer\.text must be a str, got 5 \(int\)"),
+    "text null": ('{"text": null}', r"answer\.text must be a str, got None"),
+    "error type": ('{"error": true}', r"answer\.error must be a str, got True"),
     "contains type": ('{"contains": 5, "text": "a"}', "contains must be a text, got 5"),
-    "delay": ('{"text": "a", "delay_s": "long"}', r"answer\.delay_s must be a number of seconds"),
-    "ends": ('{"text": "a", "ends": 1}', r"answer\.ends has the wrong type"),
+    "delay": ('{"text": "a", "delay_s": "long"}', r"answer\.delay_s must be a number, got 'long'"),
+    "ends": ('{"text": "a", "ends": 1}', r"answer\.ends must be a bool, got 1"),
     "two failures": ('{"error": "a", "invalid": "b"}', r"answer\.error and answer\.invalid exclude each other"),
 }
 
@@ -133,9 +133,9 @@ def test_no_answers_are_refused() -> None:
         FakeBackend.from_answers([])
 
 
-@pytest.mark.parametrize("delay_s", [-1, math.inf, math.nan, True], ids=str)
-def test_a_delay_must_be_a_time(delay_s: Any) -> None:
-    with pytest.raises(ContractValueError, match=r"answer\.delay_s must be a number of seconds"):
+@pytest.mark.parametrize("delay_s", [-1, math.inf, math.nan], ids=str)
+def test_a_delay_must_be_a_time(delay_s: float) -> None:
+    with pytest.raises(ContractValueError, match=r"answer\.delay_s must be (finite|at least 0), got"):
         FakeAnswer("a", delay_s=delay_s)
 
 

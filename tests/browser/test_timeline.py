@@ -9,8 +9,7 @@ import pytest
 from evalharness.analysis.comparison.timeline import read_tracks, timeline_of
 from evalharness.report.html.index_page import write_index
 from evalharness.report.timeline.page import write_timeline_page
-from tests.analysis.comparison.runs import run_dir
-from tests.analysis.comparison.test_tracks import engine
+from tests.analysis.comparison.runs import engine, run_dir
 from tests.browser.conftest import DESKTOP, HOSTILE, PHONE
 from tests.report.compare.test_page import FORGOTTEN
 from tests.report.runs import gate, row

@@ -45,6 +45,18 @@ def ask(case):
 """
 MARK = HEADER + "pytestmark = pytest.mark.eval(cases=cases, request=ask)\n"
 """A head that is enough for an eval: four cases c0 to c3, each answered with `ask c0`…"""
+RERUN = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    item._initrequest()
+    runtestprotocol(item, nextitem=nextitem, log=True)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+"""
+"""A conftest.py that runs each test twice."""
 
 
 @dataclass(frozen=True)

@@ -238,10 +238,6 @@ class TestGithubSummary:
         assert done.exit_code == pytest.ExitCode.INTERNAL_ERROR
         assert "(GITHUB_STEP_SUMMARY): No such file or directory" in done.output
 
-    def test_elsewhere_nothing_is_written(self, project: Project) -> None:
-        assert write(project).run_inline().exit_code == 0
-        assert not list(project.root.glob("**/summary*"))
-
 
 def test_a_killed_run_passes_no_gate_on_a_baseline(blessed: Project) -> None:
     same = run(blessed, ALL_RIGHT, "same", "--baseline", "good")

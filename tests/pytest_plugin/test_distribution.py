@@ -65,23 +65,12 @@ def test_what_ends_the_run_ends_other_workers_after_the_test_that_they_are_in(
     assert reason in run.facts["interrupted"]
 
 
-def test_k_leaves_out_what_does_not_match(wrong: Project) -> None:
-    run = wrong.run("-k", "test_s and c1", mode="n2")
-    assert {(row["test"], row["case_id"][:2]) for row in run.rows} == {("test_s", "c1")}
-    assert run.counts == {"pass": 7, "fail": 3}
-
-
 def test_lf_runs_with_workers_what_failed_with_workers(wrong: Project) -> None:
     wrong.run("--run-id", "first", mode="n2")
     (wrong.root / "fixed").touch()
     again = wrong.run("--run-id", "second", "--lf", mode="n2")
     assert sorted(row["case_id"] for row in again.rows) == ["c03", "c04", "c05", "c15", "c16", "c17"]
     assert again.counts == {"pass": 6}
-
-
-def test_a_node_id_alone_runs_alone(wrong: Project) -> None:
-    run = wrong.run("test_a.py::test_t[fake:echo-c07]", mode="n2")
-    assert [(row["test"], row["case_id"]) for row in run.rows] == [("test_t", "c07")]
 
 
 def test_dist_no_keeps_everything_in_one_process(wrong: Project) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
+from tests.pytest_plugin.project import HEADER, MARK, MODES, RERUN, Project, Run
 
 SCORES = (
     HEADER
@@ -111,6 +111,16 @@ class TestMore:
 )
 
 
+NUM_BEAMS = (
+    HEADER
+    + """
+options = GenerationOptions(extra_generation_kwargs={"num_beams": 4})
+pytestmark = pytest.mark.eval(cases=cases, request=ask, options=options)
+def test_s(case, generation): pass
+"""
+)
+
+
 class TestGenerations:
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_samples_and_settings_come_in_the_markers_order_and_are_made_once(self, project: Project, mode: str) -> None:
@@ -146,11 +156,7 @@ class TestGenerations:
         assert (run.rows[0]["options"]["max_new_tokens"], run.rows[0]["options"]["seed"]) == (3, 5)
 
     def test_an_option_that_the_backend_cannot_honour_is_refused_for_every_case(self, project: Project) -> None:
-        options = "options=GenerationOptions(extra_generation_kwargs={'num_beams': 4})"
-        project.write(
-            test_a=HEADER + f"pytestmark = pytest.mark.eval(cases=cases, request=ask, {options})\ndef test_s(case, generation): pass\n"
-        )
-        run = project.run_inline()
+        run = project.write(test_a=NUM_BEAMS).run_inline()
         assert run.exit_code == EXIT_BROKEN
         assert run.counts == {"error": 4}
         assert (
@@ -159,21 +165,15 @@ class TestGenerations:
         )
 
     def test_an_option_that_the_backend_cannot_honour_is_warned_of_and_recorded_when_allowed(self, project: Project) -> None:
-        options = "options=GenerationOptions(extra_generation_kwargs={'num_beams': 4})"
-        project.write(
-            test_a=HEADER + f"pytestmark = pytest.mark.eval(cases=cases, request=ask, {options})\ndef test_s(case, generation): pass\n"
-        )
-        run = project.run_inline("--unsupported-options", "warn")
+        run = project.write(test_a=NUM_BEAMS).run_inline("--unsupported-options", "warn")
         assert run.counts == {"pass": 4}
         assert {tuple(row["generation"]["ignored_options"]) for row in run.rows} == {("num_beams=4",)}
         assert run.output.count("backend 'fake' ignores: num_beams=4") == 1
 
     def test_a_warning_that_is_an_error_costs_the_test_that_hears_of_it_not_the_others(self, project: Project) -> None:
-        options = "options=GenerationOptions(extra_generation_kwargs={'num_beams': 4})"
-        project.write(
-            test_a=HEADER + f"pytestmark = pytest.mark.eval(cases=cases, request=ask, {options})\ndef test_s(case, generation): pass\n"
+        run = project.write(test_a=NUM_BEAMS).run_inline(
+            "--unsupported-options", "warn", "-W", "error::evalharness.engine.engine.EngineWarning"
         )
-        run = project.run_inline("--unsupported-options", "warn", "-W", "error::evalharness.engine.engine.EngineWarning")
         assert run.exit_code == EXIT_BROKEN
         assert list(run.outcomes.values()) == ["error", "pass", "pass", "pass"]
         assert "EngineWarning: backend 'fake' ignores: num_beams=4" in run.rows[0]["problem"]
@@ -225,19 +225,6 @@ class TestSeeds:
     def test_greedy_decoding_has_no_need_of_them(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline("--seed", "3")
         assert {row["generation"]["seed"] for row in run.rows} == {None}
-
-
-RERUN = """
-from _pytest.runner import runtestprotocol
-
-def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    runtestprotocol(item, nextitem=nextitem, log=False)
-    item._initrequest()
-    runtestprotocol(item, nextitem=nextitem, log=True)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
-"""
 
 
 class TestReruns:

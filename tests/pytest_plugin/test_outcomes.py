@@ -308,6 +308,12 @@ def test_pytests_summary_says_which_assertion_failed(project: Project) -> None:
     assert "test_s[fake:echo-c0] - AssertionError: the reason" in run.output
 
 
+def test_pytests_summary_says_why_a_case_is_invalid(project: Project) -> None:
+    marked = MARK.replace("cases=cases", "cases=lambda d: [Case(id='c0', invalid='no photo')]")
+    run = project.write(test_a=marked + "def test_s(case, generation): pass\n").run()
+    assert "test_s[fake:echo-c0] - invalid: no photo" in run.output
+
+
 @pytest.mark.slow
 def test_the_project_folder_holds_nothing_but_what_was_asked_for(every_outcome: Run) -> None:
     names = {path.name for path in Path(every_outcome.root).iterdir()} - {"__pycache__", ".pytest_cache"}

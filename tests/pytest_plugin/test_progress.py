@@ -18,16 +18,16 @@ pytestmark = pytest.mark.slow
 CLOCK = """
 import time
 from types import SimpleNamespace
-from evalharness.pytest_plugin import progress
+from evalharness.pytest_plugin import reporting
 
-ended, later = progress.Progress.test_ended, SimpleNamespace(s=0.0)
+ended, later = reporting.Progress.test_ended, SimpleNamespace(s=0.0)
 
 def ends_later(self, *what):
     later.s += TEST_S
     ended(self, *what)
 
-progress.Progress.test_ended = ends_later
-progress.time = SimpleNamespace(monotonic=lambda: CLOCK() + later.s)
+reporting.Progress.test_ended = ends_later
+reporting.time = SimpleNamespace(monotonic=lambda: CLOCK() + later.s)
 """
 TEST = "@pytest.mark.gate('pass_rate >= 0')\ndef test_s(case, generation): assert case.id != 'c1', 'x'\n"
 

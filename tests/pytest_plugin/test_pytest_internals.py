@@ -114,6 +114,14 @@ def test_every_text_of_a_traceback_can_be_changed() -> None:
     assert not internals.change_texts("a text", str.upper)
 
 
+def test_a_failure_without_traceback_is_a_text() -> None:
+    with pytest.raises(internals.Failed) as caught:
+        pytest.fail("the reason", pytrace=False)
+    representation = caught.getrepr(style="value")
+    assert not internals.change_texts(representation, str.upper), lacks("ReprTraceback.style")
+    assert str(representation) == "the reason"
+
+
 def test_of_a_long_traceback_the_middle_is_left_out() -> None:
     with pytest.raises(AssertionError) as caught:
         raise AssertionError("\n".join(f"line {number}" for number in range(1000)))

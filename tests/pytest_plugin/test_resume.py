@@ -225,10 +225,6 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         assert run.facts["problems"] == []
         assert run.facts["earlier_problems"] == problems
 
-    def test_a_failed_gate_fails_a_resumed_run_too(self, project: Project) -> None:
-        broken_run(project, TESTS.replace("x >= 1", "x >= 100"))
-        assert resumed(project).exit_code == pytest.ExitCode.TESTS_FAILED
-
     def test_a_worker_that_dies_while_a_run_is_resumed_is_replaced(self, project: Project) -> None:
         broken_run(project)
         dies = "    if case == 'c09' and not (here / 'died').exists():\n        (here / 'died').touch()\n        import os; os._exit(9)\n"
@@ -391,14 +387,6 @@ def test_a_run_of_older_journals_without_decoding_is_resumed(project: Project) -
             del line["options"]
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
     assert resumed(project).exit_code == 0
-
-
-def test_locks_are_given_back(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    RunLock(tmp_path).close()
-    second = RunLock(tmp_path)
-    assert second.is_certain
-    second.close()
 
 
 class TestCheckpoints:

@@ -55,7 +55,7 @@ def test_a_killed_run_has_a_report_and_one_row_for_each_case(project: Project, m
     assert len(run.rows) == 12
     assert {row["nodeid"] for row in run.rows if row["outcome"] == "pass"} == recorded
     rest = [row for row in run.rows if row["nodeid"] not in recorded]
-    assert {(row["outcome"], row["problem"]) for row in rest} == {("skip", "not run: the run was killed, or still goes on")}
+    assert {(row["outcome"], row["problem"]) for row in rest} == {("skip", "not run: the run was killed, or is still running")}
     assert run.row("c11")["tags"] == {"parity": "odd"}
     assert run.row("c0")["generation"]["raw_text"]
 
@@ -80,7 +80,7 @@ def test_a_run_killed_after_its_last_test_passes_no_gate_either(project: Project
     (run.run_dir / "samples.jsonl").unlink()
     assert rebuild_run(run.run_dir)
     (gate,) = read_run(run.run_dir)["gates"]
-    assert (gate["value"], gate["passed"], gate["reason"]) == (1.0, False, "not judged: the run was killed, or still goes on")
+    assert (gate["value"], gate["passed"], gate["reason"]) == (1.0, False, "not judged: the run was killed, or is still running")
 
 
 @pytest.mark.slow

@@ -1,13 +1,28 @@
 from __future__ import annotations
 
+import io
 import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evalharness.report.tables import load_tables
-from evalharness.report.terminal import DEFAULT_COLUMNS, NUM_PASSED_GATES, terminal_lines, terminal_width
+from evalharness.report.terminal import (
+    DEFAULT_COLUMNS,
+    NUM_PASSED_GATES,
+    fit,
+    fit_apart,
+    open_console,
+    print_fields,
+    print_heading,
+    print_lines,
+    print_text,
+    terminal_lines,
+    terminal_width,
+)
 from evalharness.report.text import display_width
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, invalid, row, rows, write_run
@@ -107,3 +122,62 @@ def test_engines_whose_names_are_cut_stay_apart(tmp_path: Path, columns: int) ->
     shown = [line for line in lines_of(tmp_path, [row("a", engine=name) for name in names], columns) if line.startswith("stage_a")]
     assert len({tuple(line.split()[:2]) for line in shown}) == len(names)
     assert all(display_width(line) <= columns for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("texts", "width", "shown"),
+    [
+        (["abc", "abd"], 8, ["abc", "abd"]),
+        (["hf:early-checkpoint", "vllm:early"], 8, ["hf:earl~", "vllm:ea~"]),
+        (["hf:middle+lora-helps", "hf:middle+lora-hurts"], 10, ["hf:m~helps", "hf:m~hurts"]),
+        (["a" * 20 + "1" + "b" * 20, "a" * 20 + "2" + "b" * 20], 8, ["aaaaaa~1", "aaaaaa~2"]),
+    ],
+    ids=["short", "told-apart-by-the-start", "by-the-end", "by-numbers"],
+)
+def test_texts_are_cut_so_that_they_can_be_told_apart(texts: list[str], width: int, shown: list[str]) -> None:
+    assert list(fit_apart(texts, width).values()) == shown
+
+
+@given(st.lists(st.text(max_size=30), max_size=6, unique=True), st.integers(min_value=6, max_value=20))
+def test_no_text_is_wider_than_asked(texts: list[str], width: int) -> None:
+    for text, shown in fit_apart(texts, width).items():
+        assert display_width(shown) <= width
+        assert display_width(text) > width or len(texts) > 1 or shown == fit(text, width)
+
+
+UNSAFE = {chr(code) for code in range(32)} - {"\n"} | {"\x7f", "\x9b", "\u202e", "\u2066", "\x85", "\u2028"}
+
+
+def printed(text: str) -> str:
+    file = io.StringIO()
+    console = open_console(file)
+    print_heading(console, text, text)
+    print_fields(console, {text: text, "none": None})
+    print_text(console, text, text)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("text", [*HOSTILE_TEXTS.values(), "[red]x[/red]", ":smile:", "[/]", "[link=https://evil]x[/link]"])
+def test_any_text_is_shown_as_text(text: str) -> None:
+    shown = printed(text)
+    assert not UNSAFE & set(shown)
+    if text.isprintable() and text.strip() == text:
+        assert shown.count(text) >= 3
+
+
+@pytest.mark.parametrize("colour", [True, False], ids=["terminal", "no-color"])
+def test_verdicts_have_colours_on_terminals_only(colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "" if colour else "1")
+    file = io.StringIO()
+    print_lines(open_console(file), ["f1  REGRESSED  0.9", "! look", "plain"])
+    assert ("\x1b[1;31mREGRESSED\x1b[0m" in file.getvalue()) == colour
+    assert file.getvalue().splitlines()[-1] == "plain"
+
+
+def test_a_long_line_is_neither_cut_nor_broken() -> None:
+    file = io.StringIO()
+    print_lines(open_console(file), ["x" * 300])
+    print_fields(open_console(file), {"name": "y" * 300})
+    assert file.getvalue() == "x" * 300 + "\n" + "name  " + "y" * 300 + "\n"

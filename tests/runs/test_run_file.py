@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.run_file import environment_facts, write_run_file
+from evalharness.runs.run_file import environment_facts, find_latest, is_latest, read_run, read_samples, write_run_file
 from evalharness.runs.schema import SCHEMA_VERSION
+from tests.analysis.comparison.runs import cases, run_dir
+from tests.report.runs import row, rows, write_run
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -72,3 +76,188 @@ class TestWriting:
         (tmp_path / "reports").write_text("in the way")
         with pytest.raises(RecordError, match=r"run\.json cannot be written: Not a directory; choose another folder with --report-dir"):
             write_run_file(tmp_path / "reports" / "r", {})
+
+
+def test_rows_come_back_in_their_order_with_unknown_keys(tmp_path: Path) -> None:
+    write_run(tmp_path, [row("b", novelty=1), row("a")])
+    assert [(sample["case_id"], dict(sample).get("novelty")) for sample in read_samples(tmp_path)] == [("b", 1), ("a", None)]
+
+
+def test_a_lone_surrogate_survives_reading(tmp_path: Path) -> None:
+    write_run(tmp_path, [row(text="\ud83d")])
+    assert next(read_samples(tmp_path))["generation"]["text"] == "\ud83d"
+
+
+@pytest.mark.parametrize("torn", [b'{"run_id": "first", "te', '{"text": "标'.encode()[:-1], b"{"], ids=["key", "half a character", "brace"])
+def test_a_torn_last_line_is_left_out_and_noted(tmp_path: Path, torn: bytes) -> None:
+    write_run(tmp_path, rows(2))
+    with (tmp_path / "samples.jsonl").open("ab") as file:
+        file.write(torn)
+    notes: list[str] = []
+    assert len(list(read_samples(tmp_path, notes))) == 2
+    assert notes == ["line 3 of samples.jsonl, the last, is torn and left out: the writer was interrupted"]
+
+
+def test_a_last_line_that_lacks_only_its_newline_is_kept(tmp_path: Path) -> None:
+    write_run(tmp_path, rows(2))
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    notes: list[str] = []
+    assert len(list(read_samples(tmp_path, notes))) == 2
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 5000], ids=["torn", "not utf-8", "too deep", "too long a number"]
+)
+def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path, line: bytes) -> None:
+    write_run(tmp_path, rows(1))
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(RecordError, match=r"line 1, is not JSON .*move the file away: then evalharness report makes it again"):
+        list(read_samples(tmp_path))
+
+
+@pytest.mark.parametrize("line", [b"[]", b"1", b'"text"', b"null"], ids=["list", "number", "string", "null"])
+def test_a_line_that_is_no_object_is_an_error(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "samples.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(RecordError, match="line 1, must be a JSON object"):
+        list(read_samples(tmp_path))
+
+
+def test_missing_samples_are_noted(tmp_path: Path) -> None:
+    notes: list[str] = []
+    assert list(read_samples(tmp_path, notes)) == []
+    assert notes == ["samples.jsonl is missing: no sample of this run can be shown"]
+
+
+def test_samples_that_are_a_folder_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").mkdir()
+    with pytest.raises(RecordError, match=r"samples\.jsonl cannot be read: Is a directory"):
+        list(read_samples(tmp_path))
+
+
+def test_empty_lines_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_bytes(b"\n  \n")
+    assert list(read_samples(tmp_path)) == []
+
+
+def test_run_json_comes_back_with_unknown_keys(tmp_path: Path) -> None:
+    write_run(tmp_path, [], novelty={"a": 1})
+    assert read_run(tmp_path)["novelty"] == {"a": 1}  # type: ignore[typeddict-item]
+
+
+def test_a_missing_run_json_beside_samples_is_noted(tmp_path: Path) -> None:
+    write_run(tmp_path, rows(1))
+    (tmp_path / "run.json").unlink()
+    notes: list[str] = []
+    assert read_run(tmp_path, notes) == {}
+    assert notes == ["run.json is missing: gates, settings and throughput of this run are unknown"]
+
+
+def test_a_folder_with_neither_file_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="is not a run directory: it holds neither"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must hold a JSON object, got list"),
+        ('{"schema_version": 2}', "schema_version 2; this evalharness reads up to 1: update evalharness"),
+        ('{"schema_version": "x"}', "schema_version 'x'"),
+    ],
+    ids=["torn", "list", "newer", "no number"],
+)
+def test_a_run_json_that_cannot_be_understood_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(RecordError, match=message):
+        read_run(tmp_path)
+
+
+def write(folder: Path, day: int, **run: Any) -> Path:
+    """Write a run that ended, if it ended, on that day of 2030's first month."""
+    return run_dir(folder, cases([1.0]), **{"finished_at": f"2030-01-{day:02}T00:00:00.000+00:00", **run})
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    """Three complete runs, whose names are in another order than their ends, and four that are none."""
+    for day, name in enumerate(("b", "c", "a"), 1):
+        write(tmp_path / name, day)
+    write(tmp_path / "cut", 4, interrupted="Ctrl-C")
+    write(tmp_path / "killed", 5, rebuilt=True)
+    write(tmp_path / "live", 6, finished_at=None)
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "run.json").write_text("{")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("word", "name"), [("latest", "a"), ("latest~1", "c"), ("latest~2", "b")])
+def test_complete_runs_are_counted_back_from_the_one_that_ended_last(reports: Path, word: str, name: str) -> None:
+    assert find_latest(word, reports) == reports / name
+
+
+def test_a_link_to_a_run_is_no_second_run(reports: Path) -> None:
+    (reports / "0-newest").symlink_to(reports / "a")
+    assert [find_latest(word, reports).name for word in ("latest", "latest~1")] == ["a", "c"]
+
+
+def test_a_run_that_a_link_leads_to_counts(reports: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (reports / "archived").symlink_to(write(tmp_path_factory.mktemp("elsewhere") / "old", 7))
+    assert find_latest("latest", reports) == reports / "archived"
+
+
+UNFINISHED = "4 unfinished (cut: interrupted, killed: killed, live: running or killed, torn: cannot be read)"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("latest~3", f"3 complete runs and {UNFINISHED}; count back to latest~2 at most, or give a run directory"),
+        ("latest~999999", "; count back to latest~2 at most, or give a run directory"),
+    ],
+)
+def test_too_far_back_says_what_is_there(reports: Path, word: str, message: str) -> None:
+    with pytest.raises(RecordError, match=f"^there is no run {word}: {re.escape(str(reports))} holds .*{re.escape(message)}$"):
+        find_latest(word, reports)
+
+
+def test_no_complete_run_says_what_is_there(reports: Path) -> None:
+    for name in "abc":
+        (reports / name / "run.json").unlink()
+    with pytest.raises(RecordError, match=re.escape(f"holds 0 complete runs and {UNFINISHED}; let a run finish, or give a run directory")):
+        find_latest("latest", reports)
+
+
+def test_a_folder_that_is_not_there_holds_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="holds 0 complete runs; let a run finish, or give a run directory$"):
+        find_latest("latest", tmp_path / "reports")
+
+
+def test_one_run_is_the_furthest_back(tmp_path: Path) -> None:
+    write(tmp_path / "only", 1)
+    with pytest.raises(RecordError, match="holds 1 complete run; count back to latest at most"):
+        find_latest("latest~1", tmp_path)
+
+
+def test_of_many_broken_runs_the_first_are_named(tmp_path: Path) -> None:
+    for number in range(7):
+        write(tmp_path / f"r{number}", 1, finished_at=None)
+    with pytest.raises(RecordError, match=r"and 7 unfinished \(r0: .*, r4: running or killed, and 2 more\);"):
+        find_latest("latest", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "word", ["latest~", "latest~0", "latest~-1", "latest~x", "latest~01", "latest~1.5", "latest~1\n", "latest~1000000"]
+)
+def test_what_counts_nothing_back_is_refused(reports: Path, word: str) -> None:
+    assert is_latest(word)
+    with pytest.raises(RecordError, match="does not count runs back; legal are latest, latest~1"):
+        find_latest(word, reports)
+
+
+@pytest.mark.parametrize("word", ["late", "latest1", "latest-1", "Latest", "./latest", "reports/latest", "latest:hf", ""])
+def test_other_words_are_not_meant(word: str) -> None:
+    assert not is_latest(word)

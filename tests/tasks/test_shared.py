@@ -1,16 +1,34 @@
-"""JSON in texts. Run: pytest tests/tasks/test_shared.py"""
+"""JSON in texts, files of rows, headers, thoughts. Run: pytest tests/tasks/test_shared.py"""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.tasks.shared import balanced_end, balanced_spans, loads, tokens
+from evalharness.api.errors import RecordError
+from evalharness.tasks.shared import (
+    Header,
+    balanced_end,
+    balanced_spans,
+    find_header,
+    header_line,
+    header_matches,
+    header_problems,
+    is_header,
+    json_lines,
+    leftover_thinking,
+    loads,
+    read_lines,
+    tokens,
+    without_thoughts,
+    write_whole,
+)
 from tests.growth import assert_linear
 
 PIECES = st.lists(st.sampled_from(["{", "}", "[", "]", '"', "\\", "a", " ", "'", "\n"]), max_size=40).map("".join)
@@ -68,3 +86,84 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
 @pytest.mark.parametrize("unit", ["{", "}", "[", '"', "\\", "{}", '{"a": "', "'"])
 def test_a_megabyte_takes_time_by_its_length(unit: str) -> None:
     assert_linear(lambda text: list(balanced_spans(text)), unit * (1_000_000 // len(unit)))
+
+
+def test_the_line_that_is_written_is_the_line_that_is_read() -> None:
+    line = header_line("rru", "SUMMARY")
+    assert (line, find_header(line), is_header(line)) == ("<DOMAIN=RRU>, <TASK=SUMMARY>", (Header("RRU", "SUMMARY"), len(line)), True)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<DOMAIN=RRU>, <TASK=SUMMARY>\n{}", None),
+        ("", "the header line is missing"),
+        ("<DOMAIN=BBU>, <TASK=SUMMARY>", "header says BBU, SUMMARY"),
+        ("<DOMAIN=RRU>, <TASK=DETECTION>", "header says RRU, DETECTION"),
+        ("<DOMAIN=rru>, <TASK=SUMMARY>", "the header must be the whole first line"),
+        ("x <DOMAIN=RRU>, <TASK=SUMMARY>", "the header must be the whole first line"),
+        ("<DOMAIN=RRU>,  <TASK=SUMMARY>", "the header must be the whole first line"),
+    ],
+)
+def test_what_is_wrong_with_a_header_is_told(text: str, problem: str | None) -> None:
+    header, _ = find_header(text)
+    assert header_problems(header, "rru", "SUMMARY", text) == (() if problem is None else (problem,))
+    assert header_matches(header, "rru", "SUMMARY") == (problem is None or "whole first line" in problem)
+
+
+THOUGHTS = {"<think>a": "open", "<think>a</think>b<thinking>c": "open", "<think>a</think>b": "closed", "<THINK></THINK>": "closed"}
+NO_THOUGHTS = {"a</think>b": "end only", "I think": None, "<thinker>": None}
+
+
+@pytest.mark.parametrize(("text", "state"), [*THOUGHTS.items(), *NO_THOUGHTS.items()], ids=str)
+def test_thoughts_are_open_or_closed(text: str, state: str | None) -> None:
+    assert leftover_thinking(text) == state
+
+
+SAID = {"a": "a", "<think>a</think>b": "b", "a</think>b": "b", "<think>a</think>b<think>c</think>d": "d", "<think>a": ""}
+SAID |= {"b<thinking>a": "b", "<think>a</think>b<think>c": "b", "b<think>a<think>c": "b"}
+
+
+@pytest.mark.parametrize(("text", "said"), SAID.items())
+def test_what_is_said_stands_outside_of_thoughts(text: str, said: str) -> None:
+    assert without_thoughts(text) == said
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text(st.characters()) | st.integers() | st.none(), max_size=3), max_size=3))
+def test_rows_are_read_back_as_they_were_written(rows: list[dict[str, object]]) -> None:
+    lines = json_lines(rows).decode("utf-8").split("\n")
+    assert [loads(line) for line in lines if line] == rows
+
+
+def test_chinese_is_readable_and_a_lone_surrogate_is_escaped() -> None:
+    assert json_lines([{"a": "统计"}, {"a": "\ud800"}]) == b'{"a": "' + "统计".encode() + b'"}\n{"a": "\\ud800"}\n'
+
+
+def test_a_line_is_named_by_its_number_and_blank_ones_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes('{"a": "x\u2028y"}\n\n[1]'.encode())
+    assert list(read_lines(path)) == [(f"{path}:1", {"a": "x\u2028y"}), (f"{path}:3", [1])]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"1\n{", "a.jsonl:2 is not JSON"),
+        (b"NaN", "a.jsonl:1 is not JSON: NaN is not JSON"),
+        (b"\xff", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+    ids=["cut", "nan", "bytes", "absent"],
+)
+def test_what_cannot_be_read_is_an_error(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    if content is not None:
+        (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(RecordError, match=problem):
+        list(read_lines(tmp_path / "a.jsonl"))
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").mkdir()
+    with pytest.raises(RecordError, match=r"a\.jsonl cannot be written"):
+        write_whole(tmp_path / "a.jsonl", b"x")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]

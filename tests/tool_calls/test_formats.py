@@ -183,7 +183,7 @@ def test_the_form_function_needs_tools():
         ([{"type": "function"}], ContractValueError, r"tools\[0\] has no name"),
         ([{"name": "f"}, {"name": "f"}], ContractValueError, "'f' is offered 2 times"),
         ([{"name": "f", "parameters": {"type": "objct"}}], ContractValueError, r"tools\[0\]: tool.parameters.type must be 'object'"),
-        ([{"name": "f", "parameters": {"properties": {"a": {"type": "text"}}}}], ContractValueError, "'f' is no JSON Schema"),
+        ([{"name": "f", "parameters": {"properties": {"a": {"type": "text"}}}}], ContractValueError, "'f' is not a JSON Schema"),
         ([{"name": " "}], ContractValueError, "tool.name is empty"),
     ],
 )

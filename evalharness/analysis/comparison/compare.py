@@ -1,4 +1,4 @@
-"""The comparison itself: every metric over all cases, over every slice of them, and case by case, with verdicts."""
+"""Compares two sides: every metric over all cases, over every slice of them, and case by case, with verdicts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ __all__ = [
     "paired_cases",
 ]
 
-
-# What two sides were asked differently. Some of it makes a comparison meaningless, some is only good to know
 
 SAME_TEXT_CASES = 3
 """From this many cases on, equal texts of two checkpoints are worth a warning."""
@@ -89,28 +87,28 @@ def _unpaired(base: CaseLine | None, candidate: CaseLine | None) -> str | None:
 
 def differences(base: Side, candidate: Side) -> list[Difference]:
     """Return every field that differs, grave ones first."""
-    found = [*_of_facts(base.asked, candidate.asked, is_grave=True)]
+    all_differences = [*_of_facts(base.asked, candidate.asked, is_grave=True)]
     for key, sheet in candidate.sheets.items():
         if key in base.sheets:
-            found += _of_sheets(base.sheets[key], sheet)
-    found += _of_facts(_shown(base, candidate), _shown(candidate, base), is_grave=False)
-    found += _of_weights(base, candidate)
+            all_differences += _of_sheets(base.sheets[key], sheet)
+    all_differences += _of_facts(_shown(base, candidate), _shown(candidate, base), is_grave=False)
+    all_differences += _of_weights(base, candidate)
     for side, other in ((base, candidate), (candidate, base)):
         for eval_name, test in side.sheets:
             if (eval_name, test) not in other.sheets:
-                found.append(Difference("tests", f"{eval_name}::{test} is only in {side.label}", False))
-    return sorted(found, key=lambda difference: not difference.is_grave)
+                all_differences.append(Difference("tests", f"{eval_name}::{test} is only in {side.label}", False))
+    return sorted(all_differences, key=lambda difference: not difference.is_grave)
 
 
 def _shown(side: Side, other: Side) -> dict[str, Any]:
     """Return the circumstances that tell something: a seed only where something was drawn."""
-    draws = any(_draws(sheet.options) for one in (side, other) for sheet in one.sheets.values())
+    draws = any(_draws(sheet.options) for either in (side, other) for sheet in either.sheets.values())
     return {name: value for name, value in side.circumstances.items() if draws or name != "seed"}
 
 
 def _draws(options: object) -> bool:
     return (
-        any(_draws(one) for one in options)
+        any(_draws(sample) for sample in options)
         if isinstance(options, list)
         else isinstance(options, Mapping) and bool(options.get("temperature"))
     )
@@ -142,15 +140,15 @@ def _of_sheets(base: Sheet, candidate: Sheet) -> Iterator[Difference]:
     elif len(both) < len(candidate.cases) or len(both) < len(base.cases):
         only = [f"{len(sheet.cases) - len(both)} only in the {name}" for name, sheet in (("base", base), ("candidate", candidate))]
         yield Difference("cases", f"the cases differ{where}: {len(both)} in both, {', '.join(only)}", False)
-    asked = [(case_id, base.cases[case_id].prompt, candidate.cases[case_id].prompt) for case_id in both]
-    unlike = [case_id for case_id, before, after in asked if None not in (before, after) and before != after]
+    prompts = [(case_id, base.cases[case_id].prompt, candidate.cases[case_id].prompt) for case_id in both]
+    unlike = [case_id for case_id, before, after in prompts if None not in (before, after) and before != after]
     if unlike:
         text = f"the prompts differ{where} for {len(unlike)} of {len(both)} cases (text or image), first for {_short(unlike[0])}"
         yield Difference("prompts", text, True)
 
 
 def _of_weights(base: Side, candidate: Side) -> Iterator[Difference]:
-    """Yield what speaks for one checkpoint under two names."""
+    """Yield signs that one checkpoint stands under two names."""
     if base.checkpoint == candidate.checkpoint:
         return
     if base.fingerprint and base.fingerprint == candidate.fingerprint:
@@ -158,7 +156,7 @@ def _of_weights(base: Side, candidate: Side) -> Iterator[Difference]:
     for key, sheet in candidate.sheets.items():
         before = base.sheets[key].cases if key in base.sheets else {}
         pairs = [(before[case_id].answer, line.answer) for case_id, line in sheet.cases.items() if case_id in before and line.answer]
-        if len(pairs) >= SAME_TEXT_CASES and all(one == other for one, other in pairs):
+        if len(pairs) >= SAME_TEXT_CASES and all(text_before == text_after for text_before, text_after in pairs):
             same = f"gave the same answers to all {len(pairs)} cases of {sheet.eval}::{sheet.test}"
             text = f"{base.checkpoint} and {candidate.checkpoint} {same}: are they the same weights?"
             yield Difference("texts", text, False)
@@ -240,10 +238,10 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """The verdict of the whole: a regression anywhere outweighs all else."""
-        found = {change.verdict for change in (*self.metrics, *self.slices)}
-        if not found & {REGRESSED, IMPROVED, CHANGED} and all(change.verdict == NOT_ENOUGH for change in self.metrics):
+        verdicts = {change.verdict for change in (*self.metrics, *self.slices)}
+        if not verdicts & {REGRESSED, IMPROVED, CHANGED} and all(change.verdict == NOT_ENOUGH for change in self.metrics):
             return NOT_ENOUGH
-        return next((verdict for verdict in (REGRESSED, IMPROVED, CHANGED) if verdict in found), SAME)
+        return next((verdict for verdict in (REGRESSED, IMPROVED, CHANGED) if verdict in verdicts), SAME)
 
 
 def compare(
@@ -266,8 +264,8 @@ def compare(
         raise ComparisonError(f"the two runs have no test in common: the base has {names[0]}, the candidate {names[1]}")
     if (base.source, base.engine) == (candidate.source, candidate.engine) and base.source:
         raise ComparisonError(f"base and candidate are the same: {base.label}; name another run, or another engine with RUN:ENGINE")
-    found = differences(base, candidate)
-    grave = [difference for difference in found if difference.is_grave]
+    all_differences = differences(base, candidate)
+    grave = [difference for difference in all_differences if difference.is_grave]
     if grave and not anyway:
         more = f" (and {len(grave) - 3} more)" if len(grave) > 3 else ""
         raise ComparisonError(
@@ -286,23 +284,23 @@ def compare(
             (base.sheets[key].cases[case_id], candidate.sheets[key].cases[case_id])
             for case_id in paired_cases(base.sheets[key], candidate.sheets[key])
         ]
-        own = {name: way for (*where, name), way in directions.items() if tuple(where) == key}
-        own |= dict.fromkeys((*LOWER_IS_BETTER, *lower_is_better), "lower")
-        asked = _Asked(*key, own, frozenset(only), seed)
-        metrics += _changes(asked, "", "", lines)
-        slices += _slices(asked, lines)
-        cases += _cases(base.sheets[key], candidate.sheets[key], own)
+        ways = {name: way for (*where, name), way in directions.items() if tuple(where) == key}
+        ways |= dict.fromkeys((*LOWER_IS_BETTER, *lower_is_better), "lower")
+        question = _Test(*key, ways, frozenset(only), seed)
+        metrics += _changes(question, "", "", lines)
+        slices += _slices(question, lines)
+        cases += _cases(base.sheets[key], candidate.sheets[key], ways)
     judged, num_tests = _judged(metrics)
     judged_slices, num_slice_tests = _judged(slices)
     cases.sort(key=_worst_first)
-    return Comparison(base, candidate, found, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
+    return Comparison(base, candidate, all_differences, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
 
 
 Pair = tuple[CaseLine, CaseLine]
 
 
-class _Asked(NamedTuple):
-    """What is asked about one test."""
+class _Test(NamedTuple):
+    """One test, which of its metrics are better lower or neither, and which of them are to be tested."""
 
     eval: str
     test: str
@@ -319,14 +317,14 @@ def _metric_names(lines: Sequence[Pair], only: Collection[str]) -> list[str]:
     return [name for name in names if not only or name in only]
 
 
-def _changes(asked: _Asked, slice_key: str, slice_value: str, lines: Sequence[Pair]) -> Iterator[MetricChange]:
-    names = _metric_names(lines, asked.only)
+def _changes(question: _Test, slice_key: str, slice_value: str, lines: Sequence[Pair]) -> Iterator[MetricChange]:
+    names = _metric_names(lines, question.only)
     before, after = ([[pair[side].scores.get(name, math.nan) for name in names] for pair in lines] for side in (0, 1))
-    yield from _of_columns(asked, (slice_key, slice_value), names, (before, after), lines)
+    yield from _of_columns(question, (slice_key, slice_value), names, (before, after), lines)
 
 
 def _of_columns(
-    asked: _Asked,
+    question: _Test,
     where: tuple[str, str],
     names: Sequence[str],
     sides: tuple[list[list[float]], list[list[float]]],
@@ -335,12 +333,12 @@ def _of_columns(
     if not names:
         return
     bounded = [all(0 <= row[column] <= 1 or row[column] != row[column] for side in sides for row in side) for column in range(len(names))]
-    changes = paired_changes(*sides, [pair[1].group for pair in lines], is_bounded=bounded, seed=asked.seed)
+    changes = paired_changes(*sides, [pair[1].group for pair in lines], is_bounded=bounded, seed=question.seed)
     for name, is_bounded, change in zip(names, bounded, changes, strict=True):
-        yield MetricChange(asked.eval, asked.test, name, *where, change, asked.directions.get(name, "higher"), is_bounded)
+        yield MetricChange(question.eval, question.test, name, *where, change, question.directions.get(name, "higher"), is_bounded)
 
 
-def _slices(asked: _Asked, lines: Sequence[Pair]) -> Iterator[MetricChange]:
+def _slices(question: _Test, lines: Sequence[Pair]) -> Iterator[MetricChange]:
     by_tag: dict[str, dict[str, list[Pair]]] = {}
     categories: dict[str, list[Pair]] = {}
     # The tags of a case are the candidate's; a base may be from before there were any.
@@ -355,13 +353,13 @@ def _slices(asked: _Asked, lines: Sequence[Pair]) -> Iterator[MetricChange]:
     for name, parts in by_tag.items():
         if 1 < len(parts) <= MOST_VALUES:
             for value, part in parts.items():
-                yield from _changes(asked, name, value, part)
+                yield from _changes(question, name, value, part)
     have_marks = all(any(pair[side].marks for pair in lines) for side in (0, 1))  # an older run or baseline may have none
-    if have_marks and len(categories) <= MOST_VALUES and (not asked.only or CATEGORY in asked.only):
+    if have_marks and len(categories) <= MOST_VALUES and (not question.only or CATEGORY in question.only):
         for category, part in categories.items():
             # Neither said nor true is right.
             before, after = ([[pair[side].marks.get(category, 1.0)] for pair in part] for side in (0, 1))
-            yield from _of_columns(asked, (CATEGORY, category), [CATEGORY_METRIC], (before, after), part)
+            yield from _of_columns(question, (CATEGORY, category), [CATEGORY_METRIC], (before, after), part)
 
 
 def _judged(changes: Sequence[MetricChange]) -> tuple[list[MetricChange], int]:
@@ -373,12 +371,12 @@ def _judged(changes: Sequence[MetricChange]) -> tuple[list[MetricChange], int]:
 
 
 def _with_verdict(change: MetricChange, p_corrected: float, num_tests: int) -> MetricChange:
-    own = change.change
-    detectable = detectable_difference(own.standard_error, LEVEL / num_tests) if own.num_groups > 1 else math.nan
-    if p_corrected <= LEVEL and own.difference:
-        better = (own.difference > 0) == (change.direction == "higher")
+    paired = change.change
+    detectable = detectable_difference(paired.standard_error, LEVEL / num_tests) if paired.num_groups > 1 else math.nan
+    if p_corrected <= LEVEL and paired.difference:
+        better = (paired.difference > 0) == (change.direction == "higher")
         verdict = CHANGED if change.direction == "none" else IMPROVED if better else REGRESSED
-    elif smallest_p(own.num_groups) > LEVEL / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
+    elif smallest_p(paired.num_groups) > LEVEL / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
         verdict = NOT_ENOUGH
     else:
         verdict = SAME

@@ -87,7 +87,7 @@ def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
     for line in lines:
         for category in line.marks:
             domains.setdefault(category, set()).add(line.tags.get(_DOMAIN, ""))
-    shared = {category for category, own in domains.items() if len(own) > 1}
+    shared = {category for category, names in domains.items() if len(names) > 1}
 
     def apart(line: CaseLine) -> CaseLine:
         if not shared.intersection(line.marks):
@@ -167,7 +167,7 @@ def _prompt(row: Row) -> str | None:
     steps = row.get("steps")
     first = steps[0] if isinstance(steps, list) and steps else None
     if isinstance(first, list) and first:
-        hashes = [one for result in first if isinstance(one := mapping(result).get("prompt_sha256"), str)]
+        hashes = [digest for result in first if isinstance(digest := mapping(result).get("prompt_sha256"), str)]
         return _hash(hashes) if len(hashes) == len(first) else None
     prompt = row.get("prompt_sha256")
     return prompt if isinstance(prompt, str) else None
@@ -175,7 +175,7 @@ def _prompt(row: Row) -> str | None:
 
 def _marks(categories: Mapping[str, Any] | None) -> dict[str, float]:
     """Return a score by category: a number as it is, counts [hit, predicted, reference] as F1."""
-    found: dict[str, float] = {}
+    marks: dict[str, float] = {}
     for name, value in mapping(categories).items():
         if isinstance(value, list) and len(value) == _NUM_COUNTS:
             counts = [number for number in map(_number, value) if number is not None]
@@ -183,8 +183,8 @@ def _marks(categories: Mapping[str, Any] | None) -> dict[str, float]:
         else:
             mark = _number(value)
         if mark is not None:
-            found[text_of(name)] = round(mark, _DIGITS)
-    return found
+            marks[text_of(name)] = round(mark, _DIGITS)
+    return marks
 
 
 def _number(value: object) -> float | None:
@@ -199,7 +199,7 @@ def _number(value: object) -> float | None:
 
 def _without_seed(options: object) -> Any:
     if isinstance(options, Sequence) and not isinstance(options, str):
-        return [_without_seed(one) for one in options]
+        return [_without_seed(sample) for sample in options]
     return {name: value for name, value in options.items() if name != "seed"} if isinstance(options, Mapping) else options
 
 

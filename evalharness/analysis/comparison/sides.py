@@ -46,8 +46,8 @@ def read_sides(path: Path) -> tuple[RunFile, list[Side]]:
     """Return run.json and one side per engine of a run directory, read once. Raises `RecordError` where it cannot be read."""
     notes: list[str] = []
     run = read_run(path, notes)
-    found = sheets_by_engine(read_samples(path, notes))
-    sides = [_side(run, engine, sheets) for engine, sheets in found.items()]
+    engines = sheets_by_engine(read_samples(path, notes))
+    sides = [_side(run, engine, sheets) for engine, sheets in engines.items()]
     for side in sides:
         side.source = str(path)
         side.notes = (*notes, *_unfinished(run))
@@ -69,10 +69,10 @@ def _split(text: str) -> tuple[Path, str]:
 def _engines(run: RunFile, path: Path) -> list[str]:
     """Return the run's engines: those that run.json names, or, without it, those of the rows."""
     named = [str(entry.get("id")) for entry in entries_of(run.get("engines"))]
-    found = named or list(dict.fromkeys(str(row.get("engine")) for row in read_samples(path)))
-    if not found:
+    engines = named or list(dict.fromkeys(str(row.get("engine")) for row in read_samples(path)))
+    if not engines:
         raise ComparisonError(f"{path} has no rows to compare; if the run was killed, recover them with: evalharness report {path}")
-    return found
+    return engines
 
 
 def _choose(wanted: str, engines: list[str], path: Path) -> str:
@@ -126,15 +126,15 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
 
 def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
     """Return which metrics are not better when higher: what the evals say, else those that a gate holds down."""
-    found = {
+    directions = {
         (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))): "lower"
         for gate in entries_of(run.get("gates"))
         if str(gate.get("expression")).replace(str(gate.get("metric")), "", 1).strip()[:1] == "<"
     }
-    said = {str(entry.get("name")): mapping(entry.get("directions")) for entry in entries_of(run.get("evals"))}
+    declared = {str(entry.get("name")): mapping(entry.get("directions")) for entry in entries_of(run.get("evals"))}
     for name, test in tests:
-        found |= {(name, test, metric): str(way) for metric, way in said.get(name, {}).items() if way in DIRECTIONS}
-    return found
+        directions |= {(name, test, metric): str(way) for metric, way in declared.get(name, {}).items() if way in DIRECTIONS}
+    return directions
 
 
 def _asked(run: RunFile, engine: EngineEntry) -> dict[str, Any]:

@@ -23,8 +23,6 @@ from evalharness.runs.schema import RunFile, entries_of, mapping
 __all__ = ["TOKENS", "Best", "Curve", "Flip", "Point", "Timeline", "Track", "read_tracks", "run_folders", "timeline_of"]
 
 
-# From run directories to the checkpoints of training runs in the order of their steps, each with what was measured of it
-
 _NUMBERED = re.compile(r".*\bcheckpoint-([0-9]+)")
 _Shape = tuple[str, str, str]
 
@@ -66,17 +64,17 @@ def run_folders(patterns: Sequence[str]) -> list[Path]:
 
     Raises `ComparisonError` for a path that is not a run directory, and where nothing is left.
     """
-    found: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
     for pattern in patterns:
         named = Path(pattern).exists() or not glob.has_magic(pattern)
         for path in [Path(pattern)] if named else sorted(map(Path, glob.glob(pattern))):
             if (path / "run.json").is_file() or (path / "samples.jsonl").is_file():
-                found.setdefault(path.resolve(), path)
+                folders.setdefault(path.resolve(), path)
             elif named:
                 raise ComparisonError(f"{path} is not a run directory; give reports/RUN_ID, or a pattern in quotes: 'reports/*'")
-    if not found:
+    if not folders:
         raise ComparisonError(f"{', '.join(patterns)} names no run directory; give reports/RUN_ID, or a pattern in quotes: 'reports/*'")
-    return list(found.values())
+    return list(folders.values())
 
 
 def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
@@ -99,7 +97,7 @@ def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
     if not measured:
         raise ComparisonError("none of these runs has a row; recover those of a killed run with: evalharness report RUN_DIR")
     tracks: dict[_Shape, dict[str, Point]] = {}
-    for path, shape, point, fingerprint in sorted(measured, key=lambda one: one[2].started_at):
+    for path, shape, point, fingerprint in sorted(measured, key=lambda entry: entry[2].started_at):
         _add(tracks.setdefault(shape, {}), path, point, fingerprint, notes)
     return sorted(_labelled(tracks), key=lambda track: -len(track.points))
 
@@ -144,7 +142,7 @@ def _add(points: dict[str, Point], path: str, point: Point, fingerprint: str, no
 def _labelled(tracks: Mapping[_Shape, Mapping[str, Point]]) -> list[Track]:
     """Return tracks under names that differ: the folder, and backend and dtype where there are several."""
     several = [len({shape[part] for shape in tracks}) > 1 for part in (1, 2)]
-    found = []
+    labelled = []
     for shape, points in tracks.items():
         parts = [Path(shape[0]).name or shape[0], *(shape[part] for part, differs in zip((1, 2), several, strict=True) if differs)]
         track = Track(" · ".join(filter(None, parts)))
@@ -152,8 +150,8 @@ def _labelled(tracks: Mapping[_Shape, Mapping[str, Point]]) -> list[Track]:
         if not track.is_by_step and all(point.step is None for point in track.points):
             track.points = _by_run_and_name(track.points)
         _note_differences(track)
-        found.append(track)
-    return found
+        labelled.append(track)
+    return labelled
 
 
 def _by_run_and_name(points: list[Point]) -> list[Point]:
@@ -301,7 +299,8 @@ class _Columns:
         for column, (metric, values) in enumerate(zip(scores, means_by_place(rows, groups, len(scores), seed=seed), strict=True)):
             if values:
                 by_case = [
-                    {case_id: row[column] for case_id, row in zip(part, own, strict=True)} for part, own in zip(parts, rows, strict=True)
+                    {case_id: row[column] for case_id, row in zip(part, part_rows, strict=True)}
+                    for part, part_rows in zip(parts, rows, strict=True)
                 ]
                 direction = self.directions.get(metric, "higher")
                 best = self._best(values, direction, by_case, parts)

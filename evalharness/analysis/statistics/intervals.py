@@ -23,8 +23,6 @@ __all__ = [
 ]
 
 
-# Sums of scores by group, and means of resampled groups. NaN is a case without the score: it counts for nothing
-
 NUM_RESAMPLES = 2000
 _MOST_BUNDLES = 1000
 
@@ -49,10 +47,10 @@ def group_codes(groups: Sequence[str | None] | None, num_cases: int) -> Array:
     if groups is None:
         return np.arange(num_cases)
     codes: dict[str, int] = {}
-    found: Array = np.empty(num_cases, dtype=np.int64)
+    codes_of_cases: Array = np.empty(num_cases, dtype=np.int64)
     for position, group in enumerate(groups):
-        found[position] = num_cases + position if group is None else codes.setdefault(group, len(codes))
-    return np.unique(found, return_inverse=True)[1]
+        codes_of_cases[position] = num_cases + position if group is None else codes.setdefault(group, len(codes))
+    return np.unique(codes_of_cases, return_inverse=True)[1]
 
 
 def cluster_sums(values: Array, codes: Array) -> ClusterSums:
@@ -112,9 +110,9 @@ def bca_intervals(clusters: ClusterSums, *, confidence: float, seed: int, num_re
     chosen = ClusterSums(clusters.sums[:, usable], clusters.counts[:, usable])
     drawn = _resampled_means(chosen, num_resamples, seed)
     for position, column in enumerate(usable):
-        own = drawn[:, position][~np.isnan(drawn[:, position])]
+        means = drawn[:, position][~np.isnan(drawn[:, position])]
         sums, counts = chosen.sums[:, position], chosen.counts[:, position]
-        limits[:, column] = np.quantile(own, _bca_levels(own, sums, counts, confidence))
+        limits[:, column] = np.quantile(means, _bca_levels(means, sums, counts, confidence))
     return limits
 
 
@@ -203,17 +201,17 @@ def mean_intervals(
     """
     clusters = cluster_sums(values, group_codes(groups, len(values)))
     limits = bca_intervals(clusters, confidence=confidence, seed=seed)
-    found = []
+    intervals = []
     for column, (rate, bounded) in enumerate(zip(is_rate, is_bounded, strict=True)):
         mean, num_cases = float(clusters.means[column]), float(clusters.counts[:, column].sum())
         # Rounding may leave a mean of zeros and ones a hair outside.
         if num_cases and (rate or (bounded and mean in (0.0, 1.0))):
             mean = min(max(mean, 0.0), 1.0)
-            own = ClusterSums(clusters.sums[:, [column]], clusters.counts[:, [column]])
-            size = effective_size(own, mean * (1 - mean) / num_cases, confidence)
-            found.append(Interval(*wilson_interval(mean, size, confidence), "wilson"))
+            sums = ClusterSums(clusters.sums[:, [column]], clusters.counts[:, [column]])
+            size = effective_size(sums, mean * (1 - mean) / num_cases, confidence)
+            intervals.append(Interval(*wilson_interval(mean, size, confidence), "wilson"))
         elif np.isnan(limits[0, column]):
-            found.append(Interval(math.nan, math.nan, "none"))
+            intervals.append(Interval(math.nan, math.nan, "none"))
         else:
-            found.append(Interval(float(limits[0, column]), float(limits[1, column]), "bootstrap"))
-    return found
+            intervals.append(Interval(float(limits[0, column]), float(limits[1, column]), "bootstrap"))
+    return intervals

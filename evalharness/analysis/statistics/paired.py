@@ -1,4 +1,4 @@
-"""Two engines on the same cases: the difference of each score, how sure it is, and what these cases could have shown."""
+"""Paired tests of two or more engines on the same cases: differences with intervals and p values, and what could be detected."""
 
 from __future__ import annotations
 
@@ -82,22 +82,22 @@ def paired_changes(
     clusters = cluster_sums(differences, group_codes(groups, len(differences)))
     limits = bca_intervals(clusters, confidence=confidence, seed=seed)
     errors = np.sqrt(cluster_variance(clusters))
-    found = []
+    changes = []
     for column, bounded in enumerate(is_bounded):
         pairs = ~np.isnan(differences[:, column])
         before, after = base[pairs, column], candidate[pairs, column]
         num_up, num_down = int((after > before).sum()), int((after < before).sum())
-        own = ClusterSums(clusters.sums[:, [column]], clusters.counts[:, [column]])
+        sums = ClusterSums(clusters.sums[:, [column]], clusters.counts[:, [column]])
         is_rate = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
         low, high, error = *map(float, limits[:, column]), float(errors[column])
         if len(before) and (is_rate or (bounded and not num_up + num_down)):
-            low, high, error = _rate_interval(num_up, num_down, own, confidence)
+            low, high, error = _rate_interval(num_up, num_down, sums, confidence)
         means = (float(before.mean()), float(after.mean())) if len(before) else (math.nan, math.nan)
-        present = own.counts[:, 0] > 0
-        num_changed_groups = int((np.abs(own.sums) > _ROUNDING).sum())
+        present = sums.counts[:, 0] > 0
+        num_changed_groups = int((np.abs(sums.sums) > _ROUNDING).sum())
         sizes = (len(before), int(present.sum()), num_changed_groups, num_up, num_down)
-        found.append(PairedChange(*sizes, *means, means[1] - means[0], low, high, sign_flip_p(own.sums[present, 0]), error))
-    return found
+        changes.append(PairedChange(*sizes, *means, means[1] - means[0], low, high, sign_flip_p(sums.sums[present, 0]), error))
+    return changes
 
 
 def _rate_interval(num_up: int, num_down: int, clusters: ClusterSums, confidence: float) -> tuple[float, float, float]:
@@ -154,8 +154,6 @@ def detectable_difference(standard_error: float, level: float) -> float:
     """
     return float(special.ndtri(1 - level / 2) + special.ndtri(POWER)) * standard_error
 
-
-# Many tests at once: p values corrected so that the chance of even one false alarm among them stays at the level
 
 LEVEL = 0.05
 """Chance of a false alarm that is accepted, over all tests of a family together."""
@@ -215,18 +213,18 @@ def means_by_place(
     arrays: list[Any] = [np.asarray(part, dtype=np.float64).reshape(-1, num_columns) for part in parts]
     together = np.concatenate(arrays)
     missing = np.isnan(together)
-    rates = [bool(one) for one in (np.isin(together, (0, 1)) | missing).all(axis=0)]
-    bounded = [bool(one) for one in ((together >= 0) & (together <= 1) | missing).all(axis=0)]
-    found: list[list[Mean]] = [[] for _ in range(num_columns)]
+    rates = [bool(holds) for holds in (np.isin(together, (0, 1)) | missing).all(axis=0)]
+    bounded = [bool(holds) for holds in ((together >= 0) & (together <= 1) | missing).all(axis=0)]
+    means: list[list[Mean]] = [[] for _ in range(num_columns)]
     for place, (array, own_groups) in enumerate(zip(arrays, groups, strict=True)):
         if not len(array):
             continue
         intervals = mean_intervals(array, own_groups, is_rate=rates, is_bounded=bounded, seed=seed)
         for column, interval in enumerate(intervals):
-            own = array[:, column][~np.isnan(array[:, column])]
-            if len(own):
-                found[column].append(Mean(place, float(own.mean()), *interval, len(own)))
-    return found
+            values = array[:, column][~np.isnan(array[:, column])]
+            if len(values):
+                means[column].append(Mean(place, float(values.mean()), *interval, len(values)))
+    return means
 
 
 def paired_p(differences: Sequence[float], groups: Sequence[str | None]) -> float:

@@ -1,13 +1,14 @@
-"""Which rows run together: by plan, by length, by memory. Knows nothing about torch; what a batch costs is passed in."""
+"""Which rows run together: by plan, by length, by free memory, and by what padding costs."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,15 +24,15 @@ __all__ = [
     "groups_of_equal_plan",
     "is_broken_device",
     "is_out_of_memory",
-    "logit_bytes",
     "max_padding",
     "release_memory",
-    "row_cap",
     "take_batch",
     "windows",
 ]
 
-Row = TypeVar("Row")
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
 
 
 def windows(prompts: Iterable[Prompt], size: int) -> Iterator[list[Prompt]]:
@@ -58,7 +59,7 @@ def groups_of_equal_plan(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
     return [members for _, members in groups]
 
 
-def take_batch(rows: list[Row], length: Callable[[Row], int], fits: Callable[[int, int], bool], max_padding: int) -> list[Row]:
+def take_batch(rows: list[Item], length: Callable[[Item], int], fits: Callable[[int, int], bool], max_padding: int) -> list[Item]:
     """Remove from the end of `rows`, which are sorted by length, the longest ones that run well together; always at least one.
 
     `fits(num_rows, width)` says whether so many rows, padded to that width, may run at once; `max_padding` is how many
@@ -132,11 +133,6 @@ def max_padding(device: torch.device, weight_bytes: int, cost: BatchCost) -> int
     return int((_STEP_BYTES.get(device.type, 0) + weight_bytes) / (_CACHE_MOVES * max(cost.cache_bytes, 1)))
 
 
-def row_cap(device: torch.device) -> int:
-    """Return the most rows of a batch on this kind of device."""
-    return _ROW_CAP.get(device.type, _ROW_CAP["cuda"])
-
-
 def available_bytes(device: torch.device) -> int:
     """Return how many bytes a batch may take on the device now."""
     if device.type == "cuda":
@@ -149,9 +145,9 @@ def available_bytes(device: torch.device) -> int:
 def _available_ram_bytes() -> int:
     """Return what the kernel can still give, the container's own limit included; 4 GiB where nobody tells."""
     amounts = []
-    meminfo = _read_numbers(Path("/proc/meminfo"))
-    if "MemAvailable:" in meminfo:
-        amounts.append(meminfo["MemAvailable:"] * 1024)
+    with contextlib.suppress(OSError):  # not Linux
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        amounts += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     for limit_path, used_path in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
         try:
             limit = int((Path("/sys/fs/cgroup") / limit_path).read_text())
@@ -162,31 +158,18 @@ def _available_ram_bytes() -> int:
     return min(amounts, default=4 * 1024**3)
 
 
-def _read_numbers(path: Path) -> Mapping[str, int]:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:  # not Linux
-        return {}
-    return {words[0]: int(words[1]) for line in lines if len(words := line.split()) > 1 and words[1].isdigit()}
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the error says that memory, of the machine or of the GPU, was not enough."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        sign in text
-        for sign in ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory", "STATUS_ALLOC_FAILED")
-    )
+    signs = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory", "STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
 
 def is_broken_device(error: BaseException) -> bool:
     """Whether the error leaves the GPU unusable for this process, so that nothing else can be answered either."""
-    accelerator_error = getattr(torch, "AcceleratorError", ())
-    return isinstance(error, accelerator_error) or (
-        isinstance(error, RuntimeError) and ("CUDA error" in str(error) or "device-side assert" in str(error))
-    )
+    is_cuda_error = isinstance(error, RuntimeError) and ("CUDA error" in str(error) or "device-side assert" in str(error))
+    return is_cuda_error or isinstance(error, getattr(torch, "AcceleratorError", ()))
 
 
 def release_memory() -> None:
@@ -200,16 +183,6 @@ def release_memory() -> None:
             trim(0)
 
 
-def logit_bytes(num_positions: int, vocab_size: int) -> int:
-    """Return the bytes of the logits of a row; every row of a batch has those from where the first response begins to the end."""
-    return max(num_positions, 1) * vocab_size * 4 * _LOGIT_COPIES
-
-
-logger = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
-
-
 class BatchSizes:
     """Takes batches that fit, and remembers where one did not.
 
@@ -218,7 +191,7 @@ class BatchSizes:
     """
 
     def __init__(self, model: Any, vocab_size: int) -> None:
-        self.row_cap = row_cap(model.device)
+        self.row_cap = _ROW_CAP.get(model.device.type, _ROW_CAP["cuda"])
         self.known_limit: int | None = None
         self.num_halvings = 0
         self._vocab_size = vocab_size
@@ -250,5 +223,6 @@ class BatchSizes:
         if prompts[0].response_ids is None:
             num_new = prompts[0].plan.max_new_tokens
             return lambda num_rows, width: self._cost.bytes_for(num_rows, width, num_new)
-        earliest = min(prompt.num_tokens or len(prompt.token_ids) for prompt in prompts)
-        return lambda num_rows, width: self._cost.bytes_for(num_rows, width, 0) + num_rows * logit_bytes(width - earliest, self._vocab_size)
+        # Every row of a batch has logits from where the first response begins to the end.
+        earliest, logit_bytes = min(prompt.num_tokens or len(prompt.token_ids) for prompt in prompts), self._vocab_size * 4 * _LOGIT_COPIES
+        return lambda num_rows, width: self._cost.bytes_for(num_rows, width, 0) + num_rows * max(width - earliest, 1) * logit_bytes

@@ -29,7 +29,6 @@ __all__ = [
     "collate",
     "largest_image_tokens",
     "row_with_images",
-    "select_rows",
     "selectable_cache",
 ]
 
@@ -153,11 +152,6 @@ def selectable_cache(model: Any) -> Any:
     return cache if grows_freely(getattr(cache, "layers", ())) else None
 
 
-def select_rows(cache: Any, indices: torch.Tensor) -> None:
-    """Keep these rows of the cache."""
-    cache.batch_select_indices(indices)
-
-
 @dataclass(frozen=True)
 class Row:
     """A prompt ready for the model.
@@ -198,8 +192,8 @@ class BatchRunner:
 class _Batch:
     """One batch as it runs: `rows` are those that have not ended.
 
-    It runs in stretches of `model.generate`. Between them the rows that have ended leave, and keys, values and whatever
-    else is kept by row is that of the others; no row's numbers change by it, as none ever looked at another.
+    It runs in stretches of `model.generate`. Between two stretches the rows that have ended leave, with their keys, values and whatever
+    else is kept for each row. That changes no other row's numbers: none ever looks at another.
     """
 
     def __init__(self, rows: Sequence[Row], runner: BatchRunner) -> None:
@@ -236,7 +230,15 @@ class _Batch:
             sequences = self._model.generate(
                 **self._inputs,
                 **more,
-                generation_config=_generation_config(self._plan, self._pad_id, self._plan.max_new_tokens - num_before),
+                # Sampling and penalties are done by our own processors; here is only what ends a row.
+                generation_config=transformers.GenerationConfig(
+                    max_new_tokens=self._plan.max_new_tokens - num_before,
+                    do_sample=False,
+                    num_beams=1,
+                    use_cache=self._plan.use_cache,
+                    eos_token_id=list(self._plan.stop_token_ids) or None,
+                    pad_token_id=self._pad_id,
+                ),
                 logits_processor=self._processors,
                 stopping_criteria=[self._ends],
             )
@@ -280,7 +282,8 @@ class _Batch:
             "input_ids": sequences[indices],
             "attention_mask": torch.nn.functional.pad(mask, (0, sequences.shape[1] - mask.shape[1]), value=1),
         }
-        select_rows(self._cache, indices)
+        assert self._cache is not None  # else the batch stays whole
+        self._cache.batch_select_indices(indices)
         for processor in self._processors:
             if hasattr(processor, "keep_rows"):
                 processor.keep_rows(indices)
@@ -313,18 +316,6 @@ def collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torch
         joined = torch.cat([row.per_image[name] for row in rows if name in row.per_image])
         inputs[name] = joined.to(device, dtype if joined.is_floating_point() else joined.dtype)
     return inputs
-
-
-def _generation_config(plan: SamplingPlan, pad_id: int, max_new_tokens: int) -> Any:
-    # Sampling and penalties are done by our own processors; here is only what ends a row.
-    return transformers.GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        num_beams=1,
-        use_cache=plan.use_cache,
-        eos_token_id=list(plan.stop_token_ids) or None,
-        pad_token_id=pad_id,
-    )
 
 
 def _output(

@@ -32,7 +32,7 @@ from evalharness.backends.hf.batching import is_out_of_memory
 from evalharness.backends.hf.shared_model import SharedModel
 from evalharness.checkpoints.info import quantization_at
 
-__all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_attention", "resolve_device", "shared_checkpoint"]
+__all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_device", "shared_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,6 @@ def resolve_device(device: str | None) -> torch.device:
     return resolved
 
 
-def resolve_attention(name: str | None) -> str | None:
-    """Return transformers' name of an attention implementation; None leaves the model's default."""
-    return "flash_attention_2" if name == "flash_attn" else name
-
-
 def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> LoadedCheckpoint:
     """Return the loaded checkpoint.
 
@@ -83,7 +78,8 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
         )
     tokenizer, processor, eos_token_ids = read_companions(config, preprocess)
     model = _load_model(config, model_config, is_vision, dtype, device)
-    device_map = None if device is not None else _plain(getattr(model, "hf_device_map", config.device_map))
+    device_map = getattr(model, "hf_device_map", config.device_map) if device is None else None
+    device_map = json.loads(json.dumps(device_map, default=str))  # plain, for run.json
     loaded = _loaded(model, tokenizer, processor, eos_token_ids, device_map)
     return replace(loaded, settings={**loaded.settings, "quantization": quantization_at(config.model_name_or_path)})
 
@@ -122,10 +118,6 @@ def read_companions(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
     return tokenizer, processor, end_of_sequence_ids(config.model_name_or_path, tokenizer)
 
 
-def _plain(value: object) -> Any:
-    return json.loads(json.dumps(value, default=str))
-
-
 def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dtype: str, device: torch.device | None) -> Any:
     auto_class = transformers.AutoModelForImageTextToText if is_vision else transformers.AutoModelForCausalLM
     arguments: dict[str, Any] = {
@@ -138,7 +130,7 @@ def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dty
         "output_loading_info": True,
     }
     if config.attn_implementation is not None:
-        arguments["attn_implementation"] = resolve_attention(config.attn_implementation)
+        arguments["attn_implementation"] = {"flash_attn": "flash_attention_2"}.get(config.attn_implementation, config.attn_implementation)
     if config.device_map is not None:
         arguments["device_map"] = config.device_map
     with checkpoint_errors(config, "model"), _model_errors(config), _quiet_unless_terminal():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from evalharness.api.errors import ConfigError, did_you_mean
@@ -53,8 +53,8 @@ class Flavour:
     token_ids: bool = False
     stop_ids: bool = False
     repetition_penalty: bool = False
-    extras: Mapping[str, str] = ()  # type: ignore[assignment]
-    defaults: Mapping[str, float] = ()  # type: ignore[assignment]
+    extras: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, float] = field(default_factory=dict)
     adapters: AdapterWay | None = None
     structures: tuple[str, ...] = ()
     reload: ReloadWay | None = None
@@ -62,10 +62,6 @@ class Flavour:
     eos_beside_ids: bool = False
     tempered_logprobs: bool = False
     is_max: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "extras", dict(self.extras))
-        object.__setattr__(self, "defaults", dict(self.defaults))
 
 
 _OPENAI = {"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "logit_bias": "logit_bias"}
@@ -85,11 +81,8 @@ _SGLANG_ADAPTERS = AdapterWay(
     unload_first=True,
     hint="is it started with --enable-lora and a --max-lora-rank as large?",
 )
-_MAX_ADAPTERS = AdapterWay(
-    "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter",
-    model="{name}",
-    is_listed=True,
+_MAX_ADAPTERS = replace(
+    _VLLM_ADAPTERS,
     hint="is it started with --enable-lora --prefer-module-v3 --no-enable-prefix-caching and a --max-lora-rank as large?",
 )
 

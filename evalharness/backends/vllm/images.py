@@ -9,9 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from evalharness.api.errors import BackendError, ImageError, RequestError
+from evalharness.api.errors import BackendError, ImageError, PromptTooLong, RequestError
 from evalharness.backends.base import Prompt
-from evalharness.backends.vllm.sampling import check_response_length
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -195,11 +194,16 @@ class PromptsAhead(Generic[Rendered]):
 
 def check_length(prompt: Prompt, num_tokens: int, max_model_len: int | None) -> None:
     """Raise `PromptTooLong` where a rendered prompt of so many tokens, a given response among them, leaves no room for what it is to do."""
-    if prompt.response_ids is not None:
-        prompt.plan.check_prompt_tokens(num_tokens - len(prompt.response_ids))
-        check_response_length(num_tokens, len(prompt.response_ids), max_model_len)
+    if prompt.response_ids is None:
+        prompt.plan.check_prompt_tokens(num_tokens, max_model_len)
         return
-    prompt.plan.check_prompt_tokens(num_tokens, max_model_len)
+    num_response = len(prompt.response_ids)
+    prompt.plan.check_prompt_tokens(num_tokens - num_response)
+    if max_model_len is not None and num_tokens + 1 > max_model_len:  # vLLM generates a token behind the response
+        raise PromptTooLong(
+            f"prompt ({num_tokens - num_response} tokens) + response ({num_response} tokens) exceed the {max_model_len - 1} tokens that "
+            f"vLLM can score in a context of {max_model_len}; shorten one of them or raise max_model_len"
+        )
 
 
 def pixel_bytes(engine_input: Any) -> int:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from evalharness.backends.vllm._internals import inspecting_with
 
 __all__ = ["ChildProcesses", "children_prepared", "interrupts_get_through"]
@@ -37,29 +39,21 @@ class ChildProcesses:
     """The child processes that appear while an engine starts, and all below them; others of this program are left alone."""
 
     def __init__(self) -> None:
-        import psutil
-
         self._known_before = set(psutil.Process().children(recursive=True))
         self._started: set[psutil.Process] = set()
 
     def look(self) -> None:
         """Take note of all that have been started by now; to be called when the engine has started, and not later."""
-        import psutil
-
         self._started |= set(psutil.Process().children(recursive=True)) - self._known_before
 
     def look_below(self) -> None:
         """Take note of what those have started since; before they end, for then nothing tells whose it was."""
-        import psutil
-
         for process in list(self._started):
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._started |= set(process.children(recursive=True))
 
     def kill_started(self) -> None:
         """Kill what has been started by now, while the engine still starts."""
-        import psutil
-
         for process in set(psutil.Process().children(recursive=True)) - self._known_before:
             if process.pid != _resource_tracker_pid():
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -67,8 +61,6 @@ class ChildProcesses:
 
     def end(self, *, grace_s: float) -> int:
         """End those that are left: wait, then SIGKILL; return how many had to be killed. Takes `grace_s` + 10 s at most."""
-        import psutil
-
         self.look_below()
         own = [process for process in self._started if process.pid != _resource_tracker_pid()]
         _, alive = psutil.wait_procs(own, timeout=grace_s)

@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from evalharness.api.errors import PromptTooLong, UnsupportedOption
+from evalharness.api.errors import UnsupportedOption
 from evalharness.api.hooks import RowWatchers
 from evalharness.api.requests import GenerationFailure
-from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import DEFAULT_MARKS
 from evalharness.backends.base import Completion, Prompt, SamplingPlan, check_limits
 from evalharness.backends.vllm._internals import knows_thinking, uses_v2_runner
@@ -18,28 +17,15 @@ from evalharness.backends.vllm._internals import knows_thinking, uses_v2_runner
 __all__ = [
     "EXTRA_OPTIONS",
     "WatchedTokens",
-    "check_response_length",
     "check_thinking",
     "completion_of",
     "completion_of_response",
     "nothing_to_score",
     "sampling_params",
     "scoring_params",
-    "structured_params",
     "thinking_arguments",
     "validation_errors",
 ]
-
-
-_NAMES = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
-
-
-def structured_params(structured: StructuredOutput) -> Any:
-    """Return `vllm.sampling_params.StructuredOutputsParams`; what vLLM raises passes."""
-    from vllm.sampling_params import StructuredOutputsParams
-
-    ((kind, value),) = structured.to_json().items()
-    return StructuredOutputsParams(**{_NAMES[kind]: value})
 
 
 def thinking_arguments(tokenizer: Any) -> dict[str, Any]:
@@ -83,16 +69,11 @@ def _token_bias(value: Mapping[int | str, float]) -> dict[int, float]:
 def _repetition_detection(value: Mapping[str, int]) -> Any:
     from vllm.sampling_params import RepetitionDetectionParams
 
-    return _made_of(RepetitionDetectionParams, value)
-
-
-def _made_of(kind: type[Any], value: Mapping[str, Any]) -> Any:
-    """Return vLLM's object of these fields; vLLM itself passes over what it does not know."""
-    known = [name for name in inspect.signature(kind).parameters if not name.startswith("_")]
-    for name in value:
+    known = [name for name in inspect.signature(RepetitionDetectionParams).parameters if not name.startswith("_")]
+    for name in value:  # vLLM itself passes over what it does not know
         if name not in known:
             raise ValueError(f"{name!r} is unknown; vLLM knows {', '.join(known)}")
-    return kind(**value)
+    return RepetitionDetectionParams(**value)
 
 
 EXTRA_OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -119,7 +100,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
     `UnsupportedOption` where vLLM cannot honour the plan, or would change it without saying so.
     """
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     check_limits(plan, "vLLM")
     values: dict[str, Any] = {
@@ -157,7 +138,8 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
             raise UnsupportedOption(f"option {name}={value!r} cannot be passed to vLLM: {' '.join(str(error).split())}") from error
     if plan.structured is not None:
         try:
-            values["structured_outputs"] = structured_params(plan.structured)
+            ((kind, value),) = plan.structured.to_json().items()
+            values["structured_outputs"] = StructuredOutputsParams(**{"json" if kind == "json_schema" else kind: value})
         except refusals as error:
             raise UnsupportedOption(f"structured.{plan.structured.kind} cannot be passed to vLLM: {error}") from error
     if "skip_clone" in inspect.signature(SamplingParams).parameters:
@@ -242,15 +224,6 @@ def scoring_params() -> Any:
     return SamplingParams(
         temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY
     )
-
-
-def check_response_length(num_tokens: int, num_response: int, max_model_len: int | None) -> None:
-    """Raise `PromptTooLong` where prompt and response, `num_tokens` together, leave no room for the one token that vLLM generates."""
-    if max_model_len is not None and num_tokens + 1 > max_model_len:
-        raise PromptTooLong(
-            f"prompt ({num_tokens - num_response} tokens) + response ({num_response} tokens) exceed the {max_model_len - 1} tokens that "
-            f"vLLM can score in a context of {max_model_len}; shorten one of them or raise max_model_len"
-        )
 
 
 def nothing_to_score(prompt: Prompt, num_tokens: int) -> Completion | None:

@@ -134,7 +134,8 @@ def engine_arguments(
         "dtype": _dtype(config, options, device_type),
         "generation_config": "vllm",  # the checkpoint's own sampling defaults must not leak in
         "load_format": "auto" if config.allow_pickle else "safetensors",
-        "enforce_eager": _is_eager(options, device_type),
+        # On a CPU compiling costs more than it brings.
+        "enforce_eager": device_type == "cpu" if options.enforce_eager is None else options.enforce_eager,
         "seed": 0,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
@@ -191,11 +192,6 @@ def _dtype(config: ModelLoadConfig, options: VllmEngineOptions, device_type: str
         raise ConfigError(f"model.torch_dtype={config.torch_dtype!r} and vllm.dtype={options.dtype!r} contradict each other; set one")
     option = "model.torch_dtype" if options.dtype is None else "vllm.dtype"
     return resolve_dtype_name(options.dtype or config.torch_dtype, on_cuda=device_type == "cuda", option=option)
-
-
-def _is_eager(options: VllmEngineOptions, device_type: str) -> bool:
-    """Return whether vLLM runs without compilation: as asked for, else on CPU, where compiling costs more than it brings."""
-    return device_type == "cpu" if options.enforce_eager is None else options.enforce_eager
 
 
 def only_known_arguments(arguments: dict[str, Any]) -> dict[str, Any]:

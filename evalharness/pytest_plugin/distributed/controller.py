@@ -1,4 +1,4 @@
-"""What the controller does when the run is spread over workers; registered only where xdist is there."""
+"""The controller's hooks when a run is spread over workers; registered only with xdist."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, D
 from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
-from evalharness.pytest_plugin.progress import Progress, announce
-from evalharness.pytest_plugin.reporting import REPORTING
+from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce
 from evalharness.pytest_plugin.session import STATE
 
 CRASHES = pytest.StashKey[Crashes]()
 SCHEDULER = pytest.StashKey[DeferredScheduler]()
 WATCH = pytest.StashKey[Watch]()
 SIGNS = pytest.StashKey[TemporaryDirectory[str]]()
-"""Where workers write their signs of life: a folder on this machine, whatever file system has the reports."""
+"""The folder of workers' signs of life: on this machine, whatever file system has the reports."""
 
 
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
@@ -104,7 +103,7 @@ def pytest_testnodeready(node: Any) -> None:
 
 
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Let a worker go; one that dies when its work is done is a problem of the run all the same."""
+    """Note that a worker ended; if it died after its work was done, that is a problem of the run all the same."""
     stash = node.config.stash
     _stop_all_if_one_did(node.config)
     if WATCH in stash:
@@ -115,7 +114,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def _stop_all_if_one_did(config: pytest.Config) -> None:
-    """End all workers where -x, --maxfail, Ctrl-C or `pytest.exit` in one ends the run; there is no hook of that, but a sign."""
+    """End all workers where -x, --maxfail, Ctrl-C or `pytest.exit` in one of them ends the run; xdist has no hook for that."""
     reason = stop_reason(config)
     if reason is not None and SCHEDULER in config.stash:
         config.stash[SCHEDULER].stop(reason)
@@ -130,7 +129,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 class _TestsOfWorkers:
-    """Notes which tests were begun, and stops all workers where one's failures end the run; these hooks are told no config."""
+    """Notes which tests were begun, and stops all workers where a failure ends the run; these hooks get no config."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -149,14 +148,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Note which test a worker runs: were it to die, whose fault it is depends on that."""
+    """Note which test a worker runs: if it dies, the blame depends on that."""
     if report.when == "setup" and report.passed and CRASHES in report.node.config.stash:
         report.node.config.stash[CRASHES].test_runs(report.node.gateway.id, report.nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
-    """Say what a worker died of, and how often the test was tried."""
+    """Say how a worker died, and how often the test was tried."""
     config = report.node.config
     if CRASHES in config.stash:
         config.stash[CRASHES].explain(crashitem, report)
@@ -164,14 +163,14 @@ def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> None:
-    """Take out what a worker says of its tests before it says what it collected."""
+    """Take the ambiguous node ids that a worker sends before its collection."""
     if AMBIGUOUS in data:
         config.stash[STATE].registry.ambiguous_node_ids.update(data.pop(AMBIGUOUS))
 
 
 @pytest.hookimpl
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
-    """Begin the run when the first worker says which evals it has."""
+    """Begin the run when the first worker has collected."""
     config = node.config
     state = config.stash[STATE]
     plan = state.execution.plan

@@ -1,4 +1,4 @@
-"""What becomes of the work of a worker that died: its unit goes on elsewhere, and the test it died in runs once more.
+"""Decides what happens to the work of a worker that died: its unit goes on elsewhere, and its current test runs once more.
 
     died while                          then
     a test ran and nothing was asked    the test runs again; after its second death it is an error
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -41,19 +41,19 @@ _MAX_DEATHS = 2
 
 
 class LastSigns(NamedTuple):
-    """What a dead worker's files say of its end."""
+    """The last state of a dead worker, by its files."""
 
     opening: str | None
     """The engine that it was opening."""
-    words: str | None
+    exit_reason: str | None
     """Why it ended itself."""
     asked: Mapping[UnitKey, tuple[str, ...]] = MappingProxyType({})
     """The cases that were being asked, by unit."""
 
 
 def last_signs(journal: Path) -> LastSigns:
-    """Return the end of a worker by its journal, which may not be there, and what lies beside it."""
-    opening = words = None
+    """Return the last state of a worker by its journal, if it has one, and the files beside it."""
+    opening = exit_reason = None
     try:
         with journal.open("rb") as lines:
             for line in lines:
@@ -64,18 +64,20 @@ def last_signs(journal: Path) -> LastSigns:
                 elif line.startswith(b'{"kind":"engine"'):
                     opening = None
                 elif line.startswith((b'{"kind":"worker_exit"', b'{"kind":"last_words"')):  # the latter in older journals
-                    words = json.loads(line)["problem"]
+                    exit_reason = json.loads(line)["problem"]
     except FileNotFoundError:
         pass  # it died before its first test
-    return LastSigns(opening, words, take_in_flight(journal))
+    return LastSigns(opening, exit_reason, take_in_flight(journal))
 
 
 class Crashes:
     """Judges the deaths of one run; see `scheduler.CrashJudge`."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._state = config.stash[STATE]
+        state = config.stash[STATE]
+        self._context, self._registry = state.context, state.registry
+        self._put_back = config.stash[REPORTING].put_back
+        self._report: Callable[..., Any] = config.hook.pytest_runtest_logreport
         self._begun: set[str] = set()
         self._running: dict[str, str] = {}
         self._test_deaths: Counter[str] = Counter()
@@ -94,7 +96,7 @@ class Crashes:
         self._running[worker] = nodeid
 
     def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
-        """Return whether the test runs once more, and note what is left of its unit, and of those that were begun after it."""
+        """Return whether the test runs once more; write a note for each unit that the worker did not finish."""
         signs = self._last_signs(worker)
         how = self._how_it_died(worker, signs)
         ran = self._running.get(worker) == nodeid
@@ -104,8 +106,8 @@ class Crashes:
             self._opening_deaths[signs.opening] += 1
             self._how[signs.opening] = how
         elif signs.asked:
-            doing = self._doing(signs, nodeid if ran and signs.words is None else None)
-            self._test_deaths[nodeid] += ran and signs.words is None  # suspected, but not blamed until it is certain
+            doing = self._doing(signs, nodeid if ran and signs.exit_reason is None else None)
+            self._test_deaths[nodeid] += ran and signs.exit_reason is None  # suspected, but not blamed until it is certain
             is_over = self._suspect(signs.asked, f"worker {worker} {how} while {doing}, and another one had before")
         elif nodeid in self._begun:
             doing = f"{nodeid} {'ran' if ran else 'was set up'}"
@@ -115,18 +117,18 @@ class Crashes:
             doing = "it had begun no test"
         problem = f"worker {worker} {how} while {doing}"
         then = "its case is an error" if is_over else "it is tried again" if retried else "this test is an error"
-        self._state.context.journal.write("problem", {"problem": f"{problem}; {then}"})
+        self._context.journal.write("problem", {"problem": f"{problem}; {then}"})
         self._begun.discard(nodeid)
-        self._config.stash[REPORTING].put_back[nodeid] = problem
+        self._put_back[nodeid] = problem
         for key, tests in left.items():
             nodeids = tuple(test for test in tests if retried or test != nodeid)
             if nodeids:
-                note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._isolations.get(key), signs.words is not None)
-                note_crash(self._state.context.run_dir, note, self._state.context.session_number)
+                note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._isolations.get(key), signs.exit_reason is not None)
+                note_crash(self._context.run_dir, note, self._context.session_number)
         return retried
 
     def _doing(self, signs: LastSigns, nodeid: str | None) -> str:
-        """Return what a worker did as it died: it generated, and perhaps ran a test."""
+        """Say what a worker did as it died: it generated, and perhaps ran a test."""
         num_asked = Counter[str]()
         for unit, case_ids in signs.asked.items():
             num_asked[unit.path] += len(case_ids)
@@ -149,17 +151,17 @@ class Crashes:
         return is_over
 
     def _last_signs(self, worker: str) -> LastSigns:
-        return last_signs(self._state.context.run_dir / "journal" / f"{self._state.context.journal_name(worker)}.jsonl")
+        return last_signs(self._context.run_dir / "journal" / f"{self._context.journal_name(worker)}.jsonl")
 
     def _how_it_died(self, worker: str, signs: LastSigns) -> str:
         if worker in self.killed:
             return self.killed[worker]
-        return "died" if signs.words is None else f"ended itself ({shorten(signs.words)})"
+        return "died" if signs.exit_reason is None else f"ended itself ({shorten(signs.exit_reason)})"
 
     def died_without_work(self, worker: str) -> None:
         """Note the death of a worker that had no test any more."""
         how = self._how_it_died(worker, self._last_signs(worker))
-        self._state.context.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
+        self._context.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
 
     def is_given_up(self, engine: str) -> bool:
         """Return whether workers died again and again as they opened the engine."""
@@ -168,13 +170,13 @@ class Crashes:
     def give_up(self, nodeids: Sequence[str]) -> None:
         """Report tests that nobody will run as crashed."""
         for nodeid in nodeids:
-            engine = self._state.registry.eval_node(nodeid).engine
+            engine = self._registry.eval_node(nodeid).engine
             problem = f"engine {engine} cannot be opened: {self._opening_deaths[engine]} workers {self._how[engine]} while they opened it"
-            self._config.hook.pytest_runtest_logreport(report=_crash_report(nodeid, problem))
+            self._report(report=_crash_report(nodeid, problem))
 
     def explain(self, nodeid: str, report: Any) -> None:
-        """Say in xdist's report of a test that its worker died in how often, and of what."""
-        problem = self._config.stash[REPORTING].put_back.get(nodeid)
+        """Say in xdist's report of a crashed test how its worker died, and how often it was tried."""
+        problem = self._put_back.get(nodeid)
         if problem is not None:
             report.longrepr = f"{problem}; it was tried {self._test_deaths[nodeid]} times"
 

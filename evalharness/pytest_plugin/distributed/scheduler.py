@@ -33,7 +33,7 @@ Estimate = Callable[[UnitKey, Sequence[str]], float]
 
 
 class CrashJudge(Protocol):
-    """Decides about the test that a worker died in, and about what is given up with it."""
+    """Decides whether the test of a dead worker runs again, and which engines are given up."""
 
     def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
         """Return whether the test runs once more; `left` are all tests that the worker did not finish, by unit."""
@@ -59,7 +59,7 @@ def count_tests(unit: UnitKey, nodeids: Sequence[str]) -> float:
 
 
 class UnitScheduler:
-    """xdist's scheduling protocol over units; tests that are no evals form units of one."""
+    """xdist's scheduling protocol over work units; a test without an eval is a unit of its own."""
 
     def __init__(self, num_nodes: int, assign: AssignUnits, estimate: Estimate = count_tests, judge: CrashJudge | None = None) -> None:
         self._num_nodes = num_nodes
@@ -74,7 +74,7 @@ class UnitScheduler:
         self._pending: dict[Any, deque[int]] = {}
         self._loaded: dict[Any, str | None] = {}
         self._first_tests: set[int] = set()
-        """Those that are the first of their case: as many are pending as cases."""
+        """The first test of each case: of these as many are pending as cases."""
         self._num_cases: dict[Any, int] = {}
         self._left_s: dict[Any, float] = {}
         self._case_s: dict[UnitKey | str, float] = {}
@@ -103,7 +103,7 @@ class UnitScheduler:
         return bool(self._waiting) or any(self._pending.values())
 
     def has_collected(self, node: Any) -> bool:
-        """Return whether a worker has said what it collected."""
+        """Return whether a worker has collected."""
         return node in self._collections
 
     def has_work(self, node: Any) -> bool:
@@ -171,9 +171,9 @@ class UnitScheduler:
         return None if pending[0] in units[self._unit_of(pending[0])] else crashed
 
     def stop(self, reason: str) -> None:
-        """Tell every worker to end after the test that it is in; once is enough."""
-        told, self._is_stopped = self._is_stopped, True
-        for node in () if told else self.nodes:
+        """Tell every worker to end after its current test. Idempotent."""
+        was_stopped, self._is_stopped = self._is_stopped, True
+        for node in () if was_stopped else self.nodes:
             with contextlib.suppress(OSError):  # it has just died
                 node.sendcommand(STOP, reason=reason)
 
@@ -316,7 +316,7 @@ class DeferredScheduler:
         self._chosen.add_node_collection(node, collection)
 
     def has_collected(self, node: Any) -> bool:
-        """Return whether a worker has said what it collected."""
+        """Return whether a worker has collected."""
         return isinstance(self._chosen, UnitScheduler) and self._chosen.has_collected(node)
 
     def has_work(self, node: Any) -> bool:
@@ -324,7 +324,7 @@ class DeferredScheduler:
         return isinstance(self._chosen, UnitScheduler) and self._chosen.has_work(node)
 
     def stop(self, reason: str) -> None:
-        """End the workers that run units, each after the test that it is in."""
+        """End the workers that run units, each after its current test."""
         if isinstance(self._chosen, UnitScheduler):
             self._chosen.stop(reason)
 

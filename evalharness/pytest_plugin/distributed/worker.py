@@ -1,4 +1,4 @@
-"""What a worker does for its controller's sake: it looks ahead, gives signs of life, and ends itself when it is of no more use."""
+"""A worker's side of a distributed run: which units come next, signs of life, and its end on a command or with its engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MAX_ENGINE_DEATHS = 4  # xdist replaces four workers for each that it was told 
 
 
 def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequence[UnitKey]]:
-    """Return what tells the units of the tests that wait in this worker's queue, in order, up to one that is none of an eval.
+    """Return a function that gives the units of the tests in this worker's queue, in order, up to the first test without an eval.
 
     Some at the beginning may have left it already.
     """
@@ -59,9 +59,9 @@ def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequenc
 
 
 def install_stop_command(session: pytest.Session) -> None:
-    """Have this worker end after the test that it is in, as soon as its controller tells it why (`STOP`).
+    """Have this worker end after its current test when the controller sends `STOP`.
 
-    Where -x or --maxfail ends a run, xdist says no more to the workers than that nothing follows what they have: here a unit or more.
+    Where -x or --maxfail ends a run, xdist lets workers finish the tests that they have: here a unit or more.
     """
 
     def stop(arguments: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ def install_stop_command(session: pytest.Session) -> None:
 
 
 def report_ambiguous_node_ids(config: pytest.Config, nodeids: Sequence[str]) -> None:
-    """Tell the controller, before it hears what was collected, which tests it must not take for those of evals: it knows ids only."""
+    """Send the controller, before the collection, ids that read like those of evals but are not: it knows nothing but ids."""
     if nodeids:
         send_to_controller(config, {AMBIGUOUS: list(nodeids)})
 
@@ -90,9 +90,9 @@ def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
 
 
 def exit_worker_if_engine_failed(context: RunContext, units: RunningUnits) -> None:
-    """End this worker if its engine can generate nothing more: a new one then goes on with the unit, from the journal.
+    """End this worker if its engine can generate nothing more; a new worker goes on with the unit, from the journal.
 
-    Otherwise it would take unit after unit and make errors of them. An engine that breaks again and again stays, and does.
+    Otherwise it would turn unit after unit into errors. After several such ends of one engine the worker stays, and they are errors.
     """
     failure = units.engine_failure()
     if failure is None or not context.is_worker:

@@ -123,7 +123,7 @@ class EngineQueue(threading.Thread):
             return None
 
     def _without_kept(self) -> list[UnitRunner]:
-        """Return the active units that are not to be kept; those take back what was not answered."""
+        """Return the active units that are not kept; the kept ones take back what was not answered."""
         unanswered = [(number, runner, asked) for number, (runner, asked) in self._asked.items() if runner in self._kept]
         for number, runner, asked in reversed(unanswered):
             if number in self._ready:
@@ -138,7 +138,7 @@ class EngineQueue(threading.Thread):
             self._active.remove(runner)
 
     def _end(self, runner: UnitRunner) -> None:
-        """Note the time since the last unit ended as this one's: together they are the time in which the engine was at work."""
+        """End a unit with the time since the last one ended: together they are the time in which the engine was at work."""
         now = time.monotonic()
         runner.end(now - self._busy_since)
         self._busy_since = now
@@ -220,7 +220,7 @@ class EngineQueue(threading.Thread):
         return None
 
     def _give_up(self, runner: UnitRunner, error: BaseException) -> None:
-        """Let one unit go that cannot be asked; the others go on."""
+        """Give up one unit that cannot be asked; the others go on."""
         is_ours = isinstance(error, EvalHarnessError)
         problem = str(error) if is_ours else f"{type(error).__name__}: {error} (at {last_frame(error)})"
         runner.results.give_up(problem, is_engine=isinstance(error, BackendError))
@@ -300,7 +300,7 @@ class RunningUnits:
         return self._current[1].results
 
     def release(self, unit: UnitKey, case_id: str) -> None:
-        """Let the generations of a unit's case go."""
+        """Release the generations of a unit's case."""
         if self._current is not None and self._current[0] == unit:
             self._current[1].results.release(case_id)
             return
@@ -374,7 +374,7 @@ class RunningUnits:
         return UnitRunner(unit.engine, engine, module, cases, journal, self._progress, prepared.takeover, in_flight)
 
     def stop(self) -> None:
-        """End what is generated, if anything: that of the current unit, and what was begun ahead, which stays in the journal."""
+        """End the current unit and those begun ahead; what is generated stays in the journal."""
         if self._current is None:
             return
         unit, queue = self._current[0], self._queue

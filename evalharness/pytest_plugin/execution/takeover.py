@@ -1,9 +1,9 @@
-"""What a worker that died leaves to the others: a note of each unit that it did not finish, written by the controller.
+"""Hands a dead worker's units to others: the controller writes a note of each unit that it did not finish.
 
     journal/crashes.jsonl   {"kind": "crash", "worker", "engine", "path", "shard", "nodeids", "isolation", "gave_up"}
 
-Whoever gets the unit next gives its tests what the run's journals have of their cases, and generates only the rest. Where one
-of its cases may have killed the worker, they are asked in groups, one group at a time, so that the next death says more.
+The next worker of the unit gives its tests the outcomes in the run's journals and generates only the rest. Where one of the cases may
+have killed the worker, they are asked in groups, one group at a time, so that the next death says more.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class CrashNote:
 
 @dataclass(frozen=True)
 class Takeover:
-    """How a unit goes on; `recorded(case id)` is what the journals have of a case. `nodeids`: its tests that are left, None for all."""
+    """How a unit goes on: `recorded(case id)` gives a case's recorded outcomes; `nodeids` are the tests left, None for all."""
 
     nodeids: frozenset[str] | None
     recorded: Callable[[str], CaseRecords | None]
@@ -123,7 +123,7 @@ class Takeover:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing else is to be generated beside the unit: else a second death would not say whose fault it is."""
+        """Whether no other unit is generated beside it: else a second death would not say whose fault it is."""
         return self.nodeids is not None
 
 
@@ -162,11 +162,11 @@ def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) 
     return Takeover(frozenset(notes[-1].nodeids), lambda case_id: find(unit.engine, eval_name, case_id), notes[-1].isolation)
 
 
-# Which cases a worker's engine is at work on, in a small file that outlives the worker: one of them may have killed it
-
-
 class InFlight:
-    """The cases of one unit; safe to call from several threads. `path` None keeps nothing: there is no worker to be judged."""
+    """Which cases of a unit are being asked, in a small file that outlives the worker: one of them may have killed it.
+
+    Safe to call from several threads. `path` None keeps nothing: this process is not a worker.
+    """
 
     def __init__(self, path: Path | None, unit: UnitKey, case_ids: Iterable[str] = ()) -> None:
         self._path = path
@@ -186,7 +186,7 @@ class InFlight:
             raise RecordError(f"{path} cannot be written: {error.strerror}") from error
 
     def begin(self, case_id: str) -> None:
-        """Note that one more request of a case is made ready, or that its next step is worked out."""
+        """Note that a request of a case is made ready, or that its own code works out the next step."""
         self._add(case_id, 1)
 
     def end(self, case_id: str) -> None:
@@ -231,5 +231,5 @@ def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
 
 
 def in_flight_path(journal: Path, number: int) -> Path:
-    """Return the file of a process's so-and-so-many-th unit."""
+    """Return the file of a process's unit by its number."""
     return journal.with_suffix(f".{number}.asked")

@@ -75,7 +75,7 @@ def first_tests(units: Mapping[str, UnitKey]) -> set[str]:
 
 
 def _sizes(num_cases: Mapping[tuple[str, str], int], num_workers: int) -> dict[tuple[str, str], list[int]]:
-    """Return into units of how many cases each (engine, eval) is split.
+    """Return the numbers of cases of the units that each (engine, eval) is split into.
 
     A split costs where another engine follows: an engine runs empty at the end of each unit. So there are about three units per
     worker over the whole run, and none smaller than what the backend runs at once. The engines that are left over when each worker
@@ -120,13 +120,14 @@ def _ever_smaller(num: int, num_workers: int, smallest: int) -> list[int]:
     return [*sizes, *_equal(num, num_workers)]
 
 
-# Which test is in which unit, which cases a unit has, and which of them tests still wait for; known once tests are collected
-
 _FAR = 64  # nobody looks further ahead
 
 
 class UnitPlan:
-    """The plan of one process. `units` is by node id of every eval test, in order; the controller of workers knows no more."""
+    """Which tests and cases each unit of a process has, and which cases tests still wait for; known once tests are collected.
+
+    `units` is by node id of every eval test, in order; the controller of workers knows nothing else.
+    """
 
     def __init__(self) -> None:
         self.units: dict[str, UnitKey] = {}
@@ -135,7 +136,7 @@ class UnitPlan:
         self._tests_left: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         """By engine and module, then by case."""
         self._order: list[UnitKey | None] = []
-        """Of all tests, None for one that is none of an eval."""
+        """The unit of each test, None for a test without an eval."""
         self._after: dict[UnitKey, list[UnitKey]] = {}
 
     def add_items(self, items: Sequence[pytest.Item], units: Mapping[str, UnitKey]) -> None:
@@ -162,9 +163,9 @@ class UnitPlan:
         return [item.nodeid for item in items if item.nodeid not in self.units and parse_nodeid(item.nodeid, engine_ids) is not None]
 
     def units_after(self, unit: UnitKey) -> list[UnitKey]:
-        """Return the units whose tests come after a unit's, in order, up to the next test that is none of an eval.
+        """Return the units whose tests come after a unit's, in order, up to the next test without an eval.
 
-        None where tests of several units take turns.
+        Empty where tests of several units take turns.
         """
         if not self._after:
             in_order = [key for key, _ in itertools.groupby(self._order)]

@@ -28,7 +28,7 @@ EXIT_BROKEN = BROKEN
 
 
 def start_run(state: EvalSession) -> None:
-    """Write run.json with what is asked; raises `RecordError` where the run's folder is taken or cannot be written."""
+    """Write run.json with the options and the environment; raises `RecordError` where the run's folder is taken or cannot be written."""
     if state.context.resumed is None:
         _make_folder(state)
     state.has_started_run = True

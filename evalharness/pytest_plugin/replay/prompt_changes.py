@@ -1,7 +1,7 @@
-"""Whether a run's cases are the same today, and would be asked what they were asked then, as far as can be told without a tokenizer.
+"""Compares a recorded run's cases and prompts with those of today, as far as that works without a tokenizer.
 
-Every text of the messages must stand in the recorded prompt, and every image must be the one whose SHA-256 is recorded. A
-text that has only lost its end is still found: that is not noticed.
+Every text of the messages must stand in the recorded prompt, and every image must have its recorded SHA-256. A text that has only
+lost its end is not noticed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import EvalHarnessError
 from evalharness.api.images import image_sha256
 from evalharness.api.requests import GenerationFailure, GenerationResult, TokenGenerationRequest
-from evalharness.api.scoring import Chat, ScoringRequest, asked_chat
+from evalharness.api.scoring import Chat, ScoringRequest, chat_of
 from evalharness.api.tools import read_tools
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Request, Step
 from evalharness.runs.recorded import outcome_of
@@ -23,7 +23,7 @@ __all__ = ["PromptChange", "case_changes", "prompt_change"]
 
 
 def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple[str, str]]:
-    """Yield the id of each case that is gone, new or described otherwise, and which it is; `then` is by id, as journals have it."""
+    """Yield id and change of each case that is gone, new or described otherwise; `then`: by id, as in the journal."""
     known = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in now}
     yield from ((case_id, "the case is not there any more") for case_id in then if case_id not in known)
     for case_id, facts in known.items():
@@ -34,7 +34,7 @@ def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple
 
 
 class PromptChange(NamedTuple):
-    """What would be asked otherwise: the same words for every case that it happens to, and what is special about this one."""
+    """A difference, in the same words for every case, and the detail of this case."""
 
     what: str
     detail: str | None = None
@@ -44,7 +44,7 @@ _STEPS = PromptChange("it would be asked in other steps now")
 
 
 def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange | None:
-    """Return what would be asked otherwise now, None where nothing is or where nothing was asked then."""
+    """Return how today's request differs; None where it does not, or where nothing was asked then."""
     made = [sample for sample in recorded.samples.values() if isinstance(sample, Recorded)]
     if not made:
         return None
@@ -73,7 +73,7 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
 def _difference(request: Request, made: GenerationResult) -> PromptChange | None:
     from evalharness.engine.request_images import images_of  # brings what engines need, and most runs compare nothing
 
-    chat = asked_chat(request)
+    chat = chat_of(request)
     if isinstance(request, ScoringRequest) and not _same_response(request, made):
         return PromptChange("the response that is scored would be another now")
     if chat is None:

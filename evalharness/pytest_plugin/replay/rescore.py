@@ -1,4 +1,4 @@
-"""Starts the pytest session that scores a recorded run again."""
+"""Starts the pytest session that scores a recorded run again, or several parts of one run (`--shard`) put side by side."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 import evalharness.pytest_plugin
 from evalharness.api.errors import BROKEN, REFUSED, RecordError
+from evalharness.api.showing import excerpt
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS, read_shard
@@ -35,7 +36,7 @@ _CODES = {
     int(pytest.ExitCode.USAGE_ERROR): REFUSED,
     int(pytest.ExitCode.NO_TESTS_COLLECTED): REFUSED,
 }
-"""What a command ends with where pytest's own code would be none of those that it promises."""
+"""Exit codes of the command in place of pytest codes that it does not promise."""
 
 
 def rescore_run(
@@ -60,7 +61,8 @@ def rescore_run(
     run = _config(recorded, {name: value for name, value in given.items() if value is not None})
     if tests is None:
         root, paths = _modules(recorded)
-        _check_data(run)
+        if run.data is not None and not Path(run.data).is_dir():
+            raise RecordError(f"the run's cases came from {run.data}, which is not a folder; say with --data where they are now")
         where = [f"--rootdir={root}", *(str(root / path) for path in paths)]
     else:
         where = [str(_tests_module(tests))]
@@ -96,11 +98,6 @@ def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
     return RunConfig.from_settings(settings)
 
 
-def _check_data(run: RunConfig) -> None:
-    if run.data is not None and not Path(run.data).is_dir():
-        raise RecordError(f"the run's cases came from {run.data}, which is not a folder; say with --data where they are now")
-
-
 def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
     """Return the folder that the run's paths are relative to, and the eval modules that are there."""
     paths = list(recorded.records.evals)
@@ -123,7 +120,7 @@ def _tests_module(path: Path) -> Path:
 
 
 class _Rescoring:
-    """The plugin that makes a session one on recorded generations, in one process whatever the project's settings say."""
+    """The plugin that makes a session use recorded generations, in one process whatever the project's settings say."""
 
     def __init__(self, new_session: Callable[[Path], EvalSession]) -> None:
         self._new_session = new_session
@@ -137,13 +134,11 @@ class _Rescoring:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Tell the plugin what kind of session this is."""
+        """Give the plugin the session's state."""
         config.stash[NEW_SESSION] = self._new_session
 
 
-# One report of a run's parts (`--shard`): their journals are put side by side, and their tests run again on what is stored
-
-# What differs between parts without making an answer another one.
+# Options that may differ between parts without changing an answer.
 _OWN = ("shard", "run_id", "report_dir", "devices", "share_devices", "hang_timeout", "gpu_memory_utilization", "wait", "spot", "resume")
 _OF_ENGINE = ("id", "fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")
 _OF_EVAL = ("options", "plugins")
@@ -151,9 +146,9 @@ _OF_PARTS_ALONE = ("throughput", "durations", "rescored", "resumptions")
 
 
 def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_id: str | None = None) -> int:
-    """Write the run that the parts are of, into a folder of its own, and return its exit code, as that of a run in one piece.
+    """Write the run that the parts belong to into a folder of its own and return its exit code.
 
-    Raises `RecordError` where a part is missing, comes twice or was asked otherwise than the first.
+    Raises `RecordError` where a part is missing, is given twice, or was run with other options than the first.
     """
     parts = _in_order([RecordedRun.read(run_dir) for run_dir in run_dirs])
     for part in parts[1:]:
@@ -194,11 +189,12 @@ def _in_order(parts: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 
 def _check_alike(first: RecordedRun, part: RecordedRun) -> None:
-    """Raise `RecordError`, naming the difference, for a part that was asked otherwise than the first."""
+    """Raise `RecordError`, naming the difference, for a part that was run with other options than the first."""
     for name, value, before in _differences(first, part):
         if value != before:
+            shown = [excerpt(json.dumps(each), 80) for each in (value, before)]
             raise RecordError(
-                f"{part.run_dir} is not a part of the run of {first.run_dir}: its {name} is {_shown(value)}, not {_shown(before)}; "
+                f"{part.run_dir} is not a part of the run of {first.run_dir}: its {name} is {shown[0]}, not {shown[1]}; "
                 "run the part again as the others"
             )
 
@@ -216,11 +212,6 @@ def _differences(first: RecordedRun, part: RecordedRun) -> Iterator[tuple[str, A
 
 def _by_name(part: RecordedRun, key: str) -> Mapping[str, Mapping[str, Any]]:
     return {spec["id"]: spec for spec in part.records.collected["engines"]} if key == "engines" else {**part.records.evals}
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _write_source(source: Path, parts: Sequence[RecordedRun]) -> None:

@@ -1,10 +1,10 @@
-"""Going on with a run that broke off, or ended with errors: what it has, and whether it would be asked the same today.
+"""Resumes a run that broke off or ended with errors: what it has recorded, and whether it would be asked the same today.
 
     pytest evals --resume RUN_ID -n 2
 
-The run keeps its folder, its name and its options. Its tests all run again, on stored generations where there are any, and
-what is missing is generated: a failure or an invalid sample is asked again, for its cause may be gone. Whatever would make
-the answers others than those of one undisturbed run is refused, with the difference, before anything is asked.
+The run keeps its folder, name and options. All its tests run again, on stored generations where there are any; what is missing is
+generated. A failure or an invalid case is asked again, as its cause may be gone. Whatever would change an answer is refused, with the
+difference, before anything is asked.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
+from evalharness.api.showing import short_hash
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
@@ -36,7 +37,7 @@ __all__ = ["Resumption", "asks_to_resume", "resume_run"]
 WRITERS_TIMEOUT_S = 60.0
 """How long workers that have lost their controller may take to end."""
 
-# Options that change where and how the work is done, but no answer.
+# Options that change where and how the work is done, but not the answers.
 _MAY_DIFFER = (
     "report_dir",
     "cache",
@@ -99,7 +100,7 @@ def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, R
 
 
 class Resumption:
-    """A run that goes on in this session, which is its `session`-th after the first. Each process of it has its own."""
+    """A run that goes on in this session, its `session`-th after the first. Each process has one."""
 
     def __init__(self, recorded: RecordedRun, session: int) -> None:
         self.recorded = recorded
@@ -123,10 +124,8 @@ class Resumption:
         except (KeyError, TypeError) as error:
             raise RecordError(f"the tests of run {recorded.run_id} cannot be understood: {type(error).__name__}: {error}") from error
 
-    # What must be as it was
-
     def options(self, now: RunConfig) -> RunConfig:
-        """Return the run's options; what is asked for otherwise now is refused, or, where it changes no answer, taken."""
+        """Return the run's options; an option given otherwise now is taken where it changes no answer, else refused."""
         then = self.recorded.config
         settings = {**then.settings, "run_id": Setting(self.recorded.run_dir.name, then.origin("run_id"))}
         changed = []
@@ -145,7 +144,7 @@ class Resumption:
         return RunConfig.from_settings(settings)
 
     def engine_specs(self, run: RunConfig, root: Path, on_notice: Callable[[str], None]) -> list[EngineSpec]:
-        """Return the run's engines, though patterns may match more checkpoints by now; refuse a checkpoint that has changed."""
+        """Return the run's engines, even if patterns match more checkpoints by now; refuse a checkpoint that has changed."""
         real = list(dict.fromkeys(spec.checkpoint_path for spec in self.engines if spec.backend != "fake"))
         if real:
             run = replace(run, model=tuple(real))
@@ -166,7 +165,7 @@ class Resumption:
         return [now[then.id] for then in self.engines]
 
     def engine_change(self, spec: EngineSpec, facts: Mapping[str, Any]) -> str | None:
-        """Return why an engine cannot go on with what it began, such as on a machine that has another default dtype; else None."""
+        """Return why an opened engine would answer otherwise than before, such as another default dtype here; else None."""
         before = [line["settings"] for line in self.recorded.records.engine_lines if line["id"] == spec.id]
         for name in _OF_OPEN_ENGINE if before else ():
             if before[-1].get(name) != facts.get(name):
@@ -175,15 +174,15 @@ class Resumption:
         return None
 
     def check_eval(self, module: EvalModule) -> None:
-        """Refuse an eval whose cases, prompts, images, decoding or plugins are others than those of the run."""
+        """Refuse an eval whose cases, prompts, images, decoding or plugins have changed."""
         entry = self.recorded.records.evals.get(module.path)
         if entry is None:
             return  # nothing of it was asked
-        differences = [*_decoding_changes(entry, module), *self._asked_otherwise(entry, module)]
+        differences = [*_decoding_changes(entry, module), *self._request_changes(entry, module)]
         if differences:
             raise self._refusal(f"{module.path}: {'; '.join(differences)}", "bring back what was asked")
 
-    def _asked_otherwise(self, entry: Mapping[str, Any], module: EvalModule) -> Iterator[str]:
+    def _request_changes(self, entry: Mapping[str, Any], module: EvalModule) -> Iterator[str]:
         by_change: dict[str, list[str]] = {}
         for case_id, what in case_changes(entry.get("cases", {}), module.cases):
             by_change.setdefault(what, []).append(case_id)
@@ -197,7 +196,7 @@ class Resumption:
             yield f"{what}: {_named(case_ids)}"
 
     def check_collected(self, nodeids: Iterable[str]) -> None:
-        """Refuse a session that has not all of the run's tests: their rows would be lost."""
+        """Refuse a session that lacks tests of the run: their rows would be lost."""
         gone = self._wanted.difference(nodeids)
         if gone:
             command = " ".join(map(str, self.recorded.run.get("command") or ()))
@@ -210,18 +209,16 @@ class Resumption:
     def _refusal(self, difference: str, advice: str) -> ConfigError:
         return ConfigError(f"run {self.recorded.run_id} cannot be resumed: {difference}; {advice}, or start a new run")
 
-    # What it has
-
     def is_wanted(self, nodeid: str) -> bool:
         """Return whether an eval's test is one of the run's."""
         return nodeid in self._wanted
 
     def made(self, engine: str, eval_name: str) -> Callable[[str], CaseRecords | None]:
-        """Return a function from a case's id to what was generated for it."""
+        """Return a function from a case's id to its recorded generations."""
         return lambda case_id: self.recorded.find_made(engine, eval_name, case_id)
 
     def asked(self, fresh: RunFile) -> RunFile:
-        """Return what run.json says of a resumed run while it goes on; `fresh` is what it would say of a new one."""
+        """Return run.json of a resumed run at its start; `fresh` is that of a new run."""
         then = self.recorded.run
         own = ("started_at", "command", "num_workers", "versions", "git", "hardware", "platform")
         entry = {
@@ -238,13 +235,13 @@ class Resumption:
 
     @property
     def announcement(self) -> str:
-        """What is said as the session begins."""
+        """The line shown as the session begins."""
         num = self.recorded.num_generations
         return f"resumes a run that has {num} generation{'' if num == 1 else 's'}: they are not made again"
 
 
 def _outranks(asked: Setting, before: Setting) -> bool:
-    """Return whether a setting would have held then, too: one of a file does not where the command line had said otherwise."""
+    """Return whether a setting would have held then, too: a file's does not outrank the command line's."""
     return asked.origin != "default" and _rank(asked) >= _rank(before)
 
 
@@ -270,7 +267,7 @@ def _decoding_changes(entry: Mapping[str, Any], module: EvalModule) -> Iterator[
 
 
 def _lasting(names: Iterable[str]) -> list[str]:
-    """Return texts without the addresses of objects, which are others in every process."""
+    """Return texts without the addresses of objects, which differ in every process."""
     return [re.sub(r" at 0x[0-9a-f]+", "", name) for name in names]
 
 
@@ -280,5 +277,4 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else "not set" if value is None else json.dumps(value)
-    return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text
+    return short_hash(value) if isinstance(value, str) else "not set" if value is None else json.dumps(value)

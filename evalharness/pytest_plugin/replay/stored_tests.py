@@ -1,6 +1,6 @@
-"""Tests of any module, run on every generation that a run has stored: for questions that come up when the run is over.
+"""Runs the tests of any module on every stored generation of a run, for questions that come up when the run is over.
 
-Each test is asked once per engine, eval and case; ids read `eval-engine-case`, and gates are judged per eval and engine.
+Each test runs once per engine, eval and case; ids read `eval-engine-case`, and gates are judged per eval and engine.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ from evalharness.runs.schema import CaseFacts, Row
 __all__ = ["OriginalCases", "StoredCase", "StoredTestsExecution", "StoredTestsRegistry", "likely_roots", "stored_cases"]
 
 
-# The cases of the evals of a recorded run, as their loaders give them today: for tests that look at more than a run records
-
-
 def likely_roots(recorded: RecordedRun) -> Iterator[Path]:
     """Yield the folders that the paths of a run may be relative to, the likeliest first."""
     here = Path.cwd()
@@ -44,7 +41,7 @@ def likely_roots(recorded: RecordedRun) -> Iterator[Path]:
 
 
 class OriginalCases:
-    """Loads each eval of a run at most once."""
+    """The cases of a run's evals as their loaders give them today, each eval loaded at most once."""
 
     def __init__(self, recorded: RecordedRun, run: RunConfig) -> None:
         self._recorded = recorded

@@ -46,7 +46,7 @@ class _Rows(NamedTuple):
 def shown_cases(comparisons: Sequence[Comparison], folder: Path | None = None) -> list[ShownCase]:
     """Return the changed cases to be shown, with links from `folder` to reports. Raises `RecordError` where rows cannot be read."""
     share = max(1, NUM_CASES // len(comparisons))
-    chosen = [(number, change) for number, one in enumerate(comparisons) for change in one.cases[:share]]
+    chosen = [(number, change) for number, comparison in enumerate(comparisons) for change in comparison.cases[:share]]
     wanted: dict[tuple[str, str], set[_Key]] = {}
     for number, change in chosen:
         for side in (comparisons[number].base, comparisons[number].candidate):
@@ -70,16 +70,16 @@ def _key(change: CaseChange) -> _Key:
 
 def _read(wanted: Mapping[tuple[str, str], set[_Key]]) -> dict[tuple[str, str], dict[_Key, Row]]:
     """Return the rows of the wanted cases by run and engine, each run read once; baselines have none."""
-    found: dict[tuple[str, str], dict[_Key, Row]] = {key: {} for key in wanted}
+    rows: dict[tuple[str, str], dict[_Key, Row]] = {key: {} for key in wanted}
     for source in dict.fromkeys(source for source, _ in wanted):
         if not source or not Path(source).is_dir():
             continue
         for row in read_samples(Path(source)):
-            own = source, text_of(row.get("engine"))
+            side = source, text_of(row.get("engine"))
             key = text_of(row.get("eval")), text_of(row.get("test")), text_of(row.get("case_id"))
-            if key in wanted.get(own, ()):
-                found[own][key] = row
-    return found
+            if key in wanted.get(side, ()):
+                rows[side][key] = row
+    return rows
 
 
 def _shown(

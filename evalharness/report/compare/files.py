@@ -90,10 +90,10 @@ def _lines(comparison: Comparison) -> Iterator[list[Any]]:
 
 
 def _numbers(change: MetricChange) -> list[Any]:
-    own = change.change
+    paired = change.change
     return [
-        change.verdict, own.base, own.candidate, own.difference, own.low, own.high, own.p, change.p_corrected, change.detectable,
-        change.direction, own.num_pairs, own.num_groups, own.num_up, own.num_down,
+        change.verdict, paired.base, paired.candidate, paired.difference, paired.low, paired.high, paired.p, change.p_corrected,
+        change.detectable, change.direction, paired.num_pairs, paired.num_groups, paired.num_up, paired.num_down,
     ]  # fmt: skip
 
 
@@ -144,14 +144,14 @@ def write_compare_page(comparisons: Sequence[Comparison], file: TextIO, folder: 
         styles=["timeline.css", "compare.css"],
         blocks=_blocks(comparisons, cases),
         base=base,
-        comparisons=[_comparison(number, one) for number, one in enumerate(comparisons)],
+        comparisons=[_comparison(number, comparison) for number, comparison in enumerate(comparisons)],
         kinds=_KINDS,
         marks=_MARKS,
         level=f"{LEVEL:.0%}",
         worth=WORTH_SHOWING,
         seed=comparisons[0].seed,
         num_shown=len(cases),
-        num_changed=sum(len(one.cases) for one in comparisons),
+        num_changed=sum(len(comparison.cases) for comparison in comparisons),
         most_cases=NUM_CASES,
     )
 
@@ -236,14 +236,20 @@ def _hidden(comparison: Comparison, group: Sequence[MetricChange], scale: float)
 
 def _scale(changes: Sequence[MetricChange]) -> float:
     """Return the difference at the ends of the drawn scale: that of the widest interval of a score within 0…1, rounded up."""
-    ends = [abs(end) for one in changes if one.is_bounded for end in (one.change.low, one.change.high, one.change.difference) if end == end]
+    ends = [
+        abs(end)
+        for change in changes
+        if change.is_bounded
+        for end in (change.change.low, change.change.high, change.change.difference)
+        if end == end
+    ]
     widest = max(ends, default=1.0)
     return next((scale for scale in _SCALES if widest <= scale), 1.0)
 
 
 def _line(change: MetricChange, scale: float) -> dict[str, Any]:
-    own = change.change
-    known = [value for value in (own.low, own.high) if math.isfinite(value)]
+    paired = change.change
+    known = [value for value in (paired.low, paired.high) if math.isfinite(value)]
     return {
         "eval": change.eval,
         "test": change.test,
@@ -252,20 +258,20 @@ def _line(change: MetricChange, scale: float) -> dict[str, Any]:
         "metric": change.metric,
         "way": {"lower": "lower is better", "none": "no better direction"}.get(change.direction, ""),
         "verdict": change.verdict,
-        "n": own.num_pairs,
-        "groups": own.num_groups,
-        "up": own.num_up,
-        "down": own.num_down,
-        "before": number_text(own.base),
-        "after": number_text(own.candidate),
-        "difference": signed(own.difference),
-        "sort": own.difference if math.isfinite(own.difference) else 0.0,
+        "n": paired.num_pairs,
+        "groups": paired.num_groups,
+        "up": paired.num_up,
+        "down": paired.num_down,
+        "before": number_text(paired.base),
+        "after": number_text(paired.candidate),
+        "difference": signed(paired.difference),
+        "sort": paired.difference if math.isfinite(paired.difference) else 0.0,
         "interval": interval_text(change),
         "p": p_text(change.p_corrected),
         "p_sort": change.p_corrected,
         "detectable": number_text(change.detectable) if math.isfinite(change.detectable) else "–",
         "bar": None if not change.is_bounded else {
-            "at": _share(own.difference, scale), "low": _share(known[0], scale) if len(known) == 2 else None,
+            "at": _share(paired.difference, scale), "low": _share(known[0], scale) if len(known) == 2 else None,
             "high": _share(known[1], scale) if len(known) == 2 else None,
             "blind": min(_share(change.detectable, scale), 1.0) - 0.5 if math.isfinite(change.detectable) else None,
         },
@@ -282,7 +288,7 @@ def _blocks(comparisons: Sequence[Comparison], cases: Sequence[ShownCase]) -> It
     entries = []
     for case in cases:
         entries.append({**case.entry, "pictures": [numbers.setdefault(file, len(numbers)) for file in case.pictures]})
-    sides = [[one.base.label, one.candidate.label] for one in comparisons]
+    sides = [[comparison.base.label, comparison.candidate.label] for comparison in comparisons]
     yield json_block("comparisons", {"sides": sides, "perBlock": _CASES_PER_BLOCK, "cases": entries})
     for start in range(0, len(cases), _CASES_PER_BLOCK):
         part = [case.detail for case in cases[start : start + _CASES_PER_BLOCK]]

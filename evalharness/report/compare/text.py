@@ -143,7 +143,7 @@ def differing_texts(change: CaseChange, most: int) -> tuple[str | None, str | No
     if before is None or after is None:
         return before, after
     common = next(
-        (place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), min(len(before), len(after))
+        (place for place, (char, other) in enumerate(zip(before, after, strict=False)) if char != other), min(len(before), len(after))
     )
     start = max(0, common - CONTEXT_CHARS)
     if max(len(before), len(after)) <= most or before == after:
@@ -204,9 +204,15 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
 
 
 def _line(change: MetricChange) -> list[str]:
-    own = change.change
+    paired = change.change
     name = markdown_cell(change.metric, 60) + _WAYS.get(change.direction, "")
-    numbers = [f"{own.num_pairs:,}", f"{own.num_groups:,}", number_text(own.base), number_text(own.candidate), signed(own.difference)]
+    numbers = [
+        f"{paired.num_pairs:,}",
+        f"{paired.num_groups:,}",
+        number_text(paired.base),
+        number_text(paired.candidate),
+        signed(paired.difference),
+    ]
     detectable = number_text(change.detectable) if change.detectable == change.detectable else "-"
     return [name, _mark(change.verdict), *numbers, interval_text(change), p_text(change.p_corrected), detectable]
 
@@ -215,20 +221,20 @@ def _slices(comparison: Comparison) -> Iterator[str]:
     if not comparison.slices:
         return
     yield "### Changes in slices"
-    found = shown_slices(comparison)
+    changes = shown_slices(comparison)
     counted = f"p values corrected for the {plural(comparison.num_slice_tests, 'test')} that could show a difference"
     yield f"{plural(len(comparison.slices), 'slice metric')} examined ({counted})."
-    if not found:
+    if not changes:
         yield "None of them shows a change."
         return
     several = len(comparison.coverage) > 1
     lines = []
-    for change in found[:NUM_SLICES]:
+    for change in changes[:NUM_SLICES]:
         where = [markdown_cell(f"{change.eval} · {change.test}", 160)] if several else []
         lines.append([*where, markdown_cell(change.slice_key, 60), markdown_cell(change.slice_value, 80), *_line(change)])
     yield markdown_table([*(["test"] if several else []), "slice", "value", *_HEADERS], lines, 5 if several else 4)
-    if len(found) > NUM_SLICES:
-        yield f"{len(found) - NUM_SLICES} more in compare.csv."
+    if len(changes) > NUM_SLICES:
+        yield f"{len(changes) - NUM_SLICES} more in compare.csv."
 
 
 def _cases(comparison: Comparison) -> Iterator[str]:
@@ -304,30 +310,36 @@ def _terminal_table(changes: Sequence[MetricChange], num_paired: int, columns: i
 
 
 def _terminal_line(change: MetricChange, num_paired: int) -> list[str]:
-    own = change.change
-    name = terminal_text(change.metric, 40) + (f" (n={own.num_pairs})" if own.num_pairs != num_paired else "")
+    paired = change.change
+    name = terminal_text(change.metric, 40) + (f" (n={paired.num_pairs})" if paired.num_pairs != num_paired else "")
     verdict = change.verdict.upper() if change.verdict == REGRESSED else change.verdict
-    numbers = [number_text(own.base), number_text(own.candidate), signed(own.difference), p_text(change.p_corrected), interval_text(change)]
+    numbers = [
+        number_text(paired.base),
+        number_text(paired.candidate),
+        signed(paired.difference),
+        p_text(change.p_corrected),
+        interval_text(change),
+    ]
     return [name, verdict, *numbers, number_text(change.detectable) if change.detectable == change.detectable else "-"]
 
 
 def _terminal_slices(comparison: Comparison, columns: int) -> Iterator[str]:
-    found: dict[tuple[str, ...], list[str]] = {}
+    slices: dict[tuple[str, ...], list[str]] = {}
     for change in shown_slices(comparison):
         where = f"{change.slice_key} {change.slice_value}"
         test = f"{change.eval}::{change.test}" if len(comparison.coverage) > 1 else ""
-        own = change.change
-        text = f"{terminal_text(change.metric, 40)} {number_text(own.base)} → {number_text(own.candidate)} (n={own.num_pairs})"
-        found.setdefault((change.verdict, where, test), []).append(text)
-    if found:
+        paired = change.change
+        text = f"{terminal_text(change.metric, 40)} {number_text(paired.base)} → {number_text(paired.candidate)} (n={paired.num_pairs})"
+        slices.setdefault((change.verdict, where, test), []).append(text)
+    if slices:
         yield ""
         yield "changed in slices:"
-    for verdict, where, test in list(found)[:TERMINAL_SLICES]:
+    for verdict, where, test in list(slices)[:TERMINAL_SLICES]:
         mark = verdict.upper() if verdict == REGRESSED else verdict
         title = f"{terminal_text(where, 80)}{' of ' + terminal_text(test, 80) if test else ''}"
-        yield from wrapped(f"  {mark} {title}: {', '.join(found[verdict, where, test])}", columns)
-    if len(found) > TERMINAL_SLICES:
-        yield f"  {len(found) - TERMINAL_SLICES} more slices in compare.md"
+        yield from wrapped(f"  {mark} {title}: {', '.join(slices[verdict, where, test])}", columns)
+    if len(slices) > TERMINAL_SLICES:
+        yield f"  {len(slices) - TERMINAL_SLICES} more slices in compare.md"
 
 
 def _terminal_cases(comparison: Comparison, columns: int) -> Iterator[str]:

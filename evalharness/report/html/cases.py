@@ -1,4 +1,4 @@
-"""What a page knows of its cases before any row is opened: enough to filter, sort and name them. In columns, codes for names."""
+"""The cases of a page: an index to filter, sort and name them, and the rows of samples.jsonl, packed, with their pictures."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from evalharness.runs.schema import Generation, Row, generations_of, mapping
 
 __all__ = ["PageRows", "case_anchor", "case_columns", "page_ranges"]
 
-
-# The rows of samples.jsonl as they go into pages: the file's own bytes, packed many at a time, and the pictures that rows show
 
 ROWS_PER_PAGE = 5_000
 BYTES_PER_PAGE = 48_000_000

@@ -27,8 +27,6 @@ from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 __all__ = ["INDEX", "Entry", "run_entries", "write_index"]
 
 
-# What the index of a reports folder says of each run, from run.json alone, kept in a cache: a thousand runs are looked at in a moment
-
 Entry: TypeAlias = "dict[str, Any]"
 """name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem: plain JSON."""
 
@@ -74,7 +72,7 @@ def _read_cache(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     runs = mapping(cache).get("runs") if mapping(cache).get("version") == _CACHE_VERSION else {}
-    return {name: one for name, one in mapping(runs).items() if isinstance(one, list) and len(one) == 3 and _is_entry(one[2])}
+    return {name: entry for name, entry in mapping(runs).items() if isinstance(entry, list) and len(entry) == 3 and _is_entry(entry[2])}
 
 
 def _is_entry(entry: object) -> bool:
@@ -93,7 +91,7 @@ def _entry(folder: Path) -> Entry:
         run = read_run(folder)
     except RecordError as error:
         return {**entry, "state": "broken", "problem": str(error)[:500]}
-    engines = [one for one in entries_of(run.get("engines")) if one]
+    engines = [engine for engine in entries_of(run.get("engines")) if engine]
     gates = entries_of(run.get("gates"))
     words = Counter(map(gate_state, gates))
     return {
@@ -101,8 +99,8 @@ def _entry(folder: Path) -> Entry:
         "state": run_state(run),
         "started_at": text_of(run.get("started_at"))[:40],
         "duration_s": run["duration_s"] if isinstance(run.get("duration_s"), (int, float)) else None,
-        "checkpoints": [_name(one.get("id")) for one in engines[:MAX_NAMES]],
-        "evals": [[_name(one.get("name")), _count(one.get("num_cases"))] for one in entries_of(run.get("evals"))[:MAX_NAMES]],
+        "checkpoints": [_name(engine.get("id")) for engine in engines[:MAX_NAMES]],
+        "evals": [[_name(engine.get("name")), _count(engine.get("num_cases"))] for engine in entries_of(run.get("evals"))[:MAX_NAMES]],
         "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
         "gates": dict(words),
         "failed": [_failed(gate) for gate in gates if gate_state(gate) == "failed"][:MAX_FAILED],
@@ -240,8 +238,8 @@ def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
         if metric not in _COVERAGE:
             by_eval.setdefault(eval_name, {}).setdefault(metric, value)
     return [
-        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(found.items())[:NUM_SCORES])}"
-        for name, found in by_eval.items()
+        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
+        for name, scores_of_eval in by_eval.items()
     ]
 
 
@@ -253,16 +251,16 @@ def _duration(seconds: object) -> str:
 
 def _trends(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return small curves of the scores that the most runs have, oldest run first: each run's last engine."""
-    found: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-    for entry in reversed([one for one in entries if one["state"] == "finished"][:TREND_RUNS]):
+    curves: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    for entry in reversed([item for item in entries if item["state"] == "finished"][:TREND_RUNS]):
         for eval_name, test, engine, metric, value, _ in _last_engine(entry):
             if metric in _COVERAGE:
                 continue
-            points = found.setdefault((eval_name, test, metric), [])
+            points = curves.setdefault((eval_name, test, metric), [])
             name = f"{entry['name']} ({engine})"
             if not points or points[-1][0] != name:  # two gates may be about one metric
                 points.append((name, value))
-    chosen = sorted((one for one in found.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))[:MAX_TRENDS]
+    chosen = sorted((item for item in curves.items() if len(item[1]) > 1), key=lambda item: -len(item[1]))[:MAX_TRENDS]
     return [_trend(*key, points) for key, points in chosen]
 
 

@@ -103,19 +103,21 @@ def _records(table: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
 def _score(name: str, engines: Sequence[str], means: Mapping[Any, Any], gates: Sequence[GateVerdict]) -> Data:
     lines: list[Data] = []
     for engine in engines:
-        found = means.get((engine, name))
-        own = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
-        value = when_finite(found["mean"]) if found is not None else next((when_finite(gate.get("value")) for gate in own), None)
+        mean = means.get((engine, name))
+        gates_of_engine = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
+        value = when_finite(mean["mean"]) if mean is not None else next((when_finite(gate.get("value")) for gate in gates_of_engine), None)
         lines.append(
             {
                 "engine": engine,
                 "value": value,
-                "low": when_finite(found["low"]) if found is not None else None,
-                "high": when_finite(found["high"]) if found is not None else None,
-                "n": found["n"] if found is not None else next((gate.get("n") for gate in own if isinstance(gate.get("n"), int)), None),
-                "threshold": next((when_finite(gate.get("threshold")) for gate in own), None),
-                "gates": [{"expression": text_of(gate.get("expression")), "state": gate_state(gate)} for gate in own],
-                "bad": any(gate_state(gate) == "failed" for gate in own),
+                "low": when_finite(mean["low"]) if mean is not None else None,
+                "high": when_finite(mean["high"]) if mean is not None else None,
+                "n": mean["n"]
+                if mean is not None
+                else next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None),
+                "threshold": next((when_finite(gate.get("threshold")) for gate in gates_of_engine), None),
+                "gates": [{"expression": text_of(gate.get("expression")), "state": gate_state(gate)} for gate in gates_of_engine],
+                "bad": any(gate_state(gate) == "failed" for gate in gates_of_engine),
             }
         )
     values = [line["value"] for line in lines if line["value"] is not None]
@@ -140,20 +142,20 @@ def _chips(counts: Mapping[Any, Any]) -> list[Data]:
 
 def breakdowns(tables: RunTables) -> list[Data]:
     """Return one table per test and tag with several values: cases, misses and the first scores, by value and engine."""
-    found: list[Data] = []
+    tables_by_tag: list[Data] = []
     if tables.row_tags.empty:
-        return found
+        return tables_by_tag
     lines = list(_records(tables.tag_counts))
     means = dict(_records(tables.tag_scores))
     for eval_name, test in tests_of(tables.tag_counts):
         metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:6]
-        own = [(key, row) for key, row in lines if key[:2] == (eval_name, test)]
-        for tag in list(dict.fromkeys(key[3] for key, _ in own))[:NUM_TAG_KEYS]:
-            of_tag = [(key, row) for key, row in own if key[3] == tag]
+        lines_of_test = [(key, row) for key, row in lines if key[:2] == (eval_name, test)]
+        for tag in list(dict.fromkeys(key[3] for key, _ in lines_of_test))[:NUM_TAG_KEYS]:
+            of_tag = [(key, row) for key, row in lines_of_test if key[3] == tag]
             if len({key[4] for key, _ in of_tag}) < 2:
                 continue
-            found.append(_breakdown(eval_name, test, tag, metrics, of_tag, means))
-    return found
+            tables_by_tag.append(_breakdown(eval_name, test, tag, metrics, of_tag, means))
+    return tables_by_tag
 
 
 def _breakdown(eval_name: str, test: str, tag: str, metrics: list[str], lines: list[Any], means: Mapping[Any, Any]) -> Data:
@@ -174,19 +176,19 @@ def _breakdown(eval_name: str, test: str, tag: str, metrics: list[str], lines: l
     return {"eval": eval_name, "test": test, "tag": tag, "headers": headers, "lines": cells, "left_out": len(lines) - len(cells)}
 
 
-def _mean(found: Mapping[str, Any] | None) -> Any:
-    if found is None:
+def _mean(summary: Mapping[str, Any] | None) -> Any:
+    if summary is None:
         return "–"
-    low, high = when_finite(found["low"]), when_finite(found["high"])
+    low, high = when_finite(summary["low"]), when_finite(summary["high"])
     interval = "" if low is None or high is None else f"{number_text(low)}–{number_text(high)}"
-    return {"text": number_text(found["mean"]), "sort": found["mean"], "small": interval}
+    return {"text": number_text(summary["mean"]), "sort": summary["mean"], "small": interval}
 
 
 def given_tables(tables: RunTables) -> list[Data]:
     """Return the tables that evals gave, engines below each other."""
-    found = []
+    shown = []
     for (eval_name, test, title), engines in tables_by_title(tables).items():
-        lines = [(engine, line) for engine, own in engines.items() for line in own]
+        lines = [(engine, line) for engine, engine_lines in engines.items() for line in engine_lines]
         columns = list(dict.fromkeys(name for _, line in lines[:NUM_TABLE_LINES] for name in line))
         numeric = [all(isinstance(line.get(name), (int, float, type(None))) for _, line in lines) for name in columns]
         headers = list(zip(columns, numeric, strict=True))
@@ -196,8 +198,8 @@ def given_tables(tables: RunTables) -> list[Data]:
             for (engine, _), line in zip(lines, cells, strict=False):
                 line.insert(0, engine)
         left_out = len(lines) - len(cells)
-        found.append({"eval": eval_name, "test": test, "title": title, "headers": headers, "lines": cells, "left_out": left_out})
-    return found
+        shown.append({"eval": eval_name, "test": test, "title": title, "headers": headers, "lines": cells, "left_out": left_out})
+    return shown
 
 
 def _cell(value: object) -> Any:
@@ -209,8 +211,6 @@ def _cell(value: object) -> Any:
         return {"text": f"{value:,}" if abs(value) < 10**15 else number_text(value), "sort": value}
     return {"text": number_text(value), "sort": value} if isinstance(value, float) else number_text(value)
 
-
-# What broke first: failed gates, remarks, slices that stay behind, reasons of what did not pass. Worst first
 
 NUM_SLICES = 6
 NUM_LINES = 5
@@ -252,7 +252,7 @@ def weak_slices(tables: RunTables) -> list[Data]:
         return []
     overall = {key: row["mean"] for key, row in zip(tables.scores.index, tables.scores.to_dict("records"), strict=True)}
     ways = _ways(tables)
-    found: list[tuple[float, Data]] = []
+    slices: list[tuple[float, Data]] = []
     for key, row in zip(tables.tag_scores.index, tables.tag_scores.to_dict("records"), strict=True):
         eval_name, test, engine, tag, value, metric = key
         way = ways.get((eval_name, test, metric), 0)
@@ -264,11 +264,11 @@ def weak_slices(tables: RunTables) -> list[Data]:
         if behind >= _LEAST_DROP and (mean - worst) * way > 0:
             text = f"{number_text(row['mean'])} on {plural(row['n'], 'case')}, {number_text(mean)} over all"
             link = cases_link(eval=eval_name, engine=engine, **{f"tag.{tag}": value})
-            found.append(
+            slices.append(
                 (behind, {"tag": tag, "value": value, "metric": metric, "where": f"{eval_name} on {engine}", "text": text, "link": link})
             )
-    found.sort(key=lambda entry: -entry[0])
-    return [entry for _, entry in found[:NUM_SLICES]]
+    slices.sort(key=lambda entry: -entry[0])
+    return [entry for _, entry in slices[:NUM_SLICES]]
 
 
 def _ways(tables: RunTables) -> dict[tuple[str, str, str], int]:
@@ -289,7 +289,7 @@ def _ways(tables: RunTables) -> dict[tuple[str, str, str], int]:
 
 def weak_lines(tables: RunTables) -> list[Data]:
     """Return the lines of tables that evals gave, such as a category's, whose F1 or accuracy lies far below that table's median."""
-    found: list[tuple[float, Data]] = []
+    weak: list[tuple[float, Data]] = []
     for (eval_name, _, title), engines in tables_by_title(tables).items():
         for engine, lines in engines.items():
             columns = list(dict.fromkeys(name for line in lines for name in line))
@@ -304,11 +304,11 @@ def weak_lines(tables: RunTables) -> list[Data]:
                 if value < middle - _LINE_DROP:
                     text = f"{number_text(value)}, the median of {len(values)} is {number_text(middle)}"
                     where, link = f"{eval_name} on {engine}", cases_link(eval=eval_name, engine=engine, q=name)
-                    found.append(
+                    weak.append(
                         (middle - value, {"name": name, "column": column, "text": text, "title": title, "where": where, "link": link})
                     )
-    found.sort(key=lambda entry: -entry[0])
-    return [entry for _, entry in found[:NUM_LINES]]
+    weak.sort(key=lambda entry: -entry[0])
+    return [entry for _, entry in weak[:NUM_LINES]]
 
 
 def problem_lines(tables: RunTables) -> Iterator[Mapping[str, Any]]:

@@ -21,10 +21,7 @@ from markupsafe import Markup
 
 from evalharness.report.text import number_text, one_line, plural, visible_text
 
-__all__ = ["FILTERS", "json_block", "packed_block", "percent", "render", "text_block", "when_finite", "write_page"]
-
-
-# How numbers look on a page; the words are those of `wording.py`
+__all__ = ["json_block", "packed_block", "percent", "render", "text_block", "when_finite", "write_page"]
 
 
 def percent(share: float) -> str:
@@ -37,8 +34,7 @@ def when_finite(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
 
 
-FILTERS: Mapping[str, Callable[..., str]] = {"number": number_text, "percent": percent, "plural": plural, "short": one_line}
-"""`short` takes the number of characters that are left, a line break counting as a space."""
+_FILTERS: Mapping[str, Callable[..., str]] = {"number": number_text, "percent": percent, "plural": plural, "short": one_line}
 
 
 _PACKAGE = "evalharness.report.html"
@@ -56,7 +52,7 @@ def write_page(
 ) -> None:
     """Write the page of `templates/<template>`, which extends base.html.j2 and shows what `context` names.
 
-    `scripts` and `styles` are files of `static/` that come after base.js and base.css; `blocks` are those of `blocks.py`,
+    `scripts` and `styles` are files of `static/` that come after base.js and base.css; `blocks` are those below,
     each written as it comes. Every text of `context` is escaped, whatever it is.
     """
     script = _joined(("base.js", *scripts))
@@ -101,7 +97,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters.update(FILTERS)
+    environment.filters.update(_FILTERS)
     return environment
 
 
@@ -109,8 +105,6 @@ def _shown(value: Any) -> Any:
     """Return text with its control, bidi and surrogate characters by their codes; anything else as it is."""
     return visible_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
-
-# Data inside a page. Knows no run
 
 _ID = re.compile(r"[a-z][a-z0-9-]*")
 # Nothing of these may stand in a script element as it is: they could end it, or open a comment in it.

@@ -119,8 +119,6 @@ def _opened(content: bytes, edge: int) -> Image.Image:
     return load_image(content)
 
 
-# Pictures for people: a photo twice, with the true objects and with the predicted ones, and a legend. Knows no task
-
 PANEL_EDGE = 640
 """Pixels of the longer edge of each panel; small images are enlarged, so that thin lines stay distinct."""
 LEGEND_WIDTH = 420
@@ -165,14 +163,14 @@ def find_font() -> str | None:
 
 
 def _known_fonts() -> list[str]:
-    found: list[tuple[int, bool, str]] = []
+    fonts: list[tuple[int, bool, str]] = []
     for folder in FONT_FOLDERS:
         for parent, _, names in os.walk(Path(folder).expanduser()):
             for name in names:
                 rank = next((place for place, known in enumerate(FONT_NAMES) if name.lower().startswith(known)), None)
                 if rank is not None and name.lower().endswith(FONT_SUFFIXES):
-                    found.append((rank, "regular" not in name.lower(), os.path.join(parent, name)))
-    return [path for _, _, path in sorted(found)]
+                    fonts.append((rank, "regular" not in name.lower(), os.path.join(parent, name)))
+    return [path for _, _, path in sorted(fonts)]
 
 
 def _listed_fonts() -> list[str]:
@@ -242,10 +240,10 @@ def _legend(
     numbers: Mapping[str, int], truth: Sequence[Shape] | None, predictions: Sequence[Shape], notes: Sequence[str], named: bool
 ) -> Iterator[tuple[int, str]]:
     """Yield category number (0: none) and text of each line."""
-    true, said = Counter(shape.label for shape in truth or ()), Counter(shape.label for shape in predictions)
+    true, predicted = Counter(shape.label for shape in truth or ()), Counter(shape.label for shape in predictions)
     for label, number in list(numbers.items())[:MAX_ROWS]:
         name = f" {one_line(label, MAX_NAME_CHARS) or '(none)'}" if named or label.isascii() else ""
-        yield number, f"{number}{name} ({said[label]})" if truth is None else f"{number}{name} ({true[label]}/{said[label]})"
+        yield number, f"{number}{name} ({predicted[label]})" if truth is None else f"{number}{name} ({true[label]}/{predicted[label]})"
     if len(numbers) > MAX_ROWS:
         yield 0, f"and {len(numbers) - MAX_ROWS} more"
     if not named and not all(map(str.isascii, numbers)):
@@ -326,12 +324,14 @@ def _between(start: Point, end: Point, share: float) -> Point:
 
 def index_entry(name: str, case_id: str, truth: Sequence[Shape], predictions: Sequence[Shape], notes: Sequence[str]) -> str:
     """Return the Markdown of one picture: its case, its categories by number with their counts, its notes."""
-    true, said = Counter(shape.label for shape in truth), Counter(shape.label for shape in predictions)
+    true, predicted = Counter(shape.label for shape in truth), Counter(shape.label for shape in predictions)
     lines = [f"## {name}", "", f"{markdown_cell(case_id)}", ""]
     numbers = _numbers(truth, predictions)
     if numbers:
         lines += ["| no. | category | true | predicted |", "|---|---|---|---|"]
-        lines += [f"| {number} | {markdown_cell(label) or '(none)'} | {true[label]} | {said[label]} |" for label, number in numbers.items()]
+        lines += [
+            f"| {number} | {markdown_cell(label) or '(none)'} | {true[label]} | {predicted[label]} |" for label, number in numbers.items()
+        ]
     else:
         lines.append("No objects, neither true nor predicted.")
     lines += ["", *(f"- {markdown_cell(note)}" for note in notes), ""]

@@ -33,8 +33,6 @@ from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of
 __all__ = ["option_lines", "rerun_commands", "write_report_pages"]
 
 
-# What a page says of the run itself: options with their origins, what ran where, and how one case is run again
-
 # Options that say where and how much was run, not what a case was asked.
 _NOT_OF_A_CASE = (
     "backend",
@@ -85,8 +83,8 @@ def _set_for_cases(run: RunFile) -> Iterator[str]:
     for name, option in mapping(run.get("config")).items():
         entry = mapping(option)
         value, origin = entry.get("value"), text_of(entry.get("origin"))
-        given = origin.startswith(("command line", "environment"))
-        if not given or value is None or name in (*_NOT_OF_A_CASE, *_NOR_THESE) or _SECRET.search(name):
+        was_set = origin.startswith(("command line", "environment"))
+        if not was_set or value is None or name in (*_NOT_OF_A_CASE, *_NOR_THESE) or _SECRET.search(name):
             continue
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
@@ -150,10 +148,10 @@ def _page_entry(number: int, rows: range, counts: dict[str, int]) -> dict[str, A
 
 
 def _outcomes_of(tables: RunTables, rows: range) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for outcome in tables.collected.outcomes[rows.start : rows.stop]:
-        found[outcome] = found.get(outcome, 0) + 1
-    return found
+        counts[outcome] = counts.get(outcome, 0) + 1
+    return counts
 
 
 def _title(tables: RunTables) -> str:

@@ -28,8 +28,6 @@ __all__ = [
 ]
 
 
-# timeline.csv (every number of the timelines, long and tidy) and timeline_flips.csv (one line per case and change)
-
 COLUMNS = [
     "track", "step", "epoch", "checkpoint", "runs", "kind", "eval", "test", "slice_key", "slice_value", "metric", "value", "low", "high",
     "interval", "n", "direction", "is_best", "alike_best", "asked_otherwise",
@@ -138,19 +136,19 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
             if len(lines) > 1:
                 yield ""
                 yield from (fit(line, columns) for line in table_lines(lines, 6))
-        found = falls(timeline)
-        if found:
+        fallen = falls(timeline)
+        if fallen:
             yield ""
             yield "fell after their best checkpoint:"
-            for curve, value in found[:NUM_FALLS]:
+            for curve, value in fallen[:NUM_FALLS]:
                 where = f"{curve.slice_key} {curve.slice_value}, {curve.metric}" if curve.slice_key else curve.metric
-                best = next(one for one in curve.values if curve.best is not None and one.place == curve.best.point)
+                best = next(point for point in curve.values if curve.best is not None and point.place == curve.best.point)
                 text = f"{where} of {curve.eval}: {number_text(best.mean)} at {point_name(timeline, best.place)}"
                 yield from wrapped(
                     f"  {terminal_text(f'{text}, {number_text(value.mean)} at {point_name(timeline, value.place)}', 300)}", columns
                 )
-            if len(found) > NUM_FALLS:
-                yield f"  {len(found) - NUM_FALLS} more in timeline.html"
+            if len(fallen) > NUM_FALLS:
+                yield f"  {len(fallen) - NUM_FALLS} more in timeline.html"
         yield ""
 
 

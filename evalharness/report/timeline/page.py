@@ -24,8 +24,6 @@ from evalharness.report.writing import replacing
 __all__ = ["best_note", "category_curves", "falls", "gate_metrics", "lost", "main_curves", "moved", "point_name", "write_timeline_page"]
 
 
-# Which curves of a timeline are shown where there is no room for all: those that gates hold, then those that moved most
-
 _ALWAYS_LAST = (TOKENS, "pass_rate", "length_rate", "empty_rate")
 
 
@@ -54,18 +52,18 @@ def main_curves(
     timeline: Timeline, test: tuple[str, str], most: int | None = None, held: Collection[tuple[str, str, str]] = ()
 ) -> list[Curve]:
     """Return the curves of a test over all cases: metrics of gates (`held`), others by how far they moved, then rates of every test."""
-    own = [curve for curve in timeline.curves if (curve.eval, curve.test) == test and not curve.slice_key]
+    of_test = [curve for curve in timeline.curves if (curve.eval, curve.test) == test and not curve.slice_key]
 
     def rank(curve: Curve) -> tuple[bool, bool, float]:
         return (*test, curve.metric) not in held, curve.metric in _ALWAYS_LAST, -moved(curve)
 
-    return sorted(own, key=rank)[:most]
+    return sorted(of_test, key=rank)[:most]
 
 
 def category_curves(curves: Iterable[Curve], test: tuple[str, str], most: int | None = None) -> list[Curve]:
     """Return the curves by category of a test, the largest loss first."""
-    own = [curve for curve in curves if (curve.eval, curve.test) == test and curve.slice_key == CATEGORY]
-    return sorted(own, key=lambda curve: (-lost(curve), -moved(curve)))[:most]
+    of_test = [curve for curve in curves if (curve.eval, curve.test) == test and curve.slice_key == CATEGORY]
+    return sorted(of_test, key=lambda curve: (-lost(curve), -moved(curve)))[:most]
 
 
 TEXT_CHARS = 600
@@ -157,12 +155,12 @@ def best_note(timeline: Timeline, curve: Curve) -> str:
 
 
 def falls(timeline: Timeline) -> list[tuple[Curve, Mean]]:
-    """Return the curves that fell after their best checkpoint, with the lowest point that is told apart from it; the largest fall first.
+    """Return the curves that fell after their best checkpoint, with the lowest point that is significantly worse; the largest fall first.
 
     Of slices, categories alone count: the others mostly say the same once more. So do the rates that every test has, where a score
     of the test fell.
     """
-    found = []
+    fallen = []
     for curve in timeline.curves:
         if curve.best is None or curve.slice_key not in ("", CATEGORY):
             continue
@@ -172,10 +170,10 @@ def falls(timeline: Timeline) -> list[tuple[Curve, Mean]]:
         later = [value for value in fair if not timeline.track.points[value.place].asked_otherwise]
         worst = min(later, key=lambda value: sign * value.mean, default=None)
         if worst is not None and sign * (best.mean - worst.mean) >= SMALLEST_FALL:
-            found.append((curve, worst))
-    with_scores = {(curve.eval, curve.test) for curve, _ in found if curve.metric not in RATES}
-    told = [one for one in found if one[0].metric not in RATES or (one[0].eval, one[0].test) not in with_scores]
-    return sorted(told, key=lambda one: -_fall(*one))
+            fallen.append((curve, worst))
+    with_scores = {(curve.eval, curve.test) for curve, _ in fallen if curve.metric not in RATES}
+    shown = [fall for fall in fallen if fall[0].metric not in RATES or (fall[0].eval, fall[0].test) not in with_scores]
+    return sorted(shown, key=lambda fall: -_fall(*fall))
 
 
 def _fall(curve: Curve, worst: Mean) -> float:
@@ -197,8 +195,8 @@ def _fall_line(timeline: Timeline, curve: Curve, worst: Mean) -> dict[str, Any]:
 
 def _speed(timeline: Timeline, place: int) -> dict[str, str]:
     point = timeline.track.points[place]
-    found = {name: value for name, value in point.throughput.items() if isinstance(value, (int, float))}
-    seconds, tokens = found.get("generation_s", 0.0), found.get("num_completion_tokens")
+    facts = {name: value for name, value in point.throughput.items() if isinstance(value, (int, float))}
+    seconds, tokens = facts.get("generation_s", 0.0), facts.get("num_completion_tokens")
     tokens_per_case = [
         f"{curve.eval} {_count(value.mean)}"
         for curve in timeline.curves
@@ -209,11 +207,11 @@ def _speed(timeline: Timeline, place: int) -> dict[str, str]:
     return {
         "name": point_name(timeline, place),
         "runs": ", ".join(point.run_ids),
-        "generations": _count(found.get("num_generations")),
-        "prompt": _count(found.get("num_prompt_tokens")),
+        "generations": _count(facts.get("num_generations")),
+        "prompt": _count(facts.get("num_prompt_tokens")),
         "completion": _count(tokens),
         "rate": _count(tokens / seconds) if tokens and seconds else "–",
-        "workers": _count(found.get("num_workers")),
+        "workers": _count(facts.get("num_workers")),
         "per_case": ", ".join(tokens_per_case) or "–",
     }
 

@@ -56,11 +56,7 @@ __all__ = [
 
 REPORT_NAME = "dense_report.json"
 CONTRACT = "你是站点照片检测助手。第一行写任务头，第二行写一行JSON，列出全部物体。"
-COORDINATE_RULES: Mapping[str, str] = {
-    "norm1000": "坐标为0到1000的整数",
-    "unit": "坐标为0到1的小数",
-    "pixels": "坐标为图片的像素",
-}
+COORDINATE_RULES: Mapping[str, str] = {"norm1000": "坐标为0到1000的整数", "unit": "坐标为0到1的小数", "pixels": "坐标为图片的像素"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +133,7 @@ def messages(domain: str, image: Any = None, *, coordinates: str = "norm1000") -
     user = (
         f"<DOMAIN={check_domain(domain).upper()}>, <TASK=DETECTION> 按从上到下、从左到右列出每个物体的desc与bbox_2d、poly或line，{rule}。"
     )
-    return [
-        {"role": "system", "content": CONTRACT},
-        {"role": "user", "content": [part, {"type": "text", "text": user}]},
-    ]
+    return [{"role": "system", "content": CONTRACT}, {"role": "user", "content": [part, {"type": "text", "text": user}]}]
 
 
 def request(case: DenseCase) -> VlmGenerationRequest:

@@ -25,3 +25,16 @@ def run_dir(folder: Path, samples: Sequence[Mapping[str, Any]], engine: Mapping[
 def pair(tmp_path: Path, base: Sequence[Mapping[str, Any]], candidate: Sequence[Mapping[str, Any]], **run: Any) -> tuple[Path, Path]:
     """Write two runs, of checkpoints with other weights."""
     return run_dir(tmp_path / "base", base), run_dir(tmp_path / "cand", candidate, {"fingerprint": "f2"}, **run)
+
+
+def engine(name: str, *, step: float | None = None, folder: str = "/train/sft-1", **more: Any) -> dict[str, Any]:
+    """Return run.json's entry of an engine; `step` is what its trainer_state.json said."""
+    training = None if step is None else {"step": step, "epoch": step / 100}
+    names = {"id": f"hf:{name}", "checkpoint": name, "checkpoint_path": f"{folder}/{name}", "fingerprint": name}
+    return {**names, "backend": "hf", "training": training, **more}
+
+
+def measured(folder: Path, scores: dict[str, list[float]], engines: list[dict[str, Any]] | None = None, **run: Any) -> Path:
+    """Write a run with one engine per entry of `scores`: checkpoint → one score per case."""
+    rows = [case for name, values in scores.items() for case in cases(values, engine=f"hf:{name}", checkpoint=name)]
+    return run_dir(folder, rows, engines=engines or [engine(name) for name in scores], **run)

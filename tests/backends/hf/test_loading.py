@@ -39,17 +39,6 @@ def test_auto_takes_the_checkpoints_dtype(copied):
     assert load(copied, torch_dtype="auto").describe()["dtype"] == "bfloat16"
 
 
-def test_flash_attn_is_another_name_of_flash_attention_2():
-    from evalharness.backends.hf.loading import resolve_attention
-
-    assert [resolve_attention(name) for name in ("flash_attn", "flash_attention_2", "eager", None)] == [
-        "flash_attention_2",
-        "flash_attention_2",
-        "eager",
-        None,
-    ]
-
-
 def test_the_attention_that_was_asked_for_is_used(hf_text_checkpoint):
     assert load(hf_text_checkpoint, attn_implementation="eager").describe()["attn_implementation"] == "eager"
 

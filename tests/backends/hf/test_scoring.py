@@ -365,7 +365,7 @@ def test_what_cannot_be_asked_fails_alike_with_and_without_tensors(engine, ask):
         getattr(engine, ask)([[5], [5]], [[6], [260]], grad=True)
     spared, guilty = caught.value.outcomes
     assert (guilty.kind, spared.kind) == ("invalid", "error")
-    assert spared.problem == "not run: request 1 of the call cannot be, and they run together or not at all"
+    assert spared.problem == "not run: request 1 of the call cannot be run, and all run together or not at all"
 
 
 @pytest.mark.parametrize("ask", ["get_logits", "get_logprobs"])

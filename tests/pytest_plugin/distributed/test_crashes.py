@@ -233,12 +233,6 @@ class TestDisk:
         assert ((before.run_dir / "run.json").read_bytes(), (before.run_dir / "samples.jsonl").read_bytes()) == content
         assert len([line for line in read_journals(before.run_dir) if line["kind"] == "eval"]) == 1
 
-    def test_a_folder_with_somebodys_journal_is_not_joined(self, project: Project) -> None:
-        (project.root / "reports" / "mine" / "journal").mkdir(parents=True)
-        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline("--run-id", "mine")
-        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "run 'mine' exists already" in run.output
-
     def test_reports_that_cannot_be_written_are_said_and_the_rows_stay(self, project: Project) -> None:
         project.write(
             test_a=MARK
@@ -302,22 +296,6 @@ FakeBackend.__init__ = broken
         assert {row["problem"] for row in run.rows} == {"setup: engine fake:echo cannot be opened: RuntimeError: CUDA is gone"}
         assert run.output.count('raise RuntimeError("CUDA is gone")') == 1
         assert len(run.output) < 100 * 500
-
-    def test_a_generation_that_breaks_the_engine_is_an_error_for_those_that_wait(self, project: Project) -> None:
-        conftest = """
-from evalharness.backends.fake import FakeBackend
-complete = FakeBackend._complete
-
-def broken(self, prompt, plugins):
-    if "c2" in prompt.text:
-        raise RuntimeError("boom")
-    return complete(self, prompt, plugins)
-
-FakeBackend._complete = broken
-"""
-        run = project.write(conftest=conftest, test_a=MARK + "def test_s(case, generation): pass\n").run(apart=True)
-        assert [row["outcome"] for row in run.rows] == ["pass", "pass", "error", "error"]
-        assert {row["problem"] for row in run.rows[2:]} == {"RuntimeError: boom (at broken, line 7)"}
 
 
 class TestUnitsThatDoNotEnd:

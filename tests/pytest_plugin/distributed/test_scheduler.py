@@ -232,18 +232,6 @@ class TestDeferred:
         with pytest.raises(KeyError):
             DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign)).remove_node(Worker("gw0"))
 
-    def test_evals_choose_units(self) -> None:
-        scheduler = DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign))
-        workers = [Worker("gw0"), Worker("gw1")]
-        for worker in workers:
-            scheduler.add_node(worker)
-        for worker in workers:
-            scheduler.add_node_collection(worker, evals(20))
-        scheduler.schedule()
-        run(scheduler, *workers)  # type: ignore[arg-type]
-        assert sorted(workers[0].ran + workers[1].ran) == list(range(20))
-        assert scheduler.tests_finished
-
 
 def cases_of(worker: Worker) -> int:
     return len(worker.queue)  # one test a case

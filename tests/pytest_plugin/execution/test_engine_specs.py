@@ -65,8 +65,8 @@ class TestFakeScripts:
         ("model", "problem"),
         [
             ("ckpt", "runs no checkpoint, got the folder .*ckpt; give 'echo' or a JSONL file of answers or choose --backend hf or vllm"),
-            ("nowhere.jsonl", "got --model .*nowhere.jsonl, which is no file; give 'echo' or a JSONL file of answers"),
-            ("*.csv", r"got --model .*\*.csv, which is no file"),
+            ("nowhere.jsonl", "got --model .*nowhere.jsonl, which is not a file; give 'echo' or a JSONL file of answers"),
+            ("*.csv", r"got --model .*\*.csv, which is not a file"),
         ],
     )
     def test_all_else_is_refused(self, scripts: Path, model: str, problem: str) -> None:

@@ -97,10 +97,6 @@ def test_engines_and_modules_never_share_a_unit() -> None:
     assert "test_b.py::test_plain" not in units
 
 
-def test_units_are_the_same_in_every_process() -> None:
-    assert assign_units(ids(100), ["hf:x"], 4) == assign_units(list(reversed(list(reversed(ids(100))))), ["hf:x"], 4)
-
-
 def test_no_evals_make_no_units() -> None:
     assert assign_units(["test_a.py::test_b", "test_a.py::test_c[1]"], ["hf:x"], 2) == {}
     assert assign_units(ids(3), [], 2) == {}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 
 from evalharness.api.images import image_sha256
-from evalharness.report.html.pictures import MAX_BYTES, PictureFile, picture_files, small_copies, small_copy
+from evalharness.report.html import pictures as overlays
+from evalharness.report.html.pictures import MAX_BYTES, PictureFile, Shape, index_entry, overlay, picture_files, small_copies, small_copy
 
 
 def _photo(path: Path, size: tuple[int, int] = (800, 600), **saved: object) -> PictureFile:
@@ -89,3 +91,128 @@ def test_of_a_made_picture_the_file_behind_it_is_shown():
 )
 def test_what_was_not_recorded_as_a_path_is_no_picture(images):
     assert list(picture_files({"images": images})) == []
+
+
+GREY = Image.new("RGB", (320, 240), (128, 128, 128))
+LEFT = overlays.MARGIN + overlays.PANEL_EDGE  # where the prediction's panel begins
+BOX = Shape("bbox_2d", (40, 60, 200, 180), "标签")
+LINE = Shape("line", (20, 200, 300, 220), "wire")
+
+
+def edge_colours(picture: Image.Image, left: int) -> list[tuple[int, ...]]:
+    """Return the pixels along the lower edge of `BOX` in the panel that begins at `left`."""
+    y = overlays.HEADING_HEIGHT + 180 * 2
+    return [picture.getpixel((left + x, y)) for x in range(2 * 40 + 10, 2 * 200 - 10)]  # type: ignore[misc]
+
+
+def test_truth_is_solid_and_prediction_dashed() -> None:
+    picture = overlay(GREY, [BOX], [BOX])
+    assert len(set(edge_colours(picture, 0))) == 1
+    dashes = edge_colours(picture, LEFT)
+    assert (128, 128, 128) in dashes
+    assert overlays.COLOURS[0] in dashes
+
+
+def test_the_photo_is_enlarged_and_shown_twice_beside_a_legend() -> None:
+    picture = overlay(GREY, [], [])
+    assert picture.width == 2 * overlays.PANEL_EDGE + overlays.LEGEND_WIDTH + 2 * overlays.MARGIN
+    assert picture.height >= overlays.HEADING_HEIGHT + 480
+
+
+def test_lines_have_marks_at_their_points() -> None:
+    picture = overlay(GREY, [LINE], [])
+    assert picture.getpixel((600, overlays.HEADING_HEIGHT + 440)) == overlays.COLOURS[0]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("bbox_2d", (200, 180, 40, 60), "a"),
+        Shape("bbox_2d", (5, 5, 5, 5), "a"),
+        Shape("poly", (0, 0, 320, 0, 320, 240), "a"),
+        Shape("line", (7, 7, 7, 7), "a"),
+        Shape("bbox_2d", (-50, -50, 900, 900), "a"),
+        Shape("bbox_2d", (0, 0, 9, 9), ""),
+        Shape("bbox_2d", (0, 0, 9, 9), "\ud800\x1b[31m" * 30, "wrong"),
+    ],
+    ids=["inverted", "point", "polygon", "one place", "outside", "no name", "hostile name"],
+)
+def test_any_shape_can_be_drawn(shape: Shape) -> None:
+    assert overlay(GREY, [shape], [shape], notes=["a\nb", "字" * 200]).size[0] > 0
+
+
+@pytest.mark.parametrize("size", [(4, 800), (800, 4), (1, 1)], ids=str)
+def test_any_photo_can_be_shown(size: tuple[int, int]) -> None:
+    assert overlay(Image.new("L", size), [BOX], []).mode == "RGB"
+
+
+def test_hundreds_of_categories_fit() -> None:
+    shapes = [Shape("bbox_2d", (0, 0, 9, 9), f"kind {number}") for number in range(300)]
+    assert overlay(GREY, shapes, []).height < 3000
+
+
+def test_without_a_chinese_font_the_legend_says_so_and_gives_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlays, "find_font", lambda: None)
+    lines = [text for _, text in overlays._legend({"标签": 1, "wire": 2}, [BOX, LINE], [BOX], ["parse failed"], named=False)]
+    assert lines == [
+        "1 (1/1)",
+        "2 wire (1/0)",
+        "no font with Chinese characters is installed",
+        "(such as fonts-noto-cjk); names are in index.md",
+        "parse failed",
+    ]
+    assert overlay(GREY, [BOX], []).width
+
+
+@pytest.fixture
+def no_fonts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a machine on which no font is found: its folder of fonts; programs are looked for in `bin` below it."""
+    monkeypatch.setattr(overlays, "FONT_FOLDERS", (str(tmp_path / "fonts"),))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for name in ("fonts", "bin"):
+        (tmp_path / name).mkdir()
+    overlays.find_font.cache_clear()
+    yield tmp_path
+    overlays.find_font.cache_clear()
+
+
+def a_font() -> bytes:
+    font = ImageFont.load_default(16)
+    assert isinstance(font, ImageFont.FreeTypeFont)
+    return font.font_bytes
+
+
+def test_without_any_font_none_is_found(no_fonts: Path) -> None:
+    assert overlays.find_font() is None
+
+
+def test_a_font_is_found_by_its_name_regular_first_and_only_if_it_opens(no_fonts: Path) -> None:
+    folder = no_fonts / "fonts" / "deep"
+    folder.mkdir()
+    for name in ("NotoSansCJK-Bold.ttc", "NotoSansCJK-Regular.ttc", "wqy-zenhei.ttc", "DejaVuSans.ttf", "NotoSansCJK.txt"):
+        (folder / name).write_bytes(a_font())
+    (folder / "NotoSansCJK-DemiLight.ttc").write_bytes(b"no font")
+    assert overlays.find_font() == str(folder / "NotoSansCJK-Regular.ttc")
+
+
+def test_where_no_name_is_known_fontconfig_is_asked(no_fonts: Path) -> None:
+    font, program = no_fonts / "elsewhere" / "house.otf", no_fonts / "bin" / "fc-list"
+    font.parent.mkdir()
+    font.write_bytes(a_font())
+    program.write_text(f"#!/bin/sh\nprintf '/gone.ttf\\n{font}\\n/bitmap.pcf.gz\\n'\n")
+    program.chmod(0o755)
+    assert overlays.find_font() == str(font)
+
+
+def test_a_found_font_writes_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pillow's own font stands for one with Chinese characters: what counts is that names are drawn with it.
+    monkeypatch.setattr(overlays, "find_font", lambda: "font.ttc")
+    monkeypatch.setattr(overlays, "_font", lambda path: ImageFont.load_default(16))
+    assert [text for _, text in overlays._legend({"标签": 1}, [BOX], [], [], named=True)] == ["1 标签 (1/0)"]
+    assert overlay(GREY, [BOX], [BOX]).width
+
+
+def test_the_index_shows_hostile_names_as_text() -> None:
+    entry = index_entry("vis_00000.jpg", "a|b", [Shape("line", (0, 0, 1, 1), "x|<b>")], [], ["`note`"])
+    assert "| 1 | x\\|&lt;b> | 1 | 0 |" in entry
+    assert "a\\|b" in entry

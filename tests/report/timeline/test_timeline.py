@@ -19,8 +19,7 @@ from evalharness.cli import main
 from evalharness.report.timeline.files import timeline_lines, write_picture, write_run_timeline, write_timelines
 from evalharness.report.timeline.page import falls, write_timeline_page
 from evalharness.report.writing import write_reports
-from tests.analysis.comparison.runs import run_dir
-from tests.analysis.comparison.test_tracks import engine, measured
+from tests.analysis.comparison.runs import engine, measured, run_dir
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import row
 

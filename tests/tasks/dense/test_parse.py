@@ -1,4 +1,4 @@
-"""pytest tests/tasks/dense/test_parse.py — the numbers are those of the behaviours in the task's description."""
+"""Dumps read from texts, coordinates in every space. Run: pytest tests/tasks/dense/test_parse.py"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.api.errors import ContractValueError
+from evalharness.api.errors import ConfigError, ContractValueError
+from evalharness.tasks.dense.objects import NORM1000, Space, patch_size, space_of, to_pixels
 from evalharness.tasks.dense.parse import Dump, parse_dump, render_dump
 from tests.growth import assert_linear
 from tests.tasks.dense_examples import HEADER, LABEL, WIRE, box, dumped, line, objects, one_box, texts
@@ -41,14 +42,6 @@ def test_a_cut_inside_the_third_object_keeps_the_first_two() -> None:
     assert corners(dump) == [(1, 2, 3, 4), (5, 6, 7, 8)]
     assert (dump.truncated, dump.valid, dump.problem) == (True, False, "the JSON is cut off")
     assert dump.dropped == ("object_3: it is cut off or not JSON",)
-
-
-@pytest.mark.parametrize("cut", range(THREE.index("[5"), len(THREE)))
-def test_a_cut_anywhere_keeps_every_complete_object(cut: int) -> None:
-    dump = parse_dump(THREE[:cut], "bbu")
-    complete = [(1, 2, 3, 4), (5, 6, 7, 8), (9, 10, 11, 12)][: THREE[:cut].count("]}")]
-    assert corners(dump) == complete
-    assert dump.truncated
 
 
 def test_a_cut_keeps_a_complete_object_that_holds_another_one() -> None:
@@ -253,32 +246,11 @@ def test_a_cut_never_costs_a_complete_object(written: list[Any], data: st.DataOb
     complete = [number for number in range(1, len(written) + 1) if len(render_dump(written[:number], "bbu")) - 1 <= cut]
     dump = parse_dump(text[:cut], "bbu")
     assert list(dump.objects) == written[: len(complete)]
-    assert dump.valid is False
+    assert not dump.valid
+    assert dump.truncated or cut <= text.index("{")
 
 
-PIECES = st.sampled_from(
-    [
-        '{"object_1": ',
-        '"object_2":',
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        '"',
-        "'",
-        "\\",
-        "1",
-        "-3.5",
-        "null",
-        '"desc"',
-        ":",
-        '"bbox_2d"',
-        "\n",
-        HEADER,
-        "标",
-    ]
-)
+PIECES = st.sampled_from([*"{}[],\"'\\1:\n标", '{"object_1": ', '"object_2":', "-3.5", "null", '"desc"', '"bbox_2d"', HEADER])
 
 
 @given(st.one_of(st.text(st.characters(exclude_categories=())), st.lists(PIECES, max_size=60).map("".join)))
@@ -288,25 +260,61 @@ def test_no_text_raises(text: str) -> None:
     assert bool(dump.problem) is not dump.valid
 
 
+MEGABYTES = [*'{["', '{"object_1":', '{"object_1":[', '{"', '{\\"', '\\"', '[{"a":"', '{"object_1":{"desc":"', "'object_1':"]
+MEGABYTES += ['{"a":[', "{},", "<DOMAIN="]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "{",
-        "[",
-        '{"object_1":',
-        '{"object_1":[',
-        '"',
-        '{"',
-        '{\\"',
-        '\\"',
-        '[{"a":"',
-        '{"object_1":{"desc":"',
-        "'object_1':",
-        '{"a":[',
-        "{},",
-        "<DOMAIN=",
-    ],
-)
+@pytest.mark.parametrize("piece", MEGABYTES)
 def test_a_megabyte_of_anything_takes_time_by_its_length(piece: str) -> None:
     assert_linear(lambda text: parse_dump(text, "bbu"), piece * (1_000_000 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "said"),
+    [
+        ("norm1000", [250, 500, 750, 1000]),
+        ("unit", [0.25, 0.5, 0.75, 1.0]),
+        ("pixels", [160, 240, 480, 480]),
+        ("processed:14", [140, 154, 420, 308]),
+    ],
+    ids=["norm1000", "unit", "pixels", "processed"],
+)
+def test_every_space_ends_on_the_same_grid(coordinates: str, said: list[float]) -> None:
+    # A photo of 640 × 480 that the model saw as 40 × 22 patches of 14: 560 × 308, not quite its proportions.
+    space = space_of(coordinates, (640, 480), patches=(40, 22))
+    dump = parse_dump(dumped(object_1=one_box(*said)), "bbu", space)
+    assert dump.objects[0].points == (250, 500, 750, 1000)
+    assert (dump.valid, dump.objects[0].out_of_range) == (True, False)
+
+
+def test_fractions_are_strict_in_the_unit_space_only() -> None:
+    text = dumped(object_1=one_box(0.25, 0.5, 0.75, 1.0))
+    assert parse_dump(text, "bbu", Space(1, 1)).valid
+    assert not parse_dump(text, "bbu", NORM1000).valid
+
+
+def test_points_outside_are_moved_onto_the_picture_and_flagged() -> None:
+    assert Space(640, 480).to_grid([-5, 240, 700, 480]) == ([0, 500, 1000, 1000], True)
+    assert Space(640, 480).to_grid([0, 0, 640, 480]) == ([0, 0, 1000, 1000], False)
+
+
+def test_processed_pixels_without_a_patch_grid_are_refused() -> None:
+    with pytest.raises(ConfigError, match="coordinates 'processed:14' need the patch grid of the image, .* ask with `verify=True`"):
+        space_of("processed:14", (640, 480))
+
+
+@pytest.mark.parametrize("coordinates", ["norm100", "processed", "processed:0", "pixels:14", "", None], ids=repr)
+def test_an_unknown_space_is_refused(coordinates: str) -> None:
+    with pytest.raises(ConfigError, match="coordinates must be norm1000, unit, pixels or processed:PATCH_SIZE"):
+        patch_size(coordinates)
+
+
+def test_back_to_pixels_is_clamped_and_rounded() -> None:
+    assert to_pixels([-3, 500, 1200, 333], (641, 480)) == [0, 240, 641, 160]
+
+
+@given(st.tuples(st.integers(4, 1000), st.integers(4, 1000)), st.data())
+def test_pixels_survive_the_way_to_the_grid_and_back_where_the_grid_is_finer(size: tuple[int, int], data: st.DataObject) -> None:
+    points = [data.draw(st.integers(0, edge)) for edge in size * 2]
+    assert to_pixels(Space(*size).to_grid(points)[0], size) == points

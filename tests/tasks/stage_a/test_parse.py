@@ -1,4 +1,4 @@
-"""pytest tests/tasks/stage_a/test_parse.py — the numbers are those of the behaviours in the task's description."""
+"""Stage-A summaries from texts. Run: pytest tests/tasks/stage_a/test_parse.py"""
 
 from __future__ import annotations
 
@@ -105,59 +105,42 @@ def test_a_key_written_twice_is_a_violation_and_the_last_counts() -> None:
     assert summary.violations == ("key '统计' is written twice",)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "the header line is missing; the answer is empty"),
-        (line(bbu(WIRE)), "the header line is missing"),
-        (f"<DOMAIN=RRU>, <TASK=SUMMARY>\n{line(bbu(WIRE))}", "header says RRU, SUMMARY"),
-        (f"Here: {GOOD}", "the header must be the whole first line"),
-        (f"<DOMAIN=BBU>,<TASK=SUMMARY>\n{line(bbu(WIRE))}", "the header must be the whole first line"),
-        (f"{GOOD}×1", "not one line of JSON after the header: other text around it"),
-        (f"{BBU_HEADER}\n```json\n{line(bbu(WIRE))}\n```", "not one line of JSON after the header: other lines around it"),
-        (f"{BBU_HEADER}\n{json.dumps(bbu(WIRE), ensure_ascii=False, indent=1)}", 'one line with ", " and ": "'),
-        (f"{BBU_HEADER}\n{json.dumps(bbu(WIRE), ensure_ascii=False, separators=(',', ':'))}", 'one line with ", " and ": "'),
-        (f"{BBU_HEADER}\n\n{line(bbu(WIRE))}", 'one line with ", " and ": "'),
-        (f"{BBU_HEADER}\n{{'统计': []}}", "no JSON object with 统计 in it"),
-        (f"{BBU_HEADER}\n[1]", "no JSON object with 统计 in it"),
-        ("我看不清这张图", "no JSON object with 统计 in it"),
-    ],
-    ids=[
-        "empty",
-        "no-header",
-        "domain",
-        "prefix",
-        "header-blank",
-        "suffix",
-        "fence",
-        "indent",
-        "compact",
-        "blank-line",
-        "single-quotes",
-        "list",
-        "prose",
-    ],
-)
-def test_what_is_not_strict_is_named(text: str, problem: str) -> None:
+NOT_STRICT = {
+    "empty": ("", "the header line is missing; the answer is empty"),
+    "no header": (line(bbu(WIRE)), "the header line is missing"),
+    "domain": (f"<DOMAIN=RRU>, <TASK=SUMMARY>\n{line(bbu(WIRE))}", "header says RRU, SUMMARY"),
+    "prefix": (f"Here: {GOOD}", "the header must be the whole first line"),
+    "header blank": (f"<DOMAIN=BBU>,<TASK=SUMMARY>\n{line(bbu(WIRE))}", "the header must be the whole first line"),
+    "suffix": (f"{GOOD}×1", "not one line of JSON after the header: other text around it"),
+    "fence": (f"{BBU_HEADER}\n```json\n{line(bbu(WIRE))}\n```", "not one line of JSON after the header: other lines around it"),
+    "indent": (f"{BBU_HEADER}\n{json.dumps(bbu(WIRE), ensure_ascii=False, indent=1)}", 'one line with ", " and ": "'),
+    "compact": (f"{BBU_HEADER}\n{json.dumps(bbu(WIRE), ensure_ascii=False, separators=(',', ':'))}", 'one line with ", " and ": "'),
+    "blank line": (f"{BBU_HEADER}\n\n{line(bbu(WIRE))}", 'one line with ", " and ": "'),
+    "single quotes": (f"{BBU_HEADER}\n{{'统计': []}}", "no JSON object with 统计 in it"),
+    "list": (f"{BBU_HEADER}\n[1]", "no JSON object with 统计 in it"),
+    "prose": ("我看不清这张图", "no JSON object with 统计 in it"),
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), NOT_STRICT.values(), ids=NOT_STRICT)
+def test_each_deviation_from_the_strict_form_is_named(text: str, problem: str) -> None:
     summary = parse_summary(text, "bbu")
     assert not summary.valid
     assert problem in summary.problem
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"<think>\n{{maybe}}\n</think>\n\n{GOOD}",
-        f"{BBU_HEADER} {line(bbu(WIRE))}",
-        f"{GOOD} ×1",
-        f"```\n{line(bbu(WIRE))}```",
-        json.dumps(bbu(WIRE), ensure_ascii=False, indent=2),
-        line({"image_1": line(bbu(WIRE))}),
-        line({"图片_1": bbu(WIRE)}),
-    ],
-    ids=["think", "same-line", "times-one", "fence", "indent", "legacy-text", "legacy-object"],
-)
-def test_what_stands_around_a_summary_is_tolerated(text: str) -> None:
+AROUND = {
+    "think": f"<think>\n{{maybe}}\n</think>\n\n{GOOD}",
+    "same line": f"{BBU_HEADER} {line(bbu(WIRE))}",
+    "fence": f"```\n{line(bbu(WIRE))}```",
+    "indent": json.dumps(bbu(WIRE), ensure_ascii=False, indent=2),
+    "legacy text": line({"image_1": line(bbu(WIRE))}),
+    "legacy object": line({"图片_1": bbu(WIRE)}),
+}
+
+
+@pytest.mark.parametrize("text", AROUND.values(), ids=AROUND)
+def test_text_around_a_summary_is_tolerated(text: str) -> None:
     summary = parse_summary(text, "bbu")
     assert (summary.data, summary.text, summary.valid) == (bbu(WIRE), line(bbu(WIRE)), False)
 
@@ -193,27 +176,7 @@ def test_the_domain_is_taken_in_any_case_and_another_one_is_refused() -> None:
         parse_summary(GOOD, "ddu")
 
 
-PIECES = [
-    "{",
-    "}",
-    "[",
-    "]",
-    '"',
-    ":",
-    ",",
-    "\n",
-    "统计",
-    "统计=",
-    "无关图片",
-    "类别",
-    BBU_HEADER,
-    RRU_HEADER,
-    line(bbu(WIRE)),
-    "1",
-    "\\",
-    "\ud800",
-    "```",
-]
+PIECES = [*'{}[]":,\n1\\\ud800', "```", "统计", "统计=", "无关图片", "类别", BBU_HEADER, RRU_HEADER, line(bbu(WIRE))]
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)), st.sampled_from(DOMAINS))
@@ -236,30 +199,9 @@ def test_the_irrelevant_answer_renders_as_the_bare_word() -> None:
     assert parse_summary(render_summary(rru(), "rru"), "rru").valid
 
 
-UNITS = [
-    "{",
-    "[",
-    '{"a":',
-    '{"统计":',
-    "统计=[",
-    "统计 ",
-    "<DOMAIN=",
-    "<DOMAIN=B>, ",
-    "{\n",
-    "}\n{",
-    '"',
-    "\\",
-    "<think>",
-    '{"统计": [1]}\n',
-    "无",
-    "[{",
-    "]}",
-    '{"统计": [{"类别": "电线", "捆扎": {"整齐": 1}}, ',
-    '<DOMAIN=BBU>, <TASK=SUMMARY>\n{"统计": []}\n',
-    "统计=[]",
-    "备注=[",
-    '分组统计={"a": ',
-]
+UNITS = [*'{["\\无', "[{", "]}", "{\n", "}\n{", '{"a":', '{"统计":', "统计=[", "统计 ", "统计=[]", "备注=[", '分组统计={"a": ']
+UNITS += ["<DOMAIN=", "<DOMAIN=B>, ", "<think>", '{"统计": [1]}\n', f'{BBU_HEADER}\n{{"统计": []}}\n']
+UNITS += ['{"统计": [{"类别": "电线", "捆扎": {"整齐": 1}}, ']
 
 
 @pytest.mark.slow

@@ -165,11 +165,6 @@ def test_a_bad_image_leaves_out_its_own_group_only(results: list[dict[str, Any]]
     assert collected.problems == {0: problem}
 
 
-def test_an_image_that_came_twice_fails_its_group_only() -> None:
-    collected = group_rows(GROUPS, [result(0, 1), result(0, 2), result(0, 2), *WHOLE_B])
-    assert ([row["group_id"] for row in collected.rows], collected.problems) == (["B"], {0: "image_2 came twice"})
-
-
 def test_a_result_of_no_group_is_an_error() -> None:
     with pytest.raises(RecordError, match=r"group_seq must be 0\.\.1, got 7"):
         group_rows(GROUPS, [result(7, 1)])

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.tasks.stage_a.parse import parse_summary, render_summary
 from evalharness.tasks.stage_a.schema import DOMAINS, MISSIONS, SCHEMA, violations
 from tests.tasks.stage_a_examples import CLAMP, DISTANCE, FIBRE, RADIO, WIRE, bbu, rru, summaries
 
@@ -89,33 +88,6 @@ def test_an_rru_violation_is_named(data: dict[str, Any], reason: str) -> None:
     found = violations(data, "rru")
     assert len(found) == 1
     assert reason in found[0]
-
-
-@pytest.mark.parametrize(
-    ("data", "domain", "key"),
-    [(rru(备注=["a"]), "rru", "备注"), (bbu(分组统计={"1": 1}), "bbu", "分组统计")],
-    ids=["rru-notes", "bbu-groups"],
-)
-def test_the_other_domains_top_level_key_is_a_violation(data: dict[str, Any], domain: Any, key: str) -> None:
-    summary = parse_summary(render_summary(data, domain), domain)
-    assert (summary.tolerant_valid, summary.valid, summary.format_problems) == (True, False, ())
-    assert f"top-level key '{key}' is not allowed for {domain.upper()}" in summary.problem
-
-
-@pytest.mark.parametrize(
-    ("items", "reason"),
-    [
-        ([{"类别": "站点距离", "站点距离": {"13m": 1}}], "站点距离 must be digits only, got '13m'"),
-        ([DISTANCE, DISTANCE], "exactly one 站点距离 is needed, got 2"),
-    ],
-    ids=["unit", "two"],
-)
-def test_a_distance_with_a_unit_and_a_second_one_are_violations(items: list[dict[str, Any]], reason: str) -> None:
-    assert violations(bbu(*items), "rru") == [reason]
-
-
-def test_a_distance_of_digits_is_right() -> None:
-    assert violations(bbu({"类别": "站点距离", "站点距离": {"13": 1}}), "rru") == []
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

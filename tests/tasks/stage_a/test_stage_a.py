@@ -24,7 +24,7 @@ from evalharness.backends.fake import FakeBackend
 from evalharness.engine.engine import Engine
 from evalharness.tasks import DataWarning, stage_a
 from evalharness.tasks.stage_a.schema import MISSIONS
-from tests.tasks.stage_a_examples import CLAMP, WIRE, bbu, line, rru
+from tests.tasks.stage_a_examples import CLAMP, line, rru
 
 TINY = Path(__file__).parents[3] / "fixtures" / "tiny_photos"
 RRU, BBU = "RRU安装检查", "BBU接地线检查"
@@ -58,14 +58,8 @@ def test_photos_come_in_natural_order(tmp_path: Path) -> None:
 def test_a_case_tells_what_it_belongs_to(tmp_path: Path) -> None:
     photo(tmp_path / BBU / PASS / "g" / f"{ID}_1.jpg")
     (case,) = stage_a.load_cases(tmp_path)
-    assert (case.group, case.group_id, case.mission, case.domain, case.label, case.image_index) == (
-        ID,
-        ID,
-        BBU,
-        "bbu",
-        "pass",
-        1,
-    )
+    assert (case.group, case.group_id, case.mission) == (ID, ID, BBU)
+    assert (case.domain, case.label, case.image_index) == ("bbu", "pass", 1)
     assert case.tags == {"mission": BBU, "domain": "bbu", "label": "pass"}
     assert (case.reference, case.invalid) == (None, None)
 
@@ -330,56 +324,6 @@ def test_a_detailed_question_spells_out_form_and_categories() -> None:
     text = user["content"][1]["text"]
     assert "弯曲半径、保护措施或套管保护或保护" in text
     assert "<DOMAIN=BBU>, <TASK=SUMMARY>；" in text
-
-
-def case_with(reference: str | None, domain: str = "bbu") -> stage_a.StageACase:
-    known = None if reference is None else stage_a.parse_summary(reference, domain)
-    return stage_a.StageACase(
-        id="x",
-        image=Path("x.jpg"),
-        mission=BBU,
-        domain=domain,
-        label="pass",
-        group_id="g",
-        image_index=1,
-        reference=known,  # type: ignore[arg-type]
-    )
-
-
-def scores_of(text: str, reference: str | None) -> dict[str, float]:
-    return stage_a.scores(stage_a.parse_summary(text, "bbu"), case_with(reference))
-
-
-def test_a_perfect_answer_scores_one_throughout() -> None:
-    found = scores_of(stage_a.render_summary(bbu(WIRE), "bbu"), line(bbu(WIRE)))
-    named = (
-        "valid",
-        "tolerant_valid",
-        "header_match",
-        "completeness",
-        "exact",
-        "category_f1",
-        "fact_f1",
-        "tversky",
-        "attribute_key_recall",
-    )
-    assert {found[name] for name in named} == {1.0}
-    assert "text_recall" not in found
-
-
-def test_noise_scores_zero_and_is_no_parse() -> None:
-    found = scores_of("RRU�\x1e|=cmd()", line(bbu(WIRE)))
-    assert {name for name, value in found.items() if value} == {"num_categories_reference", "num_facts_reference"}
-
-
-def test_an_answer_longer_than_any_summary_is_a_runaway() -> None:
-    summary = stage_a.parse_summary("无关图片", "bbu")
-    found = [stage_a.scores(summary, case_with(None), num_tokens) for num_tokens in (None, 1023, 1024)]
-    assert [entry.get("runaway") for entry in found] == [None, 0.0, 1.0]
-
-
-def test_without_a_reference_only_form_is_scored() -> None:
-    assert set(scores_of("无关图片", None)) == {"valid", "tolerant_valid", "header_match", "irrelevant"}
 
 
 def test_the_tiny_photos_load_with_references_that_keep_the_rules() -> None:

@@ -76,17 +76,6 @@ def test_the_label_is_not_in_the_prompt() -> None:
             assert secret not in asked
 
 
-def test_learnable_rules_come_in_numeric_order() -> None:
-    asked = user(RRU, "无关图片")
-    assert [word for word in asked.split() if word[0] in "GS" and word[1].isdigit()] == ["S1:", "G1:", "G2:", "G10:"]
-
-
-@given(st.randoms())
-def test_the_order_of_rules_changes_nothing(order: Any) -> None:
-    names = order.sample(sorted(RULES), len(RULES))
-    assert user(RRU, "无关图片", rules={name: RULES[name] for name in names}) == user(RRU, "无关图片")
-
-
 def test_without_a_focus_nothing_is_asked() -> None:
     for rules in ({}, {"G1": "x"}):
         with pytest.raises(ConfigError, match="lack G0, its focus"):

@@ -150,7 +150,7 @@ def test_one_right_answer() -> None:
     ticket = stage_b.judge([FAILS], case("fail"))
     assert ticket.is_right
     assert ticket.scores == {
-        "valid": 1, "strict": 1, "accuracy": 1, "agreement": 1, "difficulty": 0, "hard_wrong": 0, "thinking": 0, "third_state": 0,
+        "valid": 1, "strict": 1, "accuracy": 1, "agreement": 1, "difficulty": 0, "hard_wrong": 0, "thinking": 0, "third_state": 0
     }  # fmt: skip
     assert ticket.details == {
         "ticket_key": f"{ID}::fail",

@@ -29,25 +29,9 @@ def test_a_full_width_colon_is_valid_and_not_strict() -> None:
 
 
 SPELLED: dict[str, Label | None] = {
-    "通過": "pass",
-    "不通過": "fail",
-    "未通过": "fail",
-    "未通過": "fail",
-    "通过。": "pass",
-    "不通过。": "fail",
-    "不 通 过": "fail",
-    "pass": "pass",
-    "PASS": "pass",
-    "fail": "fail",
-    "待定": None,
-    "Pass.": None,
-    "fail.": None,
-    "通过了": None,
-    "基本通过": None,
-    "通过/不通过": None,
-    "通过 或 不通过": None,
-    "**通过**": None,
-    "": None,
+    **dict.fromkeys(("通過", "通过。", "pass", "PASS"), "pass"),
+    **dict.fromkeys(("不通過", "未通过", "未通過", "不通过。", "不 通 过", "fail"), "fail"),
+    **dict.fromkeys(("待定", "Pass.", "fail.", "通过了", "基本通过", "通过/不通过", "通过 或 不通过", "**通过**", "")),
 }
 
 
