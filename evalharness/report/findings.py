@@ -211,9 +211,9 @@ def _unanswered(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
         error, invalid = (f"{share_text(counts[name], counts['cases'])} cases of {where}" for name in ("error", "invalid"))
         if counts["error"]:
-            yield f"{error} ended in an infrastructure error and count towards no mean"
+            yield f"{error} ended in an infrastructure error: not counted in any mean"
         if counts["invalid"]:
-            yield f"{invalid} are invalid (could not be run) and count towards no mean"
+            yield f"{invalid} could not be run (invalid): not counted in any mean"
     for group in tables.collected.problems.values():
         if group.outcome == "skip":
             reason = one_line(group.problem or "no reason was recorded", 200)
