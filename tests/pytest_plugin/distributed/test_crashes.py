@@ -263,7 +263,7 @@ class TestEnginesThatCannotOpen:
         run = project.run("--model", project.script({"txt": "x"}), mode=mode)
         assert run.counts == {"error": num_cases}
         assert len({row["problem"] for row in run.rows}) == 1
-        assert run.rows[0]["problem"].startswith("setup: engine fake:answers cannot be opened: answers.jsonl:1 is no script row")
+        assert run.rows[0]["problem"].startswith("setup: engine fake:answers cannot be opened: answers.jsonl:1 is not a script row")
         assert run.exit_code == EXIT_BROKEN
         assert "fixtures.py" not in run.output
         assert not run.gate("x >= 1")["passed"]
