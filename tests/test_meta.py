@@ -174,6 +174,17 @@ def test_the_error_tree_in_the_docstring_is_the_class_tree() -> None:
     assert set(errors.__all__) >= set(classes)
 
 
+def test_no_class_leaves_its_attributes_to_a_subclass() -> None:
+    unset = []
+    for name, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.bases and not node.decorator_list:
+                declared = {ast.unparse(line.target) for line in node.body if isinstance(line, ast.AnnAssign) and line.value is None}
+                assigned = {use.attr for use in ast.walk(node) if isinstance(use, ast.Attribute) and isinstance(use.ctx, ast.Store)}
+                unset += [f"{name}:{node.name}.{attribute}" for attribute in declared - assigned]
+    assert unset == []
+
+
 @pytest.mark.parametrize(
     ("packages", "home"),
     [

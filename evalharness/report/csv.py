@@ -84,15 +84,7 @@ def write_csv(file: TextIO, header: Sequence[str], lines: Iterable[Sequence[Any]
 
 
 _ROW_COLUMNS = ["run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem"]
-_GENERATION_COLUMNS = [
-    "finish_reason",
-    "stop_reason",
-    "num_prompt_tokens",
-    "num_completion_tokens",
-    "seed",
-    "weight_version",
-    "fallback",
-]
+_GENERATION_COLUMNS = ["finish_reason", "stop_reason", "num_prompt_tokens", "num_completion_tokens", "seed", "weight_version", "fallback"]
 _LAST_COLUMNS = ["prompt_sha256", "worker", "started_at", "duration_s"]
 
 

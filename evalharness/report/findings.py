@@ -28,7 +28,7 @@ NOTABLE_LENGTH_CAP = 0.05
 def verdict(tables: RunTables) -> tuple[str, str]:
     """Return one word for the run (PASSED, FAILED, BROKEN, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
     counts = tables.rows[list(OUTCOMES)].sum()
-    gates = judged_gates(tables.run)
+    gates = [gate for gate in entries_of(tables.run.get("gates")) if gate_state(gate) != "skipped"]
     num_failed = sum(gate.get("passed") is not True for gate in gates)
     which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
     num_idle = len(entries_of(tables.run.get("gates"))) - len(gates)
@@ -59,11 +59,6 @@ def _what_broke(run: RunFile) -> str:
     problems = run.get("problems")
     num = len(problems) if isinstance(problems, list) else 0
     return "something other than a sample broke" + (f": {plural(num, 'problem')} of the run" if num else "")
-
-
-def judged_gates(run: RunFile) -> list[GateVerdict]:
-    """Return the gates that were not skipped."""
-    return [gate for gate in entries_of(run.get("gates")) if gate_state(gate) != "skipped"]
 
 
 def gate_state(gate: GateVerdict) -> Literal["passed", "failed", "skipped"]:

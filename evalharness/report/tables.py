@@ -21,20 +21,7 @@ from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, mapping, text_of
 
-__all__ = [
-    "COUNTS",
-    "GROUP",
-    "OUTCOMES",
-    "SUMMARY",
-    "Codes",
-    "Collected",
-    "ProblemGroup",
-    "RunTables",
-    "collect",
-    "load_tables",
-    "summarise",
-    "with_kinds",
-]
+__all__ = ["COUNTS", "OUTCOMES", "Codes", "Collected", "ProblemGroup", "RunTables", "load_tables"]
 
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
@@ -319,11 +306,11 @@ class RunTables:
     row_tags: pd.DataFrame
     """row, key, value: one line per row and tag."""
     derived: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
-    """What others have worked out of the rows, by name, so that it is done once."""
+    """Results computed from the rows, kept by name."""
 
     @property
     def run_dir(self) -> Path:
-        """Where the run lies."""
+        """The run directory."""
         return self.collected.run_dir
 
     @property
@@ -368,7 +355,7 @@ class RunTables:
 def load_tables(run_dir: Path, rows: Iterable[Row] | None = None) -> RunTables:
     """Return the tables of a run directory. Raises `RecordError` if it cannot be read.
 
-    `rows` are those of samples.jsonl where somebody has them in memory.
+    `rows` are those of samples.jsonl, where they are in memory already.
     """
     collected = collect(run_dir, rows)
     row_scores = pd.DataFrame(collected.scores, columns=["row", "metric", "score"]).astype({"row": "int64", "score": "float64"})

@@ -43,8 +43,7 @@ def report(run: str) -> int:
 
     if rebuild_run(run_dir):
         print(f"{run_dir}: samples.jsonl was rebuilt from the journal", file=sys.stderr)
-    for path in write_reports(run_dir).values():
-        print(path)
+    print(*write_reports(run_dir).values(), sep="\n")
     if (run_dir.absolute().parent / INDEX).is_file():
         write_index(run_dir.absolute().parent)
     return DONE

@@ -18,9 +18,7 @@ from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 __all__ = [
     "breakdowns",
-    "cases_link",
     "failed_gates",
-    "gate_state",
     "given_tables",
     "outcome_counts",
     "problem_lines",
@@ -54,7 +52,7 @@ Data = dict[str, Any]
 def verdict_of(tables: RunTables) -> Data:
     """Return the run's verdict: word, sentence, and the name of its colour."""
     word, sentence = verdict(tables)
-    return {"word": word, "sentence": sentence, "state": _STATES.get(word, "plain")}
+    return {"word": word, "sentence": sentence[:1].upper() + sentence[1:], "state": _STATES.get(word, "plain")}
 
 
 def outcome_counts(tables: RunTables) -> list[tuple[str, int]]:
