@@ -265,7 +265,10 @@ def _lines(part: pd.DataFrame, groups: Sequence[str | None]) -> Iterator[tuple[A
     used, columns = np.unique(codes, return_inverse=True)
     values = np.full((len(rows), len(used)), np.nan)
     values[positions, columns] = part["score"].to_numpy()
-    rates, bounded = (_all_by_column(part[name].to_numpy(), columns, len(used)) for name in ("is_rate", "is_bounded"))
+    rates, bounded = (
+        [bool(count == 0) for count in np.bincount(columns, weights=~part[name].to_numpy(), minlength=len(used))]
+        for name in ("is_rate", "is_bounded")
+    )
     groups_of_rows = [groups[row] for row in rows]
     intervals = mean_intervals(values, groups_of_rows, is_rate=rates, is_bounded=bounded)
     clusters = cluster_sums(values, group_codes(groups_of_rows, len(rows)))
@@ -274,11 +277,6 @@ def _lines(part: pd.DataFrame, groups: Sequence[str | None]) -> Iterator[tuple[A
         n = int(clusters.counts[:, column].sum())
         line = [float(clusters.means[column]), float(errors[column]), n, *intervals[column], rates[column]]
         yield part["metric"].cat.categories[code], line
-
-
-def _all_by_column(holds: Any, columns: Any, num_columns: int) -> list[bool]:
-    """Return, for each column, whether all its entries hold."""
-    return [bool(count == 0) for count in np.bincount(columns, weights=~holds, minlength=num_columns)]
 
 
 GROUP = ["eval", "test", "engine"]
