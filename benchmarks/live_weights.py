@@ -79,19 +79,19 @@ def measured(engine: Engine, checkpoint: Path, other: Path, *, sleeps: bool) -> 
         row = {"what": what, "seconds": time.perf_counter() - started, "used_gib": used_gib()}
         rows.append({**row, "same": None if wanted is None else are_same(answers(engine), wanted)})
 
-    take("load another checkpoint", lambda: engine.reload_weights(str(other)), None)
+    take("load another checkpoint", lambda: engine.weights.reload(str(other)), None)
     second = answers(engine)
     rows[-1]["same"] = not are_same(second, first)  # other weights, other answers
-    take("load the first again", lambda: engine.reload_weights(str(checkpoint)), first)
+    take("load the first again", lambda: engine.weights.reload(str(checkpoint)), first)
     tensors = tensors_of(other)
-    take("take the other's tensors from memory", lambda: engine.sync_from_state_dict(tensors), second)
+    take("take the other's tensors from memory", lambda: engine.weights.sync_from_state_dict(tensors), second)
     if sleeps:
-        take("sleep", engine.sleep, None)
-        take("wake", engine.wake, second)
-        take("sleep again", engine.sleep, None)
-        take("wake the weights", lambda: engine.wake("weights"), None)
-        take("load the first checkpoint meanwhile", lambda: engine.reload_weights(str(checkpoint)), None)
-        take("wake the cache", lambda: engine.wake("kv_cache"), first)
+        take("sleep", engine.weights.sleep, None)
+        take("wake", engine.weights.wake, second)
+        take("sleep again", engine.weights.sleep, None)
+        take("wake the weights", lambda: engine.weights.wake("weights"), None)
+        take("load the first checkpoint meanwhile", lambda: engine.weights.reload(str(checkpoint)), None)
+        take("wake the cache", lambda: engine.weights.wake("kv_cache"), first)
     return rows
 
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from evalharness.api.checks import check_boolean, check_number, check_text
-from evalharness.api.errors import BackendError, CheckpointError, ConfigError, ContractTypeError, ContractValueError
+from evalharness.api.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import fits
 from evalharness.api.thinking import within_budget
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, failure_of
 from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
 
 __all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
@@ -139,6 +139,7 @@ class FakeBackend:
         supports_thinking_budget=True,
         extra_options=frozenset({"top_k", "min_p", "min_new_tokens"}),
     )
+    weights: LiveWeights | None = None
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
         self._start(read_script(config.model_name_or_path), None)
@@ -183,7 +184,7 @@ class FakeBackend:
             return prompt.index, GenerationFailure("invalid", answer.invalid)
         if prompt.load_images is not None:
             try:
-                prompt.plan.check_prompt_tokens(len(prompt.token_ids))  # here a picture is one token
+                prompt.plan.check_prompt_tokens(len(prompt.token_ids))  # here an image is one token
                 prompt.load_images()
             except Exception as error:  # one prompt must not take the others along
                 return prompt.index, failure_of(error, "preparing the prompt")
@@ -206,8 +207,8 @@ class FakeBackend:
 
     def _end(self, prompt: Prompt, ids: Sequence[int], watchers: RowWatchers) -> Completion:
         plan = prompt.plan
-        kept, found = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
-        stopped_by, stop_name = "id" if found else "length", None
+        kept, is_stopped = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
+        stopped_by, stop_name = "id" if is_stopped else "length", None
         for position, token_id in enumerate(kept):
             if (stop_name := watchers.push(token_id)) is not None:
                 kept, stopped_by = kept[: position + 1], "plugin"
@@ -220,14 +221,6 @@ class FakeBackend:
                     break
         logprobs = tuple(0.0 for _ in kept) if plan.logprobs else None
         return Completion(prompt.index, kept, len(prompt.token_ids), stopped_by, logprobs, stop_name=stop_name)  # type: ignore[arg-type]
-
-    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return why another file of answers cannot take the place of this one: reading it anew is as quick."""
-        return "the fake backend has no weights"
-
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Refuse, see `why_not_swap`."""
-        raise BackendError("the fake backend has no weights to swap; make a new one")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain facts for run.json."""
@@ -258,15 +251,15 @@ def read_script(source: str) -> Answers:
     try:
         lines = path.read_text("utf-8").split("\n")  # not splitlines: a text may hold other line ends as they are
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path.name} is no script ({error}); give {_SCRIPT}") from None
+        raise CheckpointError(f"{path.name} is not a script ({error}); give {_SCRIPT}") from None
     rows = [_script_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise CheckpointError(f"{path.name} has no answers; give {_SCRIPT}")
 
     def answer(prompt: Prompt) -> FakeAnswer:
-        given = FakeTokenizer().decode(prompt.response_ids) if prompt.response_ids is not None else ""
+        response = FakeTokenizer().decode(prompt.response_ids) if prompt.response_ids is not None else ""
         for contains, scripted in rows:
-            if contains is None or contains in prompt.text + given:
+            if contains is None or contains in prompt.text + response:
                 return scripted
         return FakeAnswer(error=f"no row of {path.name} answers this prompt; add a row without 'contains'")
 
@@ -282,7 +275,7 @@ def _script_row(path: Path, number: int, line: str) -> tuple[str | None, FakeAns
         return contains, FakeAnswer(**row)
     except (ValueError, TypeError, AttributeError) as error:
         known = "contains, text, error, invalid, delay_s, ends, logprobs"
-        raise CheckpointError(f"{path.name}:{number} is no script row ({error}); known keys: {known}") from None
+        raise CheckpointError(f"{path.name}:{number} is not a script row ({error}); known keys: {known}") from None
 
 
 def _echo(prompt: Prompt) -> str:

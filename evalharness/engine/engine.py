@@ -1,10 +1,10 @@
 """The engine: requests in, results out, the same whatever backend does the work.
 
-    engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))  # in engine_building.py
+    engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))  # in build.py
     results = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "Hi"}])], GenerationOptions())
 
-Rendering, tokenising, stop policy and decoding happen once, here: engine_jobs.py decides what is asked of which backend, engine_stream.py
-runs it; scores and changes of weights are in engine_scoring.py and live_weights.py. Knows nothing about evals or pytest.
+Rendering, tokenising, stop policy and decoding happen once, in this room: jobs.py decides which backend gets which requests, stream.py
+runs them, weights.py changes weights. Knows nothing about evals or pytest.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalharness.api.checks import check_integer, check_sequence
-from evalharness.api.errors import BackendError, CapabilityError, ConfigError, ContractTypeError, ContractValueError, EvalHarnessError
+from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, EvalHarnessError
 from evalharness.api.hooks import normalise_plugins
-from evalharness.api.options import ChatTemplateOptions, GenerationOptions, ModelLoadConfig
+from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
-from evalharness.backends.base import Backend, Prompt, TensorBackend, WatchedBackend
+from evalharness.backends.base import Backend, Prompt, TensorBackend
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
 from evalharness.engine.jobs import Fallback, Job, JobMaker, has_images
 from evalharness.engine.prompts import Request
 from evalharness.engine.results import all_results
 from evalharness.engine.stream import JobStream, Outcome
-from evalharness.engine.weights import LiveWeights
+from evalharness.engine.weights import EngineWeights
 
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
@@ -59,7 +59,7 @@ def response_logprobs(
         return scores_of(all_results([outcomes[index] for index in range(len(requests))]))
     backend = _tensor_backend(engine.backend, "give gradients")
     return engine.with_prompts(
-        requests, options, lambda made: replace(backend.response_logprobs(made, grad=True), weight_version=engine.weight_version)
+        requests, options, lambda made: replace(backend.response_logprobs(made, grad=True), weight_version=engine.weights.version)
     )
 
 
@@ -79,7 +79,7 @@ def response_logits(
                 f"the logits {list(shape)} in float32 would take {num_bytes:,} bytes, more than max_bytes={max_bytes:,}; "
                 "ask for fewer or shorter responses at once, use get_logprobs, or allow more"
             )
-        return replace(backend.response_logits(made, grad=grad), weight_version=engine.weight_version)
+        return replace(backend.response_logits(made, grad=grad), weight_version=engine.weights.version)
 
     return engine.with_prompts(requests, GenerationOptions(), run)
 
@@ -130,7 +130,7 @@ class EngineWarning(UserWarning):
     """Something was done otherwise than asked, with permission: a fallback, or options left out."""
 
 
-class Engine(LiveWeights):
+class Engine:
     """One loaded checkpoint behind one interface. Calls from several threads wait for each other.
 
     `fallback_backend` takes the image requests that the backend cannot run (a backend, or a function that makes one);
@@ -155,24 +155,23 @@ class Engine(LiveWeights):
         warn_only = unsupported_options == "warn"
         self._jobs = JobMaker(backend, self._fallback, self._chat_template, warn_only=warn_only, on_notice=on_notice or _warn)
         self._lock = threading.RLock()
+        self.weights = EngineWeights(backend, self._fallback, self._lock)
         self._cache: ResponseCache | None = None
-        self._identity: Mapping[str, Any] = {}
         self.chosen: str | None = None
         """Why `auto` took this backend, None where it was named."""
-        LiveWeights.__init__(self)
 
     def use_cache(self, cache: ResponseCache | None, identity: Mapping[str, Any]) -> None:
         """Take answers from a cache, and keep them there; None: from now on from none.
 
         `identity` says which weights answer and how they run, as plain JSON: two engines of one identity must answer alike. Give
-        it anew after a swap; changes of `LiveWeights` are added to it. Generations with plugins, and those of a fallback backend, are
+        it anew after a swap; changes of `weights` are added to it. Generations with plugins, and those of a fallback backend, are
         never cached, and none of a trainer's own model: `CapabilityError`.
         """
         with self._lock:
-            if cache is not None and isinstance(self._backend, WatchedBackend) and self._backend.is_shared:
+            if cache is not None and self.weights.is_shared:
                 raise CapabilityError("the weights of a shared model may change unseen, so none of its answers can be kept")
-            changed = {"weights": self.weights_id} if self.weights_were_changed else {}
-            self._cache, self._identity = cache, {**identity, **changed}
+            self._cache = cache
+            self.weights.identify(identity)
 
     @property
     def name(self) -> str:
@@ -305,18 +304,14 @@ class Engine(LiveWeights):
         if not requests:
             return
         normalised = normalise_plugins(plugins)
-        with self._lock:
-            jobs = self._jobs.jobs(requests, each, normalised, self.weight_version)
+        with self._lock, self.weights.kept_for_a_stream():
+            jobs = self._jobs.jobs(requests, each, normalised, self.weights.version)
             can_join = len(jobs) == 1 and jobs[0].note is None and not normalised
-            self._num_generating += 1
-            try:
-                for job in jobs:
-                    cache = self._cache if job.note is None and not normalised else None
-                    joining = more if can_join else lambda: None
-                    run = JobStream(job, normalised, cache, lambda: self._identity, on_asked=on_asked, more=joining)
-                    yield from run.outcomes(should_stop)
-            finally:
-                self._num_generating -= 1
+            for job in jobs:
+                cache = self._cache if job.note is None and not normalised else None
+                joining = more if can_join else lambda: None
+                run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_asked=on_asked, more=joining)
+                yield from run.outcomes(should_stop)
 
     def with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
         """Return what `run` makes of the requests' prompts, while no other call has the backend.
@@ -324,7 +319,7 @@ class Engine(LiveWeights):
         `RequestsFailed`, with an outcome for each request, where one has no prompt, or where `run` raises it. Nothing ran then.
         """
         with self._lock:
-            return run(self._jobs.own_job(requests, [options] * len(requests), self.weight_version).prompts())
+            return run(self._jobs.own_job(requests, [options] * len(requests), self.weights.version).prompts())
 
     def join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
         """Return requests, with positions from `first` on, that a running `stream` of this engine can take up by its `more`.
@@ -337,24 +332,9 @@ class Engine(LiveWeights):
         if not self._backend.capabilities.supports_vlm and any(map(has_images, requests)):
             return None
         try:
-            return self._jobs.own_job(requests, options, self.weight_version, first=first)
+            return self._jobs.own_job(requests, options, self.weights.version, first=first)
         except EvalHarnessError:
             return None
-
-    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return why another checkpoint cannot take the place of the loaded one, None where `swap` will do."""
-        if self._fallback is not None:
-            return "there is a fallback backend, which would keep the old one"
-        return self._backend.why_not_swap(config)
-
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Take another checkpoint's weights in place of the loaded one's; the engine can only be closed after an error."""
-        with self._lock:
-            problem = self.why_not_swap(config)
-            if problem is not None:
-                raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
-            self._backend.swap(config)
-            self._start_over()
 
     def close(self) -> None:
         """Free the models' memory and end all child processes; may be called twice."""

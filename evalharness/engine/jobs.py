@@ -1,6 +1,6 @@
 """What a call of the engine comes to: which backend is asked which requests, with which options. All that can be refused is refused here.
 
-Knows nothing about how a job then runs (engine_stream.py).
+Knows nothing about how a job then runs (stream.py).
 """
 
 from __future__ import annotations

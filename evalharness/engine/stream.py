@@ -1,7 +1,7 @@
 """One job while it runs: prompts are made as the backend pulls them, and each outcome comes as soon as it is there.
 
 What goes wrong with one request is that request's outcome and takes no other along; what breaks the backend ends the stream. What a
-cache has is not asked again. Which backend does a job was decided before (engine_jobs.py).
+cache has is not asked again. Which backend does a job was decided before (jobs.py).
 """
 
 from __future__ import annotations

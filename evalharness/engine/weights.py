@@ -1,8 +1,8 @@
 """New weights for an engine that runs: for trainers, who sample from a policy that changes every few steps.
 
-    engine.load_adapter("runs/42/adapter")            # a LoRA adapter on the base that is loaded
-    engine.reload_weights("runs/42/checkpoint-100")   # another checkpoint of the same architecture, or the same folder, rewritten
-    engine.sync_from_state_dict(model.state_dict())   # a model's weights, or peft's of an adapter, from memory
+    engine.weights.load_adapter("runs/42/adapter")            # a LoRA adapter on the base that is loaded
+    engine.weights.reload("runs/42/checkpoint-100")           # another checkpoint of the same architecture, or the same folder, rewritten
+    engine.weights.sync_from_state_dict(model.state_dict())   # a model's weights, or peft's of an adapter, from memory
 
 Each answers as a new start on those weights would, and nothing that was computed with the old ones is used: no prefix, picture or
 cached answer. What is loaded stays as it is whatever becomes of the folder. A change that is refused changes nothing, and the error
@@ -15,59 +15,100 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import BackendError, CapabilityError, ContractTypeError, ContractValueError
-from evalharness.backends.base import Backend, LiveBackend, LiveChange, WatchedBackend, WeightReport
+from evalharness.api.options import ModelLoadConfig
+from evalharness.backends.base import Backend, LiveChange, LiveWeights, SleepableWeights, WatchedWeights, WeightReport
 
 if TYPE_CHECKING:
     from evalharness.engine.jobs import Fallback
 
-__all__ = ["LiveWeights", "WeightSync"]
+__all__ = ["EngineWeights", "WeightSync"]
 
 
-class LiveWeights:
-    """The part of `Engine` that changes weights, and says with which a generation was made."""
+class EngineWeights:
+    """The weights that an engine answers with: `Engine.weights`. Changes wait for `lock`, which the engine holds while it generates.
 
-    _backend: Backend
-    _fallback: Fallback | None
-    _lock: threading.RLock
-    _identity: Mapping[str, Any]
+    A change is refused beside a `fallback`, which would keep the old weights.
+    """
 
-    def __init__(self) -> None:
-        self._num_generating = 0
+    def __init__(self, backend: Backend, fallback: Fallback | None, lock: threading.RLock) -> None:
+        self._backend, self._fallback, self._lock = backend, fallback, lock
+        self._num_streams = 0
         self._num_changes = 0
         self._version = "0"
-        self._weights_id = uuid.uuid4().hex
-        self._stamp: Hashable | None = self._look_at_stamp()
+        self._id = uuid.uuid4().hex
+        self._stamp: Hashable | None = self._read_stamp()
+        self.cache_identity: Mapping[str, Any] = {}
+        """What distinguishes answers of these weights from those of others, as plain JSON; see `Engine.use_cache`."""
 
     @property
-    def weight_version(self) -> str:
+    def version(self) -> str:
         """Which weights answer now: "0" from the start, then the number of changes, or the names given to them.
 
-        It stands in every result. Steps of an optimizer on the model itself (hf) are changes, too.
+        It stands in every result as `weight_version`. Steps of an optimizer on the model itself (hf) are changes, too.
         """
         with self._lock:
             self._notice_change()
             return self._version
 
     @property
-    def weights_id(self) -> str:
+    def id(self) -> str:
         """A name that no other weights have, of any engine: another after each change and each swap, whatever versions are called."""
         with self._lock:
             self._notice_change()
-            return self._weights_id
+            return self._id
 
     @property
-    def weights_were_changed(self) -> bool:
+    def were_changed(self) -> bool:
         """Whether the weights are others than those of the start, or of the last swap."""
         with self._lock:
             self._notice_change()
             return self._num_changes > 0
 
-    def reload_weights(self, path: str, *, adapter_path: str | None = None, weight_version: str | None = None) -> WeightReport:
+    @property
+    def is_shared(self) -> bool:
+        """Whether the model is a trainer's own, whose weights may change unseen."""
+        watched = self._watched()
+        return watched is not None and watched.is_shared
+
+    def identify(self, identity: Mapping[str, Any]) -> None:
+        """Set `cache_identity`; changes since the start, or the last swap, are added to it."""
+        with self._lock:
+            self.cache_identity = {**identity, "weights": self.id} if self.were_changed else identity
+
+    @contextmanager
+    def kept_for_a_stream(self) -> Iterator[None]:
+        """Refuse changes while a stream of the engine is open, its own thread's among them."""
+        self._num_streams += 1
+        try:
+            yield
+        finally:
+            self._num_streams -= 1
+
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why another checkpoint cannot take the place of the loaded one, None where `swap` will do."""
+        if self._fallback is not None:
+            return "there is a fallback backend, which would keep the old one"
+        if self._backend.weights is None:
+            return f"backend {self._backend.name!r} keeps the weights that it started with"
+        return self._backend.weights.why_not_swap(config)
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Take another checkpoint's weights in place of the loaded one's; the engine can only be closed after an error."""
+        with self._lock:
+            problem = self.why_not_swap(config)
+            if problem is not None or self._backend.weights is None:
+                raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
+            self._backend.weights.swap(config)
+            self._count_change("0")
+            self._num_changes = 0  # they are those of a new start
+
+    def reload(self, path: str, *, adapter_path: str | None = None, weight_version: str | None = None) -> WeightReport:
         """Load a checkpoint of the same architecture from `path`, read anew even where it is the folder that was loaded before.
 
         Without an adapter unless one is given. Raises `CheckpointError` for one that cannot be used.
@@ -76,7 +117,7 @@ class LiveWeights:
         if adapter_path is not None:
             _check_path("adapter_path", adapter_path)
         adapter = None if adapter_path is None else str(adapter_path)
-        return self._change("checkpoint", weight_version, lambda backend: backend.reload_weights(str(path), adapter))
+        return self._change("checkpoint", weight_version, lambda weights: weights.reload(str(path), adapter))
 
     def load_adapter(self, path: str, *, weight_version: str | None = None) -> WeightReport:
         """Put the LoRA adapter of a folder on the base that is loaded, in place of the one before.
@@ -84,11 +125,11 @@ class LiveWeights:
         Raises `CheckpointError` where any of its weights would be ignored or does not fit.
         """
         _check_path("path", path)
-        return self._change("adapter", weight_version, lambda backend: backend.load_adapter(str(path)))
+        return self._change("adapter", weight_version, lambda weights: weights.load_adapter(str(path)))
 
     def unload_adapter(self, *, weight_version: str | None = None) -> WeightReport:
         """Take the adapter off; the base is then as it was without it, to the bit. `CapabilityError` where there is none."""
-        return self._change("adapter", weight_version, lambda backend: backend.unload_adapter())
+        return self._change("adapter", weight_version, lambda weights: weights.unload_adapter())
 
     def sync_from_state_dict(
         self,
@@ -111,27 +152,27 @@ class LiveWeights:
         if not tensors:
             raise ContractValueError("tensors is empty; give model.state_dict(), or an adapter's get_peft_model_state_dict(model)")
         return self._change(
-            "tensors", weight_version, lambda backend: backend.sync_from_state_dict(tensors, adapter_config, strict=bool(strict))
+            "tensors", weight_version, lambda weights: weights.sync_from_state_dict(tensors, adapter_config, strict=bool(strict))
         )
 
-    def weights_changed(self, weight_version: str | None = None) -> str:
+    def mark_changed(self, weight_version: str | None = None) -> str:
         """Name the weights that a trainer has given its own model (hf), or say that it changed them in a way that torch does not count.
 
         That is what is done to `tensor.data`. Return the version.
         """
-        named = _checked_version(weight_version)
+        version = _checked_version(weight_version)
         with self._lock:
-            if not isinstance(self._backend, WatchedBackend):
+            if self._watched() is None:
                 raise CapabilityError(
                     f"nobody else can reach the weights of backend {self._backend.name!r}; they change by its own methods"
                 )
-            self._count_change(named)
+            self._count_change(version)
             return self._version
 
     def sleep(self) -> None:
         """Give the device's memory back while something else needs it; generating is refused until `wake`."""
         with self._lock:
-            self._live("sleep").sleep()
+            self._sleepable().sleep()
 
     def wake(self, *tags: str) -> None:
         """Bring back what sleeps, exactly: everything, or "weights" or "kv_cache" only (weights can be changed before the cache wakes)."""
@@ -139,58 +180,63 @@ class LiveWeights:
         if unknown:
             raise ContractValueError(f"{unknown[0]!r} cannot be woken; known: weights, kv_cache, or nothing for both")
         with self._lock:
-            self._live("sleep").wake(tags or None)
+            self._sleepable().wake(tags or None)
 
-    def _change(self, kind: LiveChange, version: str | None, do: Callable[[LiveBackend], WeightReport]) -> WeightReport:
-        named = _checked_version(version)
+    def _change(self, kind: LiveChange, weight_version: str | None, change: Callable[[LiveWeights], WeightReport]) -> WeightReport:
+        version = _checked_version(weight_version)
         with self._lock:
-            backend = self._live(kind)
+            weights = self._changeable(kind)
             started = time.perf_counter()
-            report = do(backend)
-            self._count_change(named)
+            report = change(weights)
+            self._count_change(version)
             return replace(report, weight_version=self._version, duration_s=time.perf_counter() - started)
 
-    def _live(self, kind: LiveChange) -> LiveBackend:
-        """Return the backend as one that can do this now; raises before anything is touched."""
-        if self._num_generating:
+    def _changeable(self, kind: LiveChange) -> LiveWeights:
+        """Return the backend's weights if they can be changed so now; raises before anything is touched."""
+        if self._num_streams:
             raise BackendError("the engine still generates; finish or close the stream before its weights change")
         if self._fallback is not None:
             raise CapabilityError("weights cannot change beside a fallback backend, which would keep the old ones; build without one")
-        able = self._backend.capabilities.live
-        if kind not in able or not isinstance(self._backend, LiveBackend):
-            listed = ", ".join(sorted(able)) or "nothing"
-            why = self._backend.capabilities.why_not_live.get(kind)
-            reason = f": {why}" if why is not None else f"; here it can: {listed}"
+        weights = self._backend.weights
+        if weights is None or kind not in weights.changes:
+            listed = ", ".join(sorted(weights.changes)) if weights is not None and weights.changes else "nothing"
+            why_not = weights.why_not.get(kind) if weights is not None else None
+            reason = f": {why_not}" if why_not is not None else f"; here it can: {listed}"
             raise CapabilityError(f"backend {self._backend.name!r} cannot do this to its weights ({kind}){reason}")
-        return self._backend
+        return weights
 
-    def _look_at_stamp(self) -> Hashable | None:
-        return self._backend.weight_stamp() if isinstance(self._backend, WatchedBackend) else None
+    def _sleepable(self) -> SleepableWeights:
+        weights = self._changeable("sleep")
+        assert isinstance(weights, SleepableWeights)
+        return weights
+
+    def _watched(self) -> WatchedWeights | None:
+        weights: object = self._backend.weights
+        return weights if isinstance(weights, WatchedWeights) else None
+
+    def _read_stamp(self) -> Hashable | None:
+        watched = self._watched()
+        return watched.stamp() if watched is not None else None
 
     def _notice_change(self) -> None:
-        stamp = self._look_at_stamp()
+        stamp = self._read_stamp()
         if stamp is not None and stamp != self._stamp:  # None: the backend is closed
             self._count_change(None)
 
-    def _count_change(self, named: str | None) -> None:
-        self._stamp = self._look_at_stamp()
+    def _count_change(self, version: str | None) -> None:
+        self._stamp = self._read_stamp()
         self._num_changes += 1
-        self._version = named if named is not None else str(self._num_changes)
+        self._version = version if version is not None else str(self._num_changes)
         # No other engine, in no other run, has these weights: a cache on disk must not take them for each other.
-        self._weights_id = uuid.uuid4().hex
-        self._identity = {**self._identity, "weights": self._weights_id}
-
-    def _start_over(self) -> None:
-        """After a swap the weights are those of a new start."""
-        self._count_change("0")
-        self._num_changes = 0
+        self._id = uuid.uuid4().hex
+        self.cache_identity = {**self.cache_identity, "weights": self._id}
 
 
 class WeightSync:
     """Brings a trainer's weights to an engine, only when they have changed, and again after it failed.
 
-    `push` does it, and returns its report: `lambda: engine.sync_from_state_dict(model.state_dict())`, or a `save_pretrained` and
-    `lambda: engine.load_adapter(path)`.
+    `push` does it, and returns its report: `lambda: engine.weights.sync_from_state_dict(model.state_dict())`, or a `save_pretrained` and
+    `lambda: engine.weights.load_adapter(path)`.
     """
 
     def __init__(self, push: Callable[[], WeightReport]) -> None:

@@ -80,11 +80,11 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     word, sentence = verdict(tables)
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
     codes = tables.collected
-    num_cases = len(tables.rows.drop_duplicates(["eval", "case_id"]))
-    counts = [f"{int(tables.rows[name].sum()):,} {name}" for name in (*OUTCOMES, "other") if tables.rows[name].any()]
+    num_cases = sum(tables.num_cases.values())
+    counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
     yield (
         f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}, "
-        f"{plural(len(tables.rows), 'sample')}{': ' if counts else ''}{', '.join(counts)}."
+        f"{plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
     )
     remarks = findings(tables)
     if remarks:

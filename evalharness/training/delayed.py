@@ -2,7 +2,7 @@
 
     with DelayedTraining(train, snapshot) as training:
         for batch in batches:
-            engine.sync_from_state_dict(training.snapshot)     # the newest weights of which the step is over
+            engine.weights.sync_from_state_dict(training.snapshot)  # the newest weights of which the step is over
             samples = engine.generate_token_batch(…)           # while the step before may still run
             loss = training.train_step(samples)                # the loss of the step before
         loss = training.finish()

@@ -21,7 +21,6 @@ from evalharness.api.options import GenerationOptions, ModelLoadConfig
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.tools import Tool, read_tools
-from evalharness.backends.base import WatchedBackend
 from evalharness.config.options import ENGINES
 from evalharness.engine.build import build_engine
 from evalharness.engine.cache import ResponseCache
@@ -82,7 +81,7 @@ class InferenceModule:
         self.tool_parser = tool_parser
         self._identity = uuid.uuid4().hex
         # A server may change its weights unseen, and so may the trainer that shares its model.
-        unseen = engine.name == "openai" or (isinstance(engine.backend, WatchedBackend) and engine.backend.is_shared)
+        unseen = engine.name == "openai" or engine.weights.is_shared
         self.cache = ResponseCache(max_entries=cache_size) if cache_size and not unseen else None
 
     def generate(
@@ -156,7 +155,7 @@ class InferenceModule:
         self.engine.close()
 
     def _use_cache(self, wanted: bool) -> None:
-        self.engine.use_cache(self.cache if wanted else None, {"module": self._identity, "weights": self.engine.weights_id})
+        self.engine.use_cache(self.cache if wanted else None, {"module": self._identity, "weights": self.engine.weights.id})
 
 
 def create_inference_module(model_name: str, backend: str = "auto", **options: Any) -> InferenceModule:

@@ -84,15 +84,15 @@ class TrainerEngine:
     def reload_weights(self, adapter_path: str) -> WeightReport:
         """Answer with the adapter of a folder from now on, or, where the folder holds a whole checkpoint, with that.
 
-        Raises what `Engine.load_adapter` and `Engine.reload_weights` raise; the old weights are then still in force, where they can be.
+        Raises what `EngineWeights.load_adapter` and `reload` raise; the old weights are then still in force, where they can be.
         """
         if is_adapter(Path(adapter_path)):
-            return self.engine.load_adapter(adapter_path)
-        return self.engine.reload_weights(adapter_path)
+            return self.engine.weights.load_adapter(adapter_path)
+        return self.engine.weights.reload(adapter_path)
 
     def sync_from_state_dict(self, tensors: Mapping[str, Any], *, adapter_config: Any = None, strict: bool = True) -> WeightReport:
-        """Take weights from memory; see `Engine.sync_from_state_dict`. Names that mean no weight are refused, not left out."""
-        return self.engine.sync_from_state_dict(tensors, adapter_config=adapter_config, strict=strict)
+        """Take weights from memory; see `EngineWeights.sync_from_state_dict`. Names that mean no weight are refused, not left out."""
+        return self.engine.weights.sync_from_state_dict(tensors, adapter_config=adapter_config, strict=strict)
 
     def performance_counters(self) -> dict[str, Any]:
         """Return plain JSON facts: versions and settings, and of servers how often they were asked, asked again and refused."""

@@ -19,7 +19,7 @@ class StandIn:
     def __init__(self, backend: Backend, name: str | None = None) -> None:
         self.backend = backend
         self.name = name or backend.name
-        self.capabilities = backend.capabilities
+        self.capabilities, self.weights = backend.capabilities, backend.weights
         self.tokenizer, self.processor = backend.tokenizer, backend.processor
         self.eos_token_ids, self.max_model_len = backend.eos_token_ids, backend.max_model_len
         self.num_calls = 0

@@ -44,7 +44,7 @@ def test_an_engine_of_its_own_samples_from_what_was_trained(parts: tuple[Any, An
     loops = training_loops()
     history = loops["train_beside"](engine, model, tokenizer, PROMPTS, reward, 3)
     assert [version for version, _ in history] == ["1", "2", "3"]
-    assert engine.weight_version == "4"
+    assert engine.weights.version == "4"
     assert answers(engine) == answers(loops["build_engine_around"](model, tokenizer)) != before
 
 

@@ -14,6 +14,7 @@ from evalharness.api.requests import GenerationFailure, GenerationResult, TextGe
 from evalharness.backends.fake import FakeAnswer, FakeBackend
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.engine import Engine
+from tests.engine.watched import WatchedWeights
 
 GREEDY = GenerationOptions(max_new_tokens=50)
 IDENTITY = {"fingerprint": "f"}
@@ -27,21 +28,12 @@ def look(image: Any) -> VlmGenerationRequest:
     return VlmGenerationRequest([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}], [image])
 
 
-class TrainedBackend(FakeBackend):
-    """A backend whose weights somebody else changes."""
-
-    is_shared = False
-
-    def weight_stamp(self) -> int:
-        return 0
-
-
 class Asked:
     """An engine whose backend says with each answer how often it was asked."""
 
-    def __init__(self, cache: ResponseCache | None = None, backend: type[FakeBackend] = FakeBackend) -> None:
+    def __init__(self, cache: ResponseCache | None = None) -> None:
         self.count = 0
-        self.engine = Engine(backend.from_answers(self._answer))
+        self.engine = Engine(WatchedWeights().of(FakeBackend.from_answers(self._answer)))
         self.cache = cache or ResponseCache()
         self.engine.use_cache(self.cache, IDENTITY)
 
@@ -85,9 +77,9 @@ def test_other_weights_are_asked_anew() -> None:
 
 
 def test_an_identity_that_is_given_again_after_a_change_of_weights_is_not_the_old_one() -> None:
-    asked = Asked(backend=TrainedBackend)
+    asked = Asked()
     asked(text())
-    asked.engine.weights_changed()
+    asked.engine.weights.mark_changed()
     asked.engine.use_cache(asked.cache, IDENTITY)
     assert [asked(text()).text for _ in range(2)] == ["answer 2", "answer 2"]
 

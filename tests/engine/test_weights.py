@@ -11,6 +11,7 @@ from evalharness.api.errors import CapabilityError, CheckpointError, ContractTyp
 from evalharness.backends.base import WeightReport
 from evalharness.backends.fake import FakeBackend
 from evalharness.engine.weights import WeightSync
+from tests.engine.watched import WatchedWeights
 
 
 @pytest.fixture
@@ -20,45 +21,47 @@ def fake() -> Engine:
 
 def test_every_result_says_which_weights_made_it(fake: Engine) -> None:
     [result] = fake.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "Hi"}])], GenerationOptions())
-    assert result.weight_version == fake.weight_version == "0"
+    assert result.weight_version == fake.weights.version == "0"
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda engine: engine.reload_weights("x"), id="checkpoint"),
-        pytest.param(lambda engine: engine.load_adapter("x"), id="adapter"),
-        pytest.param(lambda engine: engine.unload_adapter(), id="no adapter"),
-        pytest.param(lambda engine: engine.sync_from_state_dict({"x": 1}), id="tensors"),
-        pytest.param(lambda engine: engine.sleep(), id="sleep"),
-        pytest.param(lambda engine: engine.wake(), id="wake"),
+        pytest.param(lambda weights: weights.reload("x"), id="checkpoint"),
+        pytest.param(lambda weights: weights.load_adapter("x"), id="adapter"),
+        pytest.param(lambda weights: weights.unload_adapter(), id="no adapter"),
+        pytest.param(lambda weights: weights.sync_from_state_dict({"x": 1}), id="tensors"),
+        pytest.param(lambda weights: weights.sleep(), id="sleep"),
+        pytest.param(lambda weights: weights.wake(), id="wake"),
     ],
 )
 def test_a_backend_without_weights_refuses_to_change_them(fake: Engine, change: Any) -> None:
     with pytest.raises(CapabilityError, match="backend 'fake' cannot do this to its weights .*; here it can: nothing"):
-        change(fake)
-    assert fake.weight_version == "0"
+        change(fake.weights)
+    assert fake.weights.version == "0"
 
 
 def test_only_weights_that_others_reach_change_by_themselves(fake: Engine) -> None:
     with pytest.raises(CapabilityError, match="nobody else can reach the weights of backend 'fake'"):
-        fake.weights_changed()
+        fake.weights.mark_changed()
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        pytest.param(lambda engine: engine.load_adapter(None), ContractTypeError, "path must be the path of a folder", id="path"),
-        pytest.param(lambda engine: engine.sync_from_state_dict([1]), ContractTypeError, "tensors must be a mapping", id="a list"),
-        pytest.param(lambda engine: engine.sync_from_state_dict({}), ContractValueError, "tensors is empty", id="nothing"),
-        pytest.param(lambda engine: engine.wake("all"), ContractValueError, "'all' cannot be woken", id="tag"),
-        pytest.param(lambda engine: engine.load_adapter("x", weight_version=""), ContractValueError, "weight_version must be", id="name"),
-        pytest.param(lambda engine: engine.load_adapter("x", weight_version=3), ContractValueError, "weight_version must be", id="number"),
+        pytest.param(lambda weights: weights.load_adapter(None), ContractTypeError, "path must be the path of a folder", id="path"),
+        pytest.param(lambda weights: weights.sync_from_state_dict([1]), ContractTypeError, "tensors must be a mapping", id="a list"),
+        pytest.param(lambda weights: weights.sync_from_state_dict({}), ContractValueError, "tensors is empty", id="nothing"),
+        pytest.param(lambda weights: weights.wake("all"), ContractValueError, "'all' cannot be woken", id="tag"),
+        pytest.param(lambda weights: weights.load_adapter("x", weight_version=""), ContractValueError, "weight_version must be", id="name"),
+        pytest.param(
+            lambda weights: weights.load_adapter("x", weight_version=3), ContractValueError, "weight_version must be", id="number"
+        ),
     ],
 )
 def test_wrong_arguments_are_named(fake: Engine, change: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        change(fake)
+        change(fake.weights)
 
 
 def test_a_sync_that_failed_raises_stays_dirty_and_is_tried_again() -> None:
@@ -91,16 +94,7 @@ def test_a_mark_that_is_made_while_a_sync_runs_is_not_lost() -> None:
 
 
 def test_closing_an_engine_changes_no_weights() -> None:
-    class Watched(FakeBackend):
-        is_shared = False
-        stamp: int | None = 5
-
-        def weight_stamp(self) -> int | None:
-            return self.stamp
-
-        def close(self) -> None:
-            self.stamp = None
-
-    engine = Engine(Watched.from_answers(["answer"]))
-    engine.close()
-    assert (engine.weight_version, engine.weights_were_changed) == ("0", False)
+    weights = WatchedWeights()
+    engine = Engine(weights.of(FakeBackend.from_answers(["answer"])))
+    weights.number = None  # as of a backend that is closed
+    assert (engine.weights.version, engine.weights.were_changed) == ("0", False)

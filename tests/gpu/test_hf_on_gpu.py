@@ -91,9 +91,9 @@ def test_a_swapped_checkpoint_answers_as_a_new_load_there_and_back(checkpoint, t
     other = make_text_checkpoint(tmp_path / "other", seed=1)
     backend = load(checkpoint, device="cuda", torch_dtype="bfloat16")
     first = ids(run(backend, mixed_prompts()))
-    backend.swap(ModelLoadConfig(str(other), torch_dtype="bfloat16", device="cuda"))
+    backend.weights.swap(ModelLoadConfig(str(other), torch_dtype="bfloat16", device="cuda"))
     assert ids(run(backend, mixed_prompts())) == ids(run(load(other, device="cuda", torch_dtype="bfloat16"), mixed_prompts())) != first
-    backend.swap(ModelLoadConfig(str(checkpoint), torch_dtype="bfloat16", device="cuda"))
+    backend.weights.swap(ModelLoadConfig(str(checkpoint), torch_dtype="bfloat16", device="cuda"))
     assert ids(run(backend, mixed_prompts())) == first
 
 
@@ -105,12 +105,12 @@ def test_adapters_on_a_warm_base_answer_as_new_loads_and_leave_it_as_it_was(dtyp
     seen = [first]
     for name in ("lora-helps", "lora-hurts"):
         adapter = str(CHECKPOINTS / name)
-        backend.swap(ModelLoadConfig(middle, torch_dtype=dtype, device="cuda", adapter_path=adapter))
+        backend.weights.swap(ModelLoadConfig(middle, torch_dtype=dtype, device="cuda", adapter_path=adapter))
         found = ids(run(backend, mixed_prompts()))
         assert found == ids(run(load(middle, device="cuda", torch_dtype=dtype, adapter_path=adapter), mixed_prompts()))
         assert found not in seen
         seen.append(found)
-    backend.swap(ModelLoadConfig(middle, torch_dtype=dtype, device="cuda"))
+    backend.weights.swap(ModelLoadConfig(middle, torch_dtype=dtype, device="cuda"))
     assert ids(run(backend, mixed_prompts())) == first
 
 
@@ -121,11 +121,11 @@ def test_weights_that_sleep_leave_the_gpu_and_come_back_to_the_bit():
     num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     first = answers(engine)
     allocated = torch.cuda.memory_allocated()
-    engine.sleep()
+    engine.weights.sleep()
     assert torch.cuda.memory_allocated() < allocated - 0.9 * num_bytes
     with pytest.raises(CapabilityError, match="backend 'hf' sleeps"):
         answers(engine)
-    engine.wake()
+    engine.weights.wake()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert answers(engine) == first
     engine.close()
@@ -147,14 +147,14 @@ def test_a_model_in_training_is_sampled_from_on_the_gpu_without_a_copy(checkpoin
     for _ in range(2):
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
-    assert engine.weight_version == "1"  # fused steps are seen, however many
+    assert engine.weights.version == "1"  # fused steps are seen, however many
     assert answers(engine) != first
 
 
 def test_a_trainers_tensors_on_the_gpu_answer_as_their_checkpoint(checkpoint, tmp_path):
     other = make_text_checkpoint(tmp_path / "other", seed=1)
     engine = Engine(load(checkpoint, device="cuda"))
-    engine.sync_from_state_dict({name: tensor.to("cuda") for name, tensor in state_dict(other).items()})
+    engine.weights.sync_from_state_dict({name: tensor.to("cuda") for name, tensor in state_dict(other).items()})
     assert answers(engine) == answers(Engine(load(other, device="cpu")))
     engine.close()
 

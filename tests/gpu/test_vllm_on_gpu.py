@@ -112,8 +112,8 @@ def swapped() -> dict[str, Answers]:
             ("middle", config(middle)),
             ("early again", config(CHECKPOINTS / "early")),
         ):
-            assert engine.why_not_swap(values) is None
-            engine.swap(values)
+            assert engine.weights.why_not_swap(values) is None
+            engine.weights.swap(values)
             found[name] = default_cases(engine)
     return found
 
@@ -145,7 +145,7 @@ def test_a_text_model_with_a_head_of_its_own_answers_as_a_cold_start(tmp_path: P
         for engine in cold(config(folder), enforce_eager=True, max_model_len=256):
             found.append(asked_alone(engine, requests))
             if number == 0:
-                engine.swap(config(folders[1]))
+                engine.weights.swap(config(folders[1]))
                 found.append(asked_alone(engine, requests))
     first, swapped_in, second = found
     assert [text for text, _ in first] != [text for text, _ in second]
@@ -233,11 +233,11 @@ def test_sleep_gives_the_cards_memory_back_and_wakes_with_the_same_answers(sleep
     torch = pytest.importorskip("torch")
     before = default_cases(sleeper)
     free_awake = torch.cuda.mem_get_info()[0]
-    sleeper.sleep()
+    sleeper.weights.sleep()
     assert torch.cuda.mem_get_info()[0] > free_awake + 2**30  # most of it was the cache
     with pytest.raises(CapabilityError, match="backend 'vllm' sleeps"):
         default_cases(sleeper)
-    sleeper.wake()
+    sleeper.weights.wake()
     assert torch.cuda.mem_get_info()[0] < free_awake + 2**30
     assert_same(default_cases(sleeper), before)
 
@@ -252,32 +252,32 @@ def reloaded(sleeper: Engine) -> dict[str, Answers]:
         ("lora-helps", "middle", CHECKPOINTS / "lora-helps"),
         ("final", "final", None),
     ):
-        sleeper.reload_weights(str(CHECKPOINTS / base), adapter_path=None if adapter is None else str(adapter))
+        sleeper.weights.reload(str(CHECKPOINTS / base), adapter_path=None if adapter is None else str(adapter))
         found[name] = default_cases(sleeper)
     assert len({tuple(text for text, _ in answers) for answers in found.values()}) == len(found)
     return found
 
 
 def test_weights_are_changed_before_the_cache_takes_its_memory(sleeper: Engine, reloaded: dict[str, Answers]) -> None:
-    sleeper.reload_weights(str(CHECKPOINTS / "early"))
-    sleeper.sleep()
+    sleeper.weights.reload(str(CHECKPOINTS / "early"))
+    sleeper.weights.sleep()
     with pytest.raises(CapabilityError, match="backend 'vllm' sleeps"):
-        sleeper.reload_weights(str(CHECKPOINTS / "final"))
-    sleeper.wake("weights")
-    sleeper.reload_weights(str(CHECKPOINTS / "final"))
+        sleeper.weights.reload(str(CHECKPOINTS / "final"))
+    sleeper.weights.wake("weights")
+    sleeper.weights.reload(str(CHECKPOINTS / "final"))
     with pytest.raises(CapabilityError, match="backend 'vllm' sleeps"):
         default_cases(sleeper)
-    sleeper.wake("kv_cache")
+    sleeper.weights.wake("kv_cache")
     assert_same(default_cases(sleeper), reloaded["final"])
 
 
 def test_a_trainers_tensors_on_the_card_answer_as_their_checkpoint(sleeper: Engine, reloaded: dict[str, Answers]) -> None:
     tensors = {name: tensor.to("cuda") for name, tensor in state_dict(CHECKPOINTS / "final").items()}
-    sleeper.reload_weights(str(CHECKPOINTS / "early"))
-    sleeper.sync_from_state_dict(tensors)
+    sleeper.weights.reload(str(CHECKPOINTS / "early"))
+    sleeper.weights.sync_from_state_dict(tensors)
     assert_same(default_cases(sleeper), reloaded["final"])
-    sleeper.reload_weights(str(CHECKPOINTS / "middle"))
-    sleeper.sync_from_state_dict(state_dict(CHECKPOINTS / "lora-helps"), adapter_config=read_settings(CHECKPOINTS / "lora-helps"))
+    sleeper.weights.reload(str(CHECKPOINTS / "middle"))
+    sleeper.weights.sync_from_state_dict(state_dict(CHECKPOINTS / "lora-helps"), adapter_config=read_settings(CHECKPOINTS / "lora-helps"))
     assert_same(default_cases(sleeper), reloaded["lora-helps"])
 
 

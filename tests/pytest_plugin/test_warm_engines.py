@@ -149,9 +149,10 @@ def test_an_adapter_without_its_base_is_a_usage_error(project: Project) -> None:
 class FakeEngine:
     """Counts what the pool does with it."""
 
-    weights_were_changed = False
+    were_changed = False
 
     def __init__(self, problem: str | None = None, failure: str | None = None) -> None:
+        self.weights = self
         self.problem, self.failure, self.closed, self.swaps = problem, failure, 0, 0
 
     def why_not_swap(self, config: object) -> str | None:
@@ -195,7 +196,7 @@ class TestPool:
     @pytest.mark.parametrize("name", ["a", "b"])
     def test_weights_that_a_test_has_changed_answer_for_no_checkpoint(self, pool: EnginePool, opened: list[FakeEngine], name: str) -> None:
         first = FakeEngine()
-        first.weights_were_changed = True
+        first.weights.were_changed = True
         pool.give_back(spec("a"), first)  # type: ignore[arg-type]
         _, opening = pool.open(spec(name))
         assert (opening.how, opening.cold_start_reason, first.closed) == ("load", "a test changed the weights of hf:a", 1)

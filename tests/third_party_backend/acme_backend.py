@@ -18,6 +18,7 @@ class AcmeBackend:
     name = "acme"
     capabilities = Capabilities(supports_logprobs=False, supports_token_watchers=True)
     processor = None
+    weights = None  # they stay as they were loaded
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, max_model_len: int | None = None) -> None:
         self.tokenizer: Any = FakeTokenizer()  # a real backend loads the checkpoint at config.model_name_or_path
@@ -52,12 +53,6 @@ class AcmeBackend:
             elif plugin := watchers.push(ids[-1]):
                 stopped_by = "plugin"
         return Completion(prompt.index, tuple(ids), len(prompt.token_ids), stopped_by, stop_name=plugin)
-
-    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        return "acme keeps the model it started with"
-
-    def swap(self, config: ModelLoadConfig) -> None:
-        raise NotImplementedError  # never called: why_not_swap refuses
 
     def describe(self) -> Mapping[str, Any]:
         return {"acme": "1.0", "dtype": "float32"}

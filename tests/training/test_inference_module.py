@@ -13,6 +13,7 @@ from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.training.inference_module import InferenceModule, create_inference_module
+from tests.engine.watched import WatchedWeights
 
 SEARCH = {"name": "search", "description": "Search the web", "parameters": {"query": "string"}}
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "AI news"}}\n</tool_call>'
@@ -86,19 +87,10 @@ def test_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_cle
     assert found.generate(["a", "b"], temperature=0.0).texts == ["5", "7"]
 
 
-class Watched(FakeBackend):
-    """A script whose weights others can reach: `stamp` is raised where they change."""
-
-    stamp = 0
-    is_shared = False
-
-    def weight_stamp(self) -> int:
-        return self.stamp
-
-
-def watched() -> tuple[InferenceModule, Any]:
-    backend: Any = Watched.from_answers(lambda prompt: f"weights {backend.stamp}")
-    return InferenceModule.on(Engine(backend)), backend
+def watched() -> tuple[InferenceModule, WatchedWeights]:
+    weights = WatchedWeights()
+    backend = FakeBackend.from_answers(lambda prompt: f"weights {weights.number}")
+    return InferenceModule.on(Engine(weights.of(backend))), weights
 
 
 def greedy(found: InferenceModule) -> tuple[str, bool]:
@@ -107,27 +99,24 @@ def greedy(found: InferenceModule) -> tuple[str, bool]:
 
 
 def test_weights_that_get_one_name_twice_are_asked_anew() -> None:
-    found, backend = watched()
+    found, weights = watched()
     seen = []
-    for stamp in (1, 2):
-        backend.stamp = stamp
-        found.engine.weights_changed("policy")
+    for weights.number in (1, 2):
+        found.engine.weights.mark_changed("policy")
         seen += [greedy(found), greedy(found)]
     assert seen == [("weights 1", False), ("weights 1", True), ("weights 2", False), ("weights 2", True)]
 
 
-def test_a_swapped_checkpoint_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swapped_checkpoint_is_asked_anew() -> None:
     found, _ = watched()
-    monkeypatch.setattr(Watched, "why_not_swap", lambda self, config: None)
-    monkeypatch.setattr(Watched, "swap", lambda self, config: setattr(self, "stamp", 7))
     assert greedy(found) == ("weights 0", False)
-    found.engine.swap(ModelLoadConfig("other"))
-    assert (found.engine.weight_version, greedy(found)) == ("0", ("weights 7", False))
+    found.engine.weights.swap(ModelLoadConfig("other"))
+    assert (found.engine.weights.version, greedy(found)) == ("0", ("weights 7", False))
 
 
 def test_a_model_that_is_shared_with_its_trainer_is_never_cached() -> None:
-    found, backend = watched()
-    backend.is_shared = True
+    found, weights = watched()
+    weights.is_shared = True
     assert [greedy(InferenceModule.on(found.engine)) for _ in range(2)] == [("weights 0", False)] * 2
 
 

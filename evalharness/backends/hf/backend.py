@@ -2,7 +2,7 @@
 
 No row's result depends on which batch it was in: padding is masked, penalties skip it, each row draws from its own
 generator and ends by itself. Batches are sized by memory; when it is not enough they are halved, and rows already
-finished are not run again. A little over 300 lines: one class that is one protocol, what could stand alone is in the modules named hf_….
+finished are not run again.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from evalharness.backends.base import (
     describe_error,
     failure_of,
 )
+from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import (
     BatchSizes,
@@ -46,8 +47,8 @@ from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, s
 from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
-from evalharness.backends.hf.weights import HfLiveWeights
-from evalharness.checkpoints.adapter import adapter_of
+from evalharness.backends.hf.weights import HfWeights
+from evalharness.checkpoints.adapter import Adapter, adapter_of
 from evalharness.checkpoints.architecture import LoadedFolder
 
 __all__ = ["HfBackend"]
@@ -55,52 +56,51 @@ __all__ = ["HfBackend"]
 logger = logging.getLogger(__name__)
 
 WINDOW_SIZE = 1024
-"""How many prompts are pulled, without their pictures, to be sorted by length."""
+"""How many prompts are pulled, without their images, to be sorted by length."""
 
 
 Runner: TypeAlias = "BatchRunner | ScoringRunner"
 
 
-class HfBackend(HfLiveWeights):
+class HfBackend:
     """Generates with transformers; text and, for vision-language checkpoints, images."""
 
     name = "hf"
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
         folder, adapter = LoadedFolder.read(Path(config.model_name_or_path)), adapter_of(config)
-        self._take(load_checkpoint(config, preprocess), config, preprocess, None)
-        self._start_weights(folder, adapter)
+        self._take(load_checkpoint(config, preprocess), config, preprocess, folder, adapter, None)
 
     @classmethod
     def around(cls, model: Any, tokenizer: Any = None, processor: Any = None) -> HfBackend:
         """Return a backend on a model that is in memory already, and stays its owner's: no weight is copied or changed.
 
-        Give its tokenizer, or for pictures its processor. Sampling finds the weights as they are at that time, with the adapters of
-        peft that are active then, and leaves the model as it was. See `hf_sharing.py`.
+        Give its tokenizer, or for images its processor. Sampling finds the weights as they are at that time, with the adapters of
+        peft that are active then, and leaves the model as it was. See `shared_model.py`.
         """
         shared = SharedModel(model)
         config = ModelLoadConfig(getattr(shared.model.config, "_name_or_path", None) or "shared")
         backend = cls.__new__(cls)
-        backend._take(shared_checkpoint(shared, tokenizer, processor), config, VlmPreprocessOptions(), shared)
-        backend._start_weights(LoadedFolder.read(Path(config.model_name_or_path)), None)
+        loaded = shared_checkpoint(shared, tokenizer, processor)
+        backend._take(loaded, config, VlmPreprocessOptions(), LoadedFolder.read(Path(config.model_name_or_path)), None, shared)
         return backend
 
     def _take(
-        self, loaded: LoadedCheckpoint, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, shared: SharedModel | None
+        self,
+        loaded: LoadedCheckpoint,
+        config: ModelLoadConfig,
+        preprocess: VlmPreprocessOptions,
+        folder: LoadedFolder,
+        adapter: Adapter | None,
+        shared: SharedModel | None,
     ) -> None:
-        self._config, self._preprocess, self._shared = config, preprocess, shared
+        self._shared = shared
         self._computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if shared is None else shared.sampling
-        self._model: Any = loaded.model
         self._settings = loaded.settings
-        self.tokenizer = loaded.tokenizer
-        self.processor = loaded.processor
-        self.eos_token_ids = loaded.eos_token_ids
+        self.vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
+        """How many tokens the model knows."""
+        self._take_companions(loaded.tokenizer, loaded.processor, loaded.eos_token_ids)
         self.max_model_len = loaded.max_model_len
-        self._read_model(loaded)
-
-    def _read_model(self, loaded: LoadedCheckpoint) -> None:
-        self._vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
-        live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
             supports_vlm=loaded.variant == "vlm",
             supports_hf_hooks=True,
@@ -115,25 +115,26 @@ class HfBackend(HfLiveWeights):
             structures=frozenset(STRUCTURES),
             supports_thinking_budget=True,
             extra_options=EXTRA_OPTIONS,
-            vocab_size=self._vocab_size,
-            live=live,
-            why_not_live=why_not_live,
+            vocab_size=self.vocab_size,
         )
-        self._grammars = Grammars(self.tokenizer, self._vocab_size)
-        self.batch_sizes = BatchSizes(loaded.model, self._vocab_size)
+        self.batch_sizes = BatchSizes(loaded.model, self.vocab_size)
         """How large batches are; its bounds may be set."""
-        self._broken: str | None = None
+        is_shared = shared is not None
+        self.weights = HfWeights(
+            loaded.model, config, preprocess, folder, adapter, self.batch_sizes, self._take_companions, is_shared=is_shared
+        )
+
+    def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
+        self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
+        self._grammars = Grammars(tokenizer, self.vocab_size)
+        budget = pixel_budget(processor.image_processor) if processor is not None else None
+        self._settings = {**self._settings, "pixel_budget": budget}
 
     @property
     def model(self) -> Any:
         """The loaded torch module, for whoever trains it or takes gradients."""
-        self._require_usable()
-        return self._model
-
-    @property
-    def vocab_size(self) -> int:
-        """How many tokens the model knows."""
-        return self._vocab_size
+        self.weights.require_usable()
+        return self.weights.model
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts for run.json."""
@@ -145,16 +146,16 @@ class HfBackend(HfLiveWeights):
             "eos_token_ids": list(self.eos_token_ids),
             "max_rows_per_batch": self.batch_sizes.row_cap,
             "num_batches_halved": self.batch_sizes.num_halvings,
-            "adapter": self._adapter_facts(),
-            "is_shared": self._shared is not None,
+            "adapter": self.weights.adapter_facts(),
+            "is_shared": self.weights.is_shared,
         }
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, soon after it has ended; the longest prompts of each window run first."""
-        self._require_usable()
-        runner = BatchRunner(self._model, self.tokenizer, plugins, should_stop, self._grammars, self._computing)
+        self.weights.require_usable()
+        runner = BatchRunner(self.weights.model, self.tokenizer, plugins, should_stop, self._grammars, self._computing)
         try:
             for output in self._outputs(prompts, runner):
                 if should_stop():
@@ -168,7 +169,7 @@ class HfBackend(HfLiveWeights):
             for group in groups_of_equal_plan(window):
                 self.check_plan(group[0].plan)
                 is_given = group[0].response_ids is not None
-                runs: Runner = ScoringRunner(self._model, runner.should_stop, self._computing) if is_given else runner
+                runs: Runner = ScoringRunner(self.weights.model, runner.should_stop, self._computing) if is_given else runner
                 if group[0].has_images:
                     yield from self._run_image_prompts(group, runs)
                 else:
@@ -185,7 +186,7 @@ class HfBackend(HfLiveWeights):
         return padded_logits(self._through_model(prompts, grad), len(prompts))
 
     def _through_model(self, prompts: Sequence[Prompt], grad: bool) -> list[tuple[list[Row], list[torch.Tensor]]]:
-        self._require_usable()
+        self.weights.require_usable()
         made, refused = {}, {}
         for one in prompts:
             try:
@@ -198,19 +199,19 @@ class HfBackend(HfLiveWeights):
         for group in groups_of_equal_plan(prompts):
             rows = sorted((made[one.index] for one in group), key=_length)
             while rows:
-                batches.append(self.batch_sizes.take(rows, _length, group, self._model.device))
+                batches.append(self.batch_sizes.take(rows, _length, group, self.weights.model.device))
         if self._shared is None or grad:  # with gradients it is the trainer's own step, in the mode that it has chosen
-            return through_model(self._model, batches, grad=grad)
+            return through_model(self.weights.model, batches, grad=grad)
         with self._shared.sampling():
-            return through_model(self._model, batches, grad=False)
+            return through_model(self.weights.model, batches, grad=False)
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` for a plan that cannot be honoured."""
-        check_extras(plan, self._vocab_size)
+        check_extras(plan, self.vocab_size)
         self._grammars.check(plan)
-        check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
-        if plan.pad_token_id is not None and plan.pad_token_id >= self._vocab_size:
-            raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self._vocab_size - 1}")
+        check_stop_ids(plan, vocab_size=self.vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
+        if plan.pad_token_id is not None and plan.pad_token_id >= self.vocab_size:
+            raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self.vocab_size - 1}")
 
     def _text_row(self, prompt: Prompt) -> Row:
         return self._checked(Row(prompt, prompt.token_ids))
@@ -221,15 +222,15 @@ class HfBackend(HfLiveWeights):
         return self._checked(row_with_images(prompt, self.processor))
 
     def _checked(self, row: Row) -> Row:
-        """Return the row, or raise a `RequestError` for one that must not run."""
+        """Return the row; raise `RequestError` for one that must not run."""
         if row.prompt.response_ids is not None:
-            return row_to_score(row, self._vocab_size, self.max_model_len)
-        check_prompt_ids(row.token_ids, self._vocab_size)
+            return row_to_score(row, self.vocab_size, self.max_model_len)
+        check_prompt_ids(row.token_ids, self.vocab_size)
         row.prompt.plan.check_prompt_tokens(len(row.token_ids), self.max_model_len)
         return row
 
     def _run_image_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
-        """Open the pictures of one batch at a time; lengths are estimates until then."""
+        """Open the images of one batch at a time; lengths are estimates until then."""
         per_image = largest_image_tokens(self.processor) if self.processor is not None else 0
         placeholder = getattr(self.processor, "image_token_id", None)
 
@@ -239,7 +240,7 @@ class HfBackend(HfLiveWeights):
 
         prompts.sort(key=estimate)
         while prompts:
-            batch = self.batch_sizes.take(prompts, estimate, prompts, self._model.device)
+            batch = self.batch_sizes.take(prompts, estimate, prompts, self.weights.model.device)
             rows, refused = _sort_out(batch, self._image_row, runner)
             yield from refused
             yield from self._run_rows(rows, runner)
@@ -247,7 +248,7 @@ class HfBackend(HfLiveWeights):
     def _run_rows(self, rows: list[Row], runner: Runner) -> Iterator[BackendOutput]:
         rows.sort(key=_length)
         while rows:
-            batch = self.batch_sizes.take(rows, _length, [row.prompt for row in rows], self._model.device)
+            batch = self.batch_sizes.take(rows, _length, [row.prompt for row in rows], self.weights.model.device)
             yield from self._run_batch(batch, runner)
 
     def _run_batch(self, batch: list[Row], runner: Runner) -> Iterator[BackendOutput]:
@@ -279,7 +280,7 @@ class HfBackend(HfLiveWeights):
         except Exception as error:
             problem = _Problem(describe_error(error), is_out_of_memory(error))
             if not problem.is_out_of_memory and is_broken_device(error):
-                self._broken = problem.text
+                self.weights.broken = problem.text
                 raise BackendError(f"the device failed and cannot be used any more by this process: {problem.text}") from error
         if problem.is_out_of_memory:
             release_memory()
@@ -287,12 +288,10 @@ class HfBackend(HfLiveWeights):
 
     def close(self) -> None:
         """Free the model's memory; may be called twice."""
-        if self._model is None:
+        if self.weights.model is None:
             return
-        self._model = None
-        self._adapted = None
+        self.weights.close()
         self._shared = None
-        self._sleeping = None
         self.processor = None
         release_memory()
 

@@ -1,10 +1,11 @@
-"""The part of `HfBackend` whose weights change: swaps, reloads, adapters, a trainer's tensors, sleep."""
+"""The weights of a transformers model in memory: swaps, reloads, adapters, a trainer's tensors, sleep."""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +17,15 @@ from evalharness.api.errors import BackendError, CapabilityError, CheckpointErro
 from evalharness.api.installing import missing_package
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import LiveChange, WeightReport, describe_error
-from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf.batching import BatchSizes, release_memory
 from evalharness.backends.hf.loading import read_companions
-from evalharness.backends.hf.sampling import Grammars
-from evalharness.backends.hf.shared_model import SharedModel, stamp_of
+from evalharness.backends.hf.shared_model import stamp_of
 from evalharness.backends.weight_sources import check_checkpoint, given_adapter, holds_adapter, pair_tensors, refuse_unmatched
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
 from evalharness.checkpoints.weights import base_shapes, find_weights
 
-__all__ = ["HfAdapter", "HfLiveWeights", "SleepingWeights", "load_in_place", "own_weights", "place_of", "why_not_in_place"]
+__all__ = ["HfAdapter", "HfWeights", "SleepingWeights", "load_in_place", "own_weights", "place_of", "why_not_in_place"]
 
 
 # Another checkpoint of the same architecture, or an adapter, put into a transformers model that is in memory already
@@ -274,66 +273,69 @@ _ALL: frozenset[LiveChange] = frozenset({"checkpoint", "adapter", "tensors", "sl
 _SHARED = "the model is shared with its trainer, who changes it; there is nothing to bring here"
 
 
-class HfLiveWeights:
-    """Weights of a transformers model in memory, and what is known of where they are from."""
+class HfWeights:
+    """The weights of a transformers model in memory, and what is known of where they came from.
 
-    tokenizer: Any
-    processor: Any
-    eos_token_ids: tuple[int, ...]
-    _model: Any
-    _config: ModelLoadConfig
-    _preprocess: VlmPreprocessOptions
-    _settings: Mapping[str, Any]
-    batch_sizes: BatchSizes
-    _vocab_size: int
-    _grammars: Grammars
-    _broken: str | None
+    `on_load` is called with the tokenizer, the processor and the EOS ids of each checkpoint that has taken the place of the first.
+    `is_shared`: the model is a trainer's, who alone changes it.
+    """
 
-    _shared: SharedModel | None
-
-    def _start_weights(self, folder: LoadedFolder, adapter: Adapter | None) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        model: Any,
+        config: ModelLoadConfig,
+        preprocess: VlmPreprocessOptions,
+        folder: LoadedFolder,
+        adapter: Adapter | None,
+        batch_sizes: BatchSizes,
+        on_load: Callable[[Any, Any, tuple[int, ...]], None],
+        *,
+        is_shared: bool,
+    ) -> None:
+        self.model: Any = model
+        """The torch module, None once closed."""
+        self._config, self._preprocess, self._folder = config, preprocess, folder
+        self._batch_sizes = batch_sizes
+        self._on_load = weakref.WeakMethod(on_load)  # a backend that nobody holds any more frees its model at once
+        self.is_shared = is_shared
+        self.changes, self.why_not = (frozenset[LiveChange](), dict.fromkeys(_ALL, _SHARED)) if is_shared else (_ALL, {})
+        self.broken: str | None = None
+        """Why the device can do nothing more."""
         self._is_as_loaded = True  # the base is the folder's, no tensor of it was given since
         self._between: str | None = None  # why the weights are of two kinds
         self._sleeping: SleepingWeights | None = None
-        self._adapter_source = self._config.adapter_path
-        self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
-        self._own_stamp = self.weight_stamp()  # of what was done here: another is somebody's training
+        self._adapter_source = config.adapter_path
+        self._adapted = HfAdapter(model, adapter) if adapter is not None else None
+        self._own_stamp = self.stamp()  # of what was done here: another is somebody's training
 
-    def _what_is_live(self) -> tuple[frozenset[LiveChange], Mapping[LiveChange, str]]:
-        """Return what can be done to the weights, and why the rest cannot."""
-        return (_ALL, {}) if self._shared is None else (frozenset(), dict.fromkeys(_ALL, _SHARED))
-
-    def _adapter_facts(self) -> Mapping[str, Any] | None:
+    def adapter_facts(self) -> Mapping[str, Any] | None:
+        """Return plain JSON facts about the adapter in force, None where there is none."""
         return {**self._adapted.adapter.to_json(), "path": self._adapter_source} if self._adapted is not None else None
 
-    def weight_stamp(self) -> Hashable | None:
+    def stamp(self) -> Hashable | None:
         """Return what differs after each change of the weights, whoever makes it; None when there are none any more."""
-        return stamp_of(self._model) if self._model is not None else None
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the model is somebody else's."""
-        return self._shared is not None
+        return stamp_of(self.model) if self.model is not None else None
 
     def _require_open(self) -> None:
-        if self._model is None:
+        if self.model is None:
             raise BackendError("backend 'hf' is closed; make a new one")
-        if self._broken is not None:
-            raise BackendError(f"backend 'hf' cannot go on after: {self._broken}")
+        if self.broken is not None:
+            raise BackendError(f"backend 'hf' cannot go on after: {self.broken}")
         if self._sleeping is not None:
-            raise CapabilityError("backend 'hf' sleeps, its weights are put away; wake the engine first (engine.wake())")
+            raise CapabilityError("backend 'hf' sleeps, its weights are put away; wake the engine first (engine.weights.wake())")
 
-    def _require_usable(self) -> None:
+    def require_usable(self) -> None:
         """Raise unless the weights are there and all of one kind."""
         self._require_open()
         if self._between is not None:
-            raise BackendError(f"a change of weights broke off, they are of two kinds: {self._between}; load a checkpoint (reload_weights)")
+            raise BackendError(
+                f"a change of weights broke off, they are of two kinds: {self._between}; load a checkpoint (engine.weights.reload)"
+            )
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Whatever ends this early leaves weights of two kinds behind, and nothing may be generated with them."""
-        if self._own_stamp != self.weight_stamp():  # somebody trained the base, which the stamp taken below would not tell
+        if self._own_stamp != self.stamp():  # somebody trained the base, which the stamp taken below would not tell
             self._is_as_loaded = False
         try:
             yield
@@ -341,24 +343,24 @@ class HfLiveWeights:
             self._between = describe_error(error) if isinstance(error, Exception) else type(error).__name__
             raise
         self._between = None
-        self._own_stamp = self.weight_stamp()
+        self._own_stamp = self.stamp()
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
-        if self._shared is not None:
+        if self.is_shared:
             return "the model is a trainer's"
         self._require_open()
         return None if self._keeps_base(config) else self._why_not_load(config)
 
     def _keeps_base(self, config: ModelLoadConfig) -> bool:
         is_same = config.model_name_or_path == self._config.model_name_or_path
-        untouched = self._is_as_loaded and self._between is None and self._own_stamp == self.weight_stamp()
+        untouched = self._is_as_loaded and self._between is None and self._own_stamp == self.stamp()
         return is_same and untouched and not self._folder.has_changed()
 
     def _why_not_load(self, config: ModelLoadConfig) -> str | None:
         other = Path(config.model_name_or_path)
         difference = architecture_difference(self._folder, other, dtype_matters=(config.torch_dtype or "").lower() == "auto")
-        return difference or why_not_in_place(self._model, other)
+        return difference or why_not_in_place(self.model, other)
 
     def swap(self, config: ModelLoadConfig) -> None:
         """Copy another checkpoint's weights into the model; its tokenizer, processor and EOS ids are read anew."""
@@ -371,9 +373,9 @@ class HfLiveWeights:
             self._config = config
         else:
             self._load(config)
-        self.batch_sizes.num_halvings = 0  # of this checkpoint
+        self._batch_sizes.num_halvings = 0  # of this checkpoint
 
-    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
+    def reload(self, path: str, adapter_path: str | None) -> WeightReport:
         """Read a checkpoint's folder anew, whatever was loaded from it before."""
         self._require_open()
         check_checkpoint(path, self._folder)
@@ -382,35 +384,34 @@ class HfLiveWeights:
         if problem is not None:
             raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
         num_loaded = self._load(config)
-        return WeightReport(path, num_loaded, adapter=self._adapter_facts())
+        return WeightReport(path, num_loaded, adapter=self.adapter_facts())
 
     def _load(self, config: ModelLoadConfig) -> int:
         """Load base and adapter; whatever can be refused is refused before anything is touched. Return the number of tensors."""
         folder = LoadedFolder.read(Path(config.model_name_or_path))
         adapter = read_adapter(Path(config.adapter_path), folder.weight_shapes()) if config.adapter_path is not None else None
-        tokenizer, processor, eos_token_ids = read_companions(config, self._preprocess)
+        companions = read_companions(config, self._preprocess)
         with self._changing():
             self._take_adapter_off()
-            num_loaded = load_in_place(self._model, folder.path)
+            num_loaded = load_in_place(self.model, folder.path)
             if adapter is not None:
-                self._adapted = HfAdapter(self._model, adapter)
-        self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
-        self._grammars = Grammars(self.tokenizer, self._vocab_size)
-        budget = pixel_budget(self.processor.image_processor) if self.processor is not None else None
-        self._settings = {**self._settings, "pixel_budget": budget}
+                self._adapted = HfAdapter(self.model, adapter)
+        on_load = self._on_load()
+        assert on_load is not None  # weights are reached through their backend
+        on_load(*companions)
         self._config, self._folder, self._is_as_loaded, self._adapter_source = config, folder, True, config.adapter_path
         return num_loaded
 
     def load_adapter(self, path: str) -> WeightReport:
         """Put an adapter on the base that is in memory."""
-        self._require_usable()
+        self.require_usable()
         adapter = self._read_adapter(path)
         self._put_adapter(adapter, path)
-        return WeightReport(path, adapter.num_tensors, adapter=self._adapter_facts())
+        return WeightReport(path, adapter.num_tensors, adapter=self.adapter_facts())
 
     def unload_adapter(self) -> WeightReport:
         """Take the adapter off."""
-        self._require_usable()
+        self.require_usable()
         if self._adapted is None:
             raise CapabilityError("there is no adapter to take off")
         self._put_adapter(None, None)
@@ -425,7 +426,7 @@ class HfLiveWeights:
         with self._changing():
             if adapter is None or self._adapted is None or not self._adapted.refill(adapter):
                 self._take_adapter_off()
-                self._adapted = HfAdapter(self._model, adapter) if adapter is not None else None
+                self._adapted = HfAdapter(self.model, adapter) if adapter is not None else None
         self._adapter_source = source
 
     def _take_adapter_off(self) -> None:
@@ -436,19 +437,19 @@ class HfLiveWeights:
     def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
         """Copy a trainer's tensors into the model, or put its adapter on."""
         if holds_adapter(tensors):
-            self._require_usable()
+            self.require_usable()
             loaded = self._adapted.adapter if self._adapted is not None else None
             with given_adapter(tensors, adapter_config, loaded, self._folder.weight_shapes(), strict=strict) as (adapter, left):
                 self._put_adapter(adapter, "tensors")
-            return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self._adapter_facts())
+            return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self.adapter_facts())
         self._require_open()
         if self._adapted is not None:
             raise CapabilityError("an adapter is loaded, which would be added to these weights as well; call unload_adapter() first")
-        if getattr(self._model, "is_quantized", False):
+        if getattr(self.model, "is_quantized", False):
             raise CapabilityError(
                 "the loaded weights are quantized; a trainer's cannot be put in their place, start anew on a saved checkpoint"
             )
-        own = own_weights(self._model)
+        own = own_weights(self.model)
         given = pair_tensors(tensors, {name: tuple(tensor.shape) for name, tensor in own.items()}, lambda name: place_of(own[name]))
         written = {place_of(own[name]) for name in given.tensors}
         missing = tuple(sorted(name for name, tensor in own.items() if place_of(tensor) not in written))
@@ -463,9 +464,9 @@ class HfLiveWeights:
     def sleep(self) -> None:
         """Put the weights away: a GPU's into the machine's memory, a CPU's into a temporary file."""
         if self._sleeping is None:
-            self._require_usable()
+            self.require_usable()
             try:
-                self._sleeping = SleepingWeights(self._model)
+                self._sleeping = SleepingWeights(self.model)
             except CapabilityError:
                 raise
             except (OSError, RuntimeError) as error:
@@ -480,3 +481,7 @@ class HfLiveWeights:
             except (OSError, RuntimeError) as error:
                 raise BackendError(f"the weights cannot be brought back, try again when there is room: {describe_error(error)}") from error
             self._sleeping = None
+
+    def close(self) -> None:
+        """Free the model's memory; may be called twice."""
+        self.model = self._adapted = self._sleeping = None

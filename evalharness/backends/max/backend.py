@@ -184,6 +184,7 @@ class MaxBackend:
 
     name = "max"
     processor = None
+    weights = None  # MAX packs them into the model that it compiles
 
     @staticmethod
     def probe() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
@@ -298,14 +299,6 @@ class MaxBackend:
             done = []
         waiting.suspect_runs = waiting.suspect_runs and bool(batch.rows)
         yield from done
-
-    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return that weights stay: MAX has them packed into the model that it compiled."""
-        return "MAX keeps the weights that its model was made with"
-
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Raise `BackendError`: see `why_not_swap`."""
-        raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {self.why_not_swap(config)}")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts: versions, dtype, device, what MAX planned."""

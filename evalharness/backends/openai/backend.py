@@ -1,9 +1,9 @@
 """Servers of OpenAI's form: vLLM, SGLang, TensorRT-LLM, MLX, MAX, and whatever else speaks like them.
 
-The checkpoint folder gives tokenizer, chat template and, for pictures, the processor; the server has the weights, and whether they are
+The checkpoint folder gives tokenizer, chat template and, for images, the processor; the server has the weights, and whether they are
 those of the folder is its owner's word. To servers that take token ids (vllm, sglang) the ids of the prompt are sent, and those
 that were generated come back: texts, stops and counts are then as on the other backends. Other servers get the rendered text;
-their results say `exact_ids: false`. Pictures go with their messages to the chat route, where the server renders the prompt: one
+their results say `exact_ids: false`. Images go with their messages to the chat route, where the server renders the prompt: one
 that makes another number of tokens of it than the checkpoint would is an error of that request.
 """
 
@@ -27,7 +27,7 @@ from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of, completion_of_response, scoring_body
-from evalharness.backends.openai.weights import ServerAdapters, ServerLiveWeights
+from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
 from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.weights import find_weights, fingerprint_weights
@@ -70,7 +70,7 @@ def listed_models(client: HttpClient) -> list[ServedModel]:
 
 
 def find_model(client: HttpClient, wanted: str | None) -> ServedModel:
-    """Return the model of that name, else the only one that is no adapter; `ConfigError` where there is none such."""
+    """Return the model of that name; without a name, the only one that is not an adapter. `ConfigError` where there is none."""
     models = listed_models(client)
     candidates = [model for model in models if (not model.is_adapter if wanted is None else model.name == wanted)]
     if len(candidates) == 1:
@@ -89,15 +89,15 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
     root = Path(served.root) if served.root is not None and urlsplit(url).hostname in _HERE else None
     if root is None or not _is_folder(root):
         return
-    asked = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
-    if is_adapter(root) != is_adapter(asked):
-        return  # the base of an adapter that was named by hand
+    wanted = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
+    if is_adapter(root) != is_adapter(wanted):
+        return  # the base of an adapter that was named with --served-model
     try:
-        theirs, ours = (_fingerprint(folder, config.allow_pickle) for folder in (root, asked))
+        theirs, ours = (_fingerprint(folder, config.allow_pickle) for folder in (root, wanted))
     except (CheckpointError, OSError):
         return  # no folder that we understand
     if theirs != ours:
-        raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {asked}; serve that, or ask for that")
+        raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {wanted}; serve that, or ask for that")
 
 
 def _is_folder(root: Path) -> bool:
@@ -128,7 +128,7 @@ _Done: TypeAlias = "queue.SimpleQueue[tuple[Prompt, bool, Future[Any]]]"
 _TICK_S = 0.1  # how often `should_stop` is asked while nothing comes
 
 
-class OpenAIBackend(ServerLiveWeights):
+class OpenAIBackend:
     """A server. `BackendError` where none answers, `ConfigError` for options that it cannot be asked with."""
 
     name = "openai"
@@ -144,10 +144,7 @@ class OpenAIBackend(ServerLiveWeights):
             raise ConfigError(f"backend 'openai' runs nothing on a device of this machine ({config.device}); leave --device out")
         self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
         self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
-        self._config, self._preprocess = config, preprocess
-        self._folder = LoadedFolder.read(Path(config.model_name_or_path))
         self._adapters: ServerAdapters | None = None
-        self._broken: str | None = None
         self._concurrency = server_options.concurrency
         self._ids_refused = False
         self._vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
@@ -159,11 +156,10 @@ class OpenAIBackend(ServerLiveWeights):
             max_attempts=server_options.max_attempts,
         )
         try:
-            self._start(config, server_options)
+            self._start(config, preprocess, server_options)
         except BaseException:
             self.close()
             raise
-        live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
             supports_vlm=self.processor is not None,  # what the served model takes, only the server knows
             supports_logprobs=self._flavour.token_ids,
@@ -171,28 +167,32 @@ class OpenAIBackend(ServerLiveWeights):
             supports_scoring=self._flavour.scores_prompts,
             structures=frozenset(self._flavour.structures),
             extra_options=frozenset(self._flavour.extras),
-            live=live,
-            why_not_live=why_not_live,
             vocab_size=self._vocab_size,
         )
 
-    def _start(self, config: ModelLoadConfig, server_options: ServerOptions) -> None:
+    def _start(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, server_options: ServerOptions) -> None:
         """Find the model, and bring the adapter if there is one to bring."""
         served = find_model(self._client, server_options.served_model)
         check_weights(served, config, self._client.url)
         self.max_model_len: int | None = served.max_model_len
         way = self._flavour.adapters if not served.is_adapter else None
         self._model = served.name
-        folder = Path(server_options.adapter_dir) if server_options.adapter_dir is not None else None
+        adapter_dir = Path(server_options.adapter_dir) if server_options.adapter_dir is not None else None
+        folder = LoadedFolder.read(Path(config.model_name_or_path))
         if way is not None:
-            self._adapters = ServerAdapters(self._client, way, served.name, folder, self._listed)
+            self._adapters = ServerAdapters(self._client, way, served.name, adapter_dir, self._listed)
             if config.adapter_path is not None:
-                self._adapters.load(Path(config.adapter_path), self._folder.weight_shapes())
+                self._adapters.load(Path(config.adapter_path), folder.weight_shapes())
         elif config.adapter_path is not None and server_options.served_model is None:
             raise ConfigError(
                 f"server {self._flavour_name!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and "
                 "name it with --served-model"
             )
+
+        self.weights = ServerWeights(self._client, self._flavour_name, config, preprocess, folder, self._adapters, self._take_companions)
+
+    def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
+        self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
 
     def _listed(self) -> frozenset[str]:
         return frozenset(model.name for model in listed_models(self._client))
@@ -208,7 +208,7 @@ class OpenAIBackend(ServerLiveWeights):
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`. One failure takes no other along."""
         preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
-        self._require_usable()
+        self.weights.require_usable()
         return self._generate(iter(prompts), should_stop)
 
     def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
@@ -234,7 +234,7 @@ class OpenAIBackend(ServerLiveWeights):
                 future.cancel()
 
     def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool = False) -> Iterator[BackendOutput]:
-        """Send a prompt, or yield why it cannot be sent: its pictures, or what cannot be written as JSON. The others go on."""
+        """Send a prompt, or yield why it cannot be sent: its images, or what cannot be written as JSON. The others go on."""
         try:
             self._submit(prompt, running, done, as_text=as_text or self._ids_refused or not self._flavour.token_ids)
         except Exception as error:
@@ -276,9 +276,9 @@ class OpenAIBackend(ServerLiveWeights):
             return prompt.index, failure_of(error, "asking the server")
 
     def _check_who_answered(self, answer: Any) -> None:
-        told = answer.get("model") if isinstance(answer, Mapping) else None
-        if self._adapters is not None and told == self._model != self._adapters.model:
-            raise BackendError(f"the server answered with {told!r}, the base, instead of the adapter {self._adapters.model!r}")
+        name = answer.get("model") if isinstance(answer, Mapping) else None
+        if self._adapters is not None and name == self._model != self._adapters.model:
+            raise BackendError(f"the server answered with {name!r}, the base, instead of the adapter {self._adapters.model!r}")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts: server, model, and how often requests were sent again or refused. No key is among them."""

@@ -1,4 +1,4 @@
-"""LoRA adapters at a server: brought there, chosen in each request, taken away again. `openai_flavours.py` says who does it how.
+"""LoRA adapters at a server: brought there, chosen in each request, taken away again. `flavours.py` says who does it how.
 
 Servers read an adapter's folder when they like, some of them at every step, and remember prefixes and adapters by name, number or
 path. So a server is never given the caller's folder, which a trainer writes over or removes, but a copy of our own, under a name that
@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.openai.client import HttpClient
-from evalharness.backends.openai.flavours import AdapterWay, Flavour
+from evalharness.backends.openai.flavours import FLAVOURS, AdapterWay
 from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
 
-__all__ = ["ServerAdapters", "ServerLiveWeights", "refusal"]
+__all__ = ["ServerAdapters", "ServerWeights", "refusal"]
 
 _FILES = ("adapter_config.json", "*.safetensors")  # beside them trainers keep what is far larger: optimizers
 _CLOSING_S = 10.0
@@ -228,44 +228,46 @@ def refusal(status: int, told: str) -> str | None:
     return short
 
 
-# The part of `OpenAIBackend` whose weights change: adapters, a trainer's adapter from memory, and checkpoints where a server takes them
-
 _LOADING_S = 1800.0  # for a whole checkpoint, which may come over a network
 
 
-class ServerLiveWeights:
-    """The weights of a server, as far as this client has a say in them."""
+class ServerWeights:
+    """The weights of a server, as far as this client has a say in them: adapters, and checkpoints where a server takes them.
 
-    tokenizer: Any
-    processor: Any
-    eos_token_ids: tuple[int, ...]
-    _config: ModelLoadConfig
-    _preprocess: VlmPreprocessOptions
-    _client: HttpClient
-    _flavour: Flavour
-    _flavour_name: str
-    _folder: LoadedFolder
-    _adapters: ServerAdapters | None
-    _broken: str | None
+    `adapters` None: the server cannot be told to load any. `on_load` is called with the tokenizer, the processor and the EOS ids of each
+    checkpoint that has taken the place of the first.
+    """
 
-    def _what_is_live(self) -> tuple[frozenset[LiveChange], Mapping[LiveChange, str]]:
-        """Return what can be done to the weights, and why the rest cannot."""
-        able: set[LiveChange] = set()
-        why: dict[LiveChange, str] = {"sleep": "its memory is the server's own, which has routes for it"}
-        if self._adapters is not None:
-            able |= {"adapter", "tensors"}
+    def __init__(
+        self,
+        client: HttpClient,
+        flavour_name: str,
+        config: ModelLoadConfig,
+        preprocess: VlmPreprocessOptions,
+        folder: LoadedFolder,
+        adapters: ServerAdapters | None,
+        on_load: Callable[[Any, Any, tuple[int, ...]], None],
+    ) -> None:
+        self._client, self._flavour_name, self._flavour = client, flavour_name, FLAVOURS[flavour_name]
+        self._config, self._preprocess, self._folder = config, preprocess, folder
+        self._adapters, self._on_load = adapters, on_load
+        self._broken: str | None = None
+        changes: set[LiveChange] = set()
+        why_not: dict[LiveChange, str] = {"sleep": "its memory is the server's own, which has routes for it"}
+        if adapters is not None:
+            changes |= {"adapter", "tensors"}
         else:
-            why["adapter"] = (
-                f"server {self._flavour_name!r} cannot be told to load adapters; start it with one and name that as served model"
+            why_not["adapter"] = why_not["tensors"] = (
+                f"server {flavour_name!r} cannot be told to load adapters; start it with one and name that as served model"
             )
-            why["tensors"] = why["adapter"]
         if self._flavour.reload is not None:
-            able.add("checkpoint")
+            changes.add("checkpoint")
         else:
-            why["checkpoint"] = f"server {self._flavour_name!r} keeps the checkpoint that it was started with"
-        return frozenset(able), why
+            why_not["checkpoint"] = f"server {flavour_name!r} keeps the checkpoint that it was started with"
+        self.changes, self.why_not = frozenset(changes), why_not
 
-    def _require_usable(self) -> None:
+    def require_usable(self) -> None:
+        """Raise `BackendError` where nobody knows which weights the server has."""
         problem = self._broken or (self._adapters.problem if self._adapters is not None else None)
         if problem is not None:
             raise BackendError(f"the server cannot be asked: {problem}")
@@ -296,7 +298,7 @@ class ServerLiveWeights:
         return WeightReport(path, adapter.num_tensors, adapter=adapter.to_json())
 
     def _bring(self, path: Path) -> Adapter:
-        assert self._adapters is not None  # else `Capabilities.live` is empty
+        assert self._adapters is not None  # else `changes` does not say so
         return self._adapters.load(path, self._folder.weight_shapes())
 
     def unload_adapter(self) -> WeightReport:
@@ -314,14 +316,14 @@ class ServerLiveWeights:
 
         if not holds_adapter(tensors):
             raise CapabilityError(
-                "the weights of a model cannot be sent to a server; save them, and have it load the folder (reload_weights)"
+                "the weights of a model cannot be sent to a server; save them, and have it load the folder (engine.weights.reload)"
             )
         before = self._adapters.adapter if self._adapters is not None else None
         with given_adapter(tensors, adapter_config, before, self._folder.weight_shapes(), strict=strict) as (given, left):
             adapter = self._bring(given.path)
         return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter={**adapter.to_json(), "path": "tensors"})
 
-    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
+    def reload(self, path: str, adapter_path: str | None) -> WeightReport:
         """Have the server load a checkpoint from that folder, which it must see; for everybody that asks it.
 
         `CheckpointError` for one that cannot take the place of the old, before the server is told. After a load that failed nothing is
@@ -344,10 +346,9 @@ class ServerLiveWeights:
             if self._adapters is None:
                 raise CapabilityError(f"server {self._flavour_name!r} cannot be told to load adapters; load the checkpoint without one")
             read_adapter(Path(adapter_path), loaded.weight_shapes())  # refused before anything is loaded
-        companions = load_tokenizer_and_processor(config, self._preprocess)
+        tokenizer, processor = load_tokenizer_and_processor(config, self._preprocess)
         self._load_checkpoint(folder)
-        self.tokenizer, self.processor = companions
-        self.eos_token_ids = end_of_sequence_ids(path, self.tokenizer)
+        self._on_load(tokenizer, processor, end_of_sequence_ids(path, tokenizer))
         self._config, self._folder, self._broken = config, loaded, None
         try:
             if self._adapters is not None:
@@ -362,7 +363,7 @@ class ServerLiveWeights:
     def _load_checkpoint(self, folder: Path) -> None:
         """Tell the server, step by step; once the first step has begun nobody knows its weights until the last has ended well."""
         way = self._flavour.reload
-        assert way is not None  # else `Capabilities.live` does not say so
+        assert way is not None  # else `changes` does not say so
         for number, (route, body) in enumerate(way.steps):
             try:
                 status, told = self._client.tell(route, _filled(body, str(folder)), timeout_s=_LOADING_S)
@@ -375,14 +376,6 @@ class ServerLiveWeights:
             if refused is not None:
                 self._broken = f"{folder} could not be loaded ({route}): {refused}"
                 raise BackendError(f"{self._broken}; {way.hint}" if way.hint else self._broken)
-
-    def sleep(self) -> None:
-        """Refuse: see `Capabilities.live`."""
-        raise CapabilityError("a server is not put to sleep from here")
-
-    def wake(self, tags: Sequence[str] | None) -> None:
-        """Refuse: see `Capabilities.live`."""
-        raise CapabilityError("a server is not woken from here")
 
 
 def _filled(body: Mapping[str, Any], folder: str) -> dict[str, Any]:

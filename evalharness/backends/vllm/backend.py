@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -46,8 +47,9 @@ from evalharness.backends.vllm.settings import (
     only_known_arguments,
     pixel_budget_arguments,
 )
-from evalharness.backends.vllm.weights import VllmLiveWeights
+from evalharness.backends.vllm.weights import VllmWeights, remove_abandoned_files
 from evalharness.checkpoints.adapter import adapter_of
+from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import quantization_at
 
@@ -57,9 +59,9 @@ if TYPE_CHECKING:
 __all__ = ["VllmBackend"]
 
 MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a batch that fills up slowly takes more steps
-MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of pictures in the engine core, a megapixel takes 6 to 25 MB; but at most
+MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of images in the engine core, a megapixel takes 6 to 25 MB; but at most
 PIXEL_SHARE = 16  # this part of the memory that was free at the start
-RENDER_AHEAD = 4  # prompts with pictures that are made ready for each thread
+RENDER_AHEAD = 4  # prompts with images that are made ready for each thread
 
 _request_numbers = itertools.count()  # one series for all engines of the process
 
@@ -74,7 +76,7 @@ class _Running:
     num_bytes: int
 
 
-class VllmBackend(VllmLiveWeights):
+class VllmBackend:
     """A checkpoint in vLLM. Fails with `CheckpointError` or `BackendError`, which name vLLM's own cause, and leaves nothing behind."""
 
     name = "vllm"
@@ -82,35 +84,45 @@ class VllmBackend(VllmLiveWeights):
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, vllm_options: VllmEngineOptions) -> None:
         refuse_gguf(config.model_name_or_path, self.name)
         started = time.perf_counter()
-        self._config, self._preprocess = config, preprocess
-        self._generating = False
         self._num_pixel_bytes = 0  # of what runs
         self._threads: ThreadPoolExecutor | None = None
-        self._adapter = adapter_of(config)
-        self._start_weights()
+        adapter, folder = adapter_of(config), LoadedFolder.read(Path(config.model_name_or_path))
+        remove_abandoned_files()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
             self._device_type = device_type()
             self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
             self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
-            image_arguments = self._image_arguments(preprocess)
+            image_arguments = self._image_arguments(config, preprocess)
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
             self._engine = VllmEngine(self._arguments)
+            self.weights = VllmWeights(self._engine, config, preprocess, folder, adapter, self._take_companions, self._device_type)
             try:
                 self._read_engine()
-                if self._adapter is not None:  # vLLM starts on the base; the sums take its place
+                if adapter is not None:  # vLLM starts on the base; the sums take its place
                     self._engine.swap(config.model_name_or_path, config.adapter_path, None)
             except BaseException:
                 self.close()
                 raise
         self._load_s = time.perf_counter() - started
 
-    def _image_arguments(self, preprocess: VlmPreprocessOptions) -> dict[str, Any] | None:
+    def _image_arguments(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> dict[str, Any] | None:
         if self.processor is not None:
             return pixel_budget_arguments(preprocess, self.processor.image_processor)
         # A vision checkpoint that is loaded as a text model still has to be told that no image comes.
-        return {} if declared_variant(self._config.model_name_or_path) == "vlm" else None
+        return {} if declared_variant(config.model_name_or_path) == "vlm" else None
+
+    def _image_prompts(self) -> ImagePrompts | None:
+        if self._vlm_problem is not None:
+            return None
+        images = ImagePrompts(self._engine, self.processor)
+        images.check_pixel_budget()
+        return images
+
+    def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
+        self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
+        self._images = self._image_prompts()
 
     def _read_engine(self) -> None:
         engine_config = self._engine.config
@@ -119,9 +131,7 @@ class VllmBackend(VllmLiveWeights):
         self._window = 2 * engine_config.scheduler_config.max_num_seqs
         self._max_pixel_bytes = min(MAX_PIXEL_BYTES.get(self._device_type, 2**30), psutil.virtual_memory().available // PIXEL_SHARE)
         self._vlm_problem = why_no_images(self.processor, engine_config.model_config)
-        self._images = ImagePrompts(self._engine, self.processor) if self._vlm_problem is None else None
-        if self._images is not None:
-            self._images.check_pixel_budget()
+        self._images = self._image_prompts()
         num_threads = RENDER_THREADS.get(self._device_type, 0) if self._images is not None else 0
         if num_threads:
             self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="evalharness-render")
@@ -130,7 +140,6 @@ class VllmBackend(VllmLiveWeights):
             "max_num_seqs": engine_config.scheduler_config.max_num_seqs,
             "num_kv_blocks": engine_config.cache_config.num_gpu_blocks,
         }
-        live, why_not_live = self._what_is_live()
         self.capabilities = Capabilities(
             supports_vlm=self._vlm_problem is None,
             supports_scoring=True,
@@ -138,8 +147,6 @@ class VllmBackend(VllmLiveWeights):
             structures=frozenset(STRUCTURES),
             supports_thinking_budget=True,
             extra_options=frozenset(EXTRA_OPTIONS),
-            live=live,
-            why_not_live=why_not_live,
             vocab_size=self._vocab_size,
         )
 
@@ -168,10 +175,10 @@ class VllmBackend(VllmLiveWeights):
     ) -> Iterator[BackendOutput]:
         if self._engine.broken is not None:
             raise BackendError(f"the vLLM engine cannot be used: {self._engine.broken}")
-        self._require_awake()
-        if self._generating:
+        self.weights.require_awake()
+        if self._engine.is_generating:
             raise BackendError("this engine is generating already; finish or close the first iterator before the next")
-        self._generating = True
+        self._engine.is_generating = True
         running: dict[str, _Running] = {}
         ahead = PromptsAhead(source, self._render, self._threads, self._num_ahead)
         try:
@@ -195,7 +202,7 @@ class VllmBackend(VllmLiveWeights):
                             return
                         yield completion
         finally:
-            self._generating = False
+            self._engine.is_generating = False
             self._num_pixel_bytes = 0
             ahead.close()
             self._engine.abort(list(running))
@@ -268,9 +275,9 @@ class VllmBackend(VllmLiveWeights):
             "load_s": round(self._load_s, 3),
             "max_model_len": self.max_model_len,
             "vlm_problem": self._vlm_problem,
-            "quantization": quantization_at(self._config.model_name_or_path),
+            "quantization": quantization_at(self.weights.config.model_name_or_path),
             "pixel_budget_verified": self._images is not None and self._images.can_verify,
-            "adapter": self._adapter_facts(),
+            "adapter": self.weights.adapter_facts(),
             **self._facts,
         }
 
@@ -279,7 +286,7 @@ class VllmBackend(VllmLiveWeights):
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._engine.close()
-        self._forget_given()
+        self.weights.forget_given()
 
 
 def _version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The part of `VllmBackend` whose weights change: swaps, reloads, adapters, a trainer's tensors, sleep.
+"""The weights of a running vLLM: swaps, reloads, adapters, a trainer's tensors, sleep.
 
 vLLM loads whole models only: a layer of which some weights are loaded anew has the others undefined. So every change reads all of
 them: the checkpoint's folder, over it the tensors that a trainer gave, in a file of our own, and the adapter is added to the sum.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
@@ -19,7 +20,6 @@ from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.temp_dirs import HeldFolder, remove_abandoned
 from evalharness.backends.vllm.engine import VllmEngine
-from evalharness.backends.vllm.images import ImagePrompts
 from evalharness.backends.weight_sources import (
     check_checkpoint,
     given_adapter,
@@ -32,59 +32,65 @@ from evalharness.checkpoints.adapter import Adapter, read_adapter, shapes_of
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
 from evalharness.checkpoints.weights import base_shapes, read_head
 
-__all__ = ["WORKER_EXTENSION", "VllmLiveWeights", "WeightSwapping"]
+__all__ = ["WORKER_EXTENSION", "VllmWeights", "WeightSwapping", "remove_abandoned_files"]
 
 _SHARED_MEMORY = Path("/dev/shm")
 _PREFIX = "evalharness-weights-"
 _SPARE = 2  # times the tensors' size must be free in shared memory, which other programs need as well
 
 
-class VllmLiveWeights:
-    """Weights in a running vLLM, and what is known of where they are from."""
+def remove_abandoned_files() -> None:
+    """Free the shared memory that trainers' tensors of killed processes still take."""
+    remove_abandoned(_PREFIX, _SHARED_MEMORY)
 
-    tokenizer: Any
-    processor: Any
-    eos_token_ids: tuple[int, ...]
-    _config: ModelLoadConfig
-    _preprocess: VlmPreprocessOptions
-    _engine: VllmEngine
-    _images: ImagePrompts | None
-    _arguments: Mapping[str, Any]
-    _device_type: str
-    _generating: bool
-    _adapter: Adapter | None
 
-    def _start_weights(self) -> None:
-        remove_abandoned(_PREFIX, _SHARED_MEMORY)
-        self._folder = LoadedFolder.read(Path(self._config.model_name_or_path))
-        self._adapter_source = self._config.adapter_path
+class VllmWeights:
+    """Weights in a running vLLM, and what is known of where they came from; `config` names what is loaded now.
+
+    `on_load` is called with the tokenizer, the processor and the EOS ids of each checkpoint that has taken the place of the first.
+    """
+
+    def __init__(
+        self,
+        engine: VllmEngine,
+        config: ModelLoadConfig,
+        preprocess: VlmPreprocessOptions,
+        folder: LoadedFolder,
+        adapter: Adapter | None,
+        on_load: Callable[[Any, Any, tuple[int, ...]], None],
+        device_type: str,
+    ) -> None:
+        self._engine, self.config, self._preprocess = engine, config, preprocess
+        self._folder, self._adapter, self._adapter_source = folder, adapter, config.adapter_path
+        self._on_load = weakref.WeakMethod(on_load)  # a backend that nobody holds any more ends its engine at once
         self._given: _GivenFile | None = None
         self._asleep: set[str] = set()
+        self.changes: frozenset[LiveChange] = frozenset({"checkpoint", "adapter", "tensors"})
+        self.why_not: Mapping[LiveChange, str] = {}
+        if engine.arguments.get("enable_sleep_mode"):
+            self.changes |= {"sleep"}
+        elif device_type == "cpu":
+            self.why_not = {"sleep": "vLLM's sleep mode gives a GPU's memory back, and vLLM runs on 'cpu' here"}
+        else:
+            self.why_not = {"sleep": "start vLLM with its sleep mode, VllmEngineOptions(extra=(('enable_sleep_mode', True),))"}
 
-    def _what_is_live(self) -> tuple[frozenset[LiveChange], Mapping[LiveChange, str]]:
-        """Return what can be done to the weights, and why the rest cannot."""
-        changes: frozenset[LiveChange] = frozenset({"checkpoint", "adapter", "tensors"})
-        if self._arguments.get("enable_sleep_mode"):
-            return changes | {"sleep"}, {}
-        if self._device_type == "cpu":
-            return changes, {"sleep": "vLLM's sleep mode gives a GPU's memory back, and vLLM runs on 'cpu' here"}
-        return changes, {"sleep": "start vLLM with its sleep mode, VllmEngineOptions(extra=(('enable_sleep_mode', True),))"}
-
-    def _adapter_facts(self) -> Mapping[str, Any] | None:
+    def adapter_facts(self) -> Mapping[str, Any] | None:
+        """Return plain JSON facts about the adapter in force, None where there is none."""
         if self._adapter is None:
             return None
-        return {**self._adapter.to_json(), "path": self._adapter_source, "merged_into": self._arguments["dtype"]}
+        return {**self._adapter.to_json(), "path": self._adapter_source, "merged_into": self._engine.arguments["dtype"]}
 
-    def _require_awake(self, *tags: str) -> None:
+    def require_awake(self, *tags: str) -> None:
+        """Raise `CapabilityError` while these sleep, by default all."""
         asleep = sorted(self._asleep.intersection(tags or ("kv_cache", "weights")))
         if asleep:
-            raise CapabilityError(f"backend 'vllm' sleeps ({', '.join(asleep)}); wake the engine first (engine.wake())")
+            raise CapabilityError(f"backend 'vllm' sleeps ({', '.join(asleep)}); wake the engine first (engine.weights.wake())")
 
     def _require_changeable(self) -> None:
-        self._require_awake("weights")
+        self.require_awake("weights")
         if self._engine.broken is not None:
             raise BackendError(f"the vLLM engine cannot be used: {self._engine.broken}")
-        if self._generating:
+        if self._engine.is_generating:
             raise BackendError("this engine still generates; finish or close the iterator before its weights change")
         quantization = self._engine.config.model_config.quantization
         if quantization is not None:
@@ -92,10 +98,10 @@ class VllmLiveWeights:
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
-        self._require_awake("weights")
+        self.require_awake("weights")
         if self._engine.broken is not None:
             return f"the engine is broken: {self._engine.broken}"
-        if self._generating:
+        if self._engine.is_generating:
             return "the engine still generates"
         return self._why_not_load(Path(config.model_name_or_path))
 
@@ -113,15 +119,15 @@ class VllmLiveWeights:
             raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
         self._load(config)
 
-    def reload_weights(self, path: str, adapter_path: str | None) -> WeightReport:
+    def reload(self, path: str, adapter_path: str | None) -> WeightReport:
         """Read a checkpoint's folder anew, whatever was loaded from it before."""
         self._require_changeable()
         check_checkpoint(path, self._folder)
         problem = self._why_not_load(Path(path))
         if problem is not None:
             raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
-        num_loaded = self._load(replace(self._config, model_name_or_path=path, adapter_path=adapter_path))
-        return WeightReport(path, num_loaded, adapter=self._adapter_facts())
+        num_loaded = self._load(replace(self.config, model_name_or_path=path, adapter_path=adapter_path))
+        return WeightReport(path, num_loaded, adapter=self.adapter_facts())
 
     def _load(self, config: ModelLoadConfig) -> int:
         """Load base and adapter; whatever can be refused is refused before anything is touched. Return the number of tensors."""
@@ -132,12 +138,11 @@ class VllmLiveWeights:
             tokenizer, processor = load_tokenizer_and_processor(config, self._preprocess)
             eos_token_ids = end_of_sequence_ids(config.model_name_or_path, tokenizer)
         num_loaded = self._engine.swap(str(folder.path), config.adapter_path, None)
-        self._forget_given()
-        self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
-        self._config, self._folder, self._adapter, self._adapter_source = config, folder, adapter, config.adapter_path
-        if self._images is not None:
-            self._images = ImagePrompts(self._engine, self.processor)
-            self._images.check_pixel_budget()
+        self.forget_given()
+        self.config, self._folder, self._adapter, self._adapter_source = config, folder, adapter, config.adapter_path
+        on_load = self._on_load()
+        assert on_load is not None  # weights are reached through their backend
+        on_load(tokenizer, processor, eos_token_ids)
         return num_loaded
 
     def load_adapter(self, path: str) -> WeightReport:
@@ -147,14 +152,14 @@ class VllmLiveWeights:
             raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
         adapter = read_adapter(Path(path), self._folder.weight_shapes())
         self._put(self._given, adapter, path)
-        return WeightReport(path, adapter.num_tensors, adapter=self._adapter_facts())
+        return WeightReport(path, adapter.num_tensors, adapter=self.adapter_facts())
 
     def unload_adapter(self) -> WeightReport:
         """Load the base without the adapter."""
         self._require_changeable()
         if self._adapter is None:
             raise CapabilityError("there is no adapter to take off")
-        return WeightReport(self._config.model_name_or_path, self._put(self._given, None, None))
+        return WeightReport(self.config.model_name_or_path, self._put(self._given, None, None))
 
     def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
         """Load a trainer's tensors, or its adapter, through files of our own: the engine's processes read them from there."""
@@ -164,7 +169,7 @@ class VllmLiveWeights:
         if is_adapter:
             with given_adapter(tensors, adapter_config, self._adapter, shapes, strict=strict) as (adapter, left):
                 self._put(self._given, adapter, "tensors")
-            return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self._adapter_facts())
+            return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self.adapter_facts())
         if self._adapter is not None:
             raise CapabilityError("an adapter is loaded, which would be added to these weights as well; call unload_adapter() first")
         given = pair_tensors(tensors, shapes, lambda name: name)
@@ -185,7 +190,7 @@ class VllmLiveWeights:
         if reads_base and self._folder.has_changed():
             raise CheckpointError(
                 f"{self._folder.path} has changed since it was loaded, or is gone, and the base is read again for this; "
-                "load what is there now with reload_weights, or give all weights to sync_from_state_dict"
+                "load what is there now with engine.weights.reload, or give all weights to sync_from_state_dict"
             )
         num_loaded = self._engine.swap(
             str(self._folder.path) if reads_base else None,
@@ -193,12 +198,13 @@ class VllmLiveWeights:
             given.path if given is not None else None,
         )
         if given is not self._given:
-            self._forget_given()
+            self.forget_given()
             self._given = given
         self._adapter, self._adapter_source = adapter, source
         return num_loaded
 
-    def _forget_given(self) -> None:
+    def forget_given(self) -> None:
+        """Remove the file of a trainer's tensors; may be called twice."""
         if self._given is not None:
             self._given.remove()
             self._given = None
@@ -254,20 +260,24 @@ def _room_for(tensors: Any) -> Path | None:
 WORKER_EXTENSION = "evalharness.backends.vllm.weights.WeightSwapping"
 
 
-class WeightSwapping:
-    """Is mixed into vLLM's worker, whose `model_runner` and `vllm_config` it uses."""
+class _Worker(Protocol):
+    """What is used of vLLM's own worker, which `WeightSwapping` is mixed into."""
 
     model_runner: Any
     vllm_config: Any
 
-    def evalharness_swap(self, path: str | None, adapter_path: str | None, given_path: str | None) -> int:
+
+class WeightSwapping:
+    """A method for vLLM's worker; vLLM mixes it in, by the name in `WORKER_EXTENSION`."""
+
+    def evalharness_swap(self: _Worker, path: str | None, adapter_path: str | None, given_path: str | None) -> int:
         """Load a checkpoint of the same architecture, with its adapter if there is one; return the number of tensors read.
 
         `given_path`: a safetensors file whose tensors stand for the checkpoint's of the same names, or, where `path` is None,
         are all there is.
         """
         model, model_config = self.model_runner.get_model(), self.vllm_config.model_config
-        counted = _Counted(self._source(path, given_path))
+        counted = _Counted(_source(self, path, given_path))
         weights: Iterable[tuple[str, Any]] = counted
         if adapter_path is not None:
             shapes = base_shapes(Path(path)) if path is not None else shapes_of(read_head(Path(str(given_path))))
@@ -276,15 +286,16 @@ class WeightSwapping:
         _pack_heads_again(model)
         return counted.num
 
-    def _source(self, path: str | None, given_path: str | None) -> Iterable[tuple[str, Any]]:
-        from vllm.model_executor.model_loader import get_model_loader
 
-        if path is None:
-            return _given_over((), str(given_path))
-        model_config = self.vllm_config.model_config
-        model_config.model = path
-        base = get_model_loader(self.vllm_config.load_config).get_all_weights(model_config, self.model_runner.get_model())
-        return base if given_path is None else _given_over(base, given_path)
+def _source(worker: _Worker, path: str | None, given_path: str | None) -> Iterable[tuple[str, Any]]:
+    from vllm.model_executor.model_loader import get_model_loader
+
+    if path is None:
+        return _given_over((), str(given_path))
+    model_config = worker.vllm_config.model_config
+    model_config.model = path
+    base = get_model_loader(worker.vllm_config.load_config).get_all_weights(model_config, worker.model_runner.get_model())
+    return base if given_path is None else _given_over(base, given_path)
 
 
 def _given_over(base: Iterable[tuple[str, Any]], given_path: str) -> Iterator[tuple[str, Any]]:

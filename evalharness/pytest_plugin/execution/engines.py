@@ -129,7 +129,7 @@ class EnginePool:
         if before is not None:
             last, engine = before
             try:
-                is_changed = engine.weights_were_changed
+                is_changed = engine.weights.were_changed
                 if last.id == spec.id and not is_changed:
                     return engine, Opening("kept", 0.0)
                 cold_start_reason = f"a test changed the weights of {last.id}" if is_changed else self._swap(engine, last, spec)
@@ -150,9 +150,9 @@ class EnginePool:
 
         config = load_config(spec, self._run)
         try:
-            problem = engine.why_not_swap(config)
+            problem = engine.weights.why_not_swap(config)
             if problem is None:
-                engine.swap(config)
+                engine.weights.swap(config)
         except EvalHarnessError as error:  # a new start says what is wrong with the checkpoint, if it is the checkpoint
             return f"the swap into {last.id} failed: {error}"
         return f"{last.id} cannot take its weights: {problem}" if problem is not None else None
@@ -327,8 +327,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             adapter_dir=str(options["adapter_dir"]) if options["adapter_dir"] is not None else None,
         ),
         chat_template=ChatTemplateOptions(
-            enable_thinking=run.thinking,
-            thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS,
+            enable_thinking=run.thinking, thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS
         ),
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,

@@ -73,16 +73,16 @@ def merged(folder: Path, adapter: Path, out: Path) -> Path:
 def test_a_swapped_checkpoint_answers_as_a_new_start_there_and_back(folders: dict[str, Path]) -> None:
     backend = load(folders["a"])
     first = answers(backend)
-    backend.swap(config(folders["b"]))
+    backend.weights.swap(config(folders["b"]))
     assert answers(backend) == cold(folders["b"]) != first
     assert set(backend.eos_token_ids) == {END_ID, 9}
-    backend.swap(config(folders["a"]))
+    backend.weights.swap(config(folders["a"]))
     assert answers(backend) == first
 
 
 def test_a_swap_leaves_every_weight_as_a_new_start_has_it(folders: dict[str, Path], torch: Any) -> None:
     backend, other = load(folders["a"], torch_dtype="bfloat16"), load(folders["b"], torch_dtype="bfloat16")
-    backend.swap(config(folders["b"], torch_dtype="bfloat16"))
+    backend.weights.swap(config(folders["b"], torch_dtype="bfloat16"))
     own, wanted = backend.model.state_dict(), other.model.state_dict()
     assert list(own) == list(wanted)
     assert all(own[name].dtype == wanted[name].dtype and torch.equal(own[name], wanted[name]) for name in own)
@@ -98,19 +98,19 @@ def test_adapters_are_put_on_and_taken_off_a_warm_base(folders: dict[str, Path])
     backend = load(folders["a"])
     first = answers(backend)
     for _ in range(2):
-        backend.swap(config(folders["a"], folders["lora"]))
+        backend.weights.swap(config(folders["a"], folders["lora"]))
         assert answers(backend) == cold(folders["a"], folders["lora"])
         assert backend.describe()["adapter"]["num_adapted_weights"] == 6
-        backend.swap(config(folders["a"]))
+        backend.weights.swap(config(folders["a"]))
         assert answers(backend) == first
         assert backend.describe()["adapter"] is None
 
 
 def test_from_an_adapter_to_another_base_and_back(folders: dict[str, Path]) -> None:
     backend = load(folders["a"], adapter_path=str(folders["lora"]))
-    backend.swap(config(folders["b"]))
+    backend.weights.swap(config(folders["b"]))
     assert answers(backend) == cold(folders["b"])
-    backend.swap(config(folders["b"], folders["lora"]))
+    backend.weights.swap(config(folders["b"], folders["lora"]))
     assert answers(backend) == cold(folders["b"], folders["lora"])
 
 
@@ -125,9 +125,9 @@ def test_weights_that_an_adapter_replaces_come_back_when_it_goes(folders: dict[s
     save_file(tensors, folder / "adapter_model.safetensors")
     backend = load(folders["a"])
     first = {name: tensor.clone() for name, tensor in backend.model.state_dict().items()}
-    backend.swap(config(folders["a"], folder))
+    backend.weights.swap(config(folders["a"], folder))
     assert answers(backend) == cold(merged(folders["a"], folder, tmp_path / "merged"))
-    backend.swap(config(folders["a"]))
+    backend.weights.swap(config(folders["a"]))
     assert all(torch.equal(tensor, first[name]) for name, tensor in backend.model.state_dict().items())
 
 
@@ -151,9 +151,9 @@ def test_what_cannot_be_swapped_says_why(folders: dict[str, Path], tmp_path: Pat
     path = tmp_path / "c" / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     backend = load(folders["a"])
-    assert message in (backend.why_not_swap(config(tmp_path / "c")) or "")
+    assert message in (backend.weights.why_not_swap(config(tmp_path / "c")) or "")
     with pytest.raises(BackendError, match="cannot take the place of the loaded checkpoint"):
-        backend.swap(config(tmp_path / "c"))
+        backend.weights.swap(config(tmp_path / "c"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_tensors_that_do_not_pair_with_the_models_start_anew(
     tensors = load_file(tmp_path / "c" / "model.safetensors")
     changed = {new: tensor for name, tensor in tensors.items() if (new := rename.get(name, name)) is not None}
     save_file(changed, tmp_path / "c" / "model.safetensors", metadata={"format": "pt"})
-    assert message in (load(folders["a"]).why_not_swap(config(tmp_path / "c")) or "")
+    assert message in (load(folders["a"]).weights.why_not_swap(config(tmp_path / "c")) or "")
 
 
 def test_weights_of_an_adapter_that_found_none_of_the_bases_are_an_error(folders: dict[str, Path], torch: Any) -> None:
@@ -185,7 +185,7 @@ def test_the_trained_adapters_answer_as_their_merged_checkpoints(tmp_path: Path,
     backend = load(CHECKPOINTS / "early")
     prompt = [backend.tokenizer.encode("<|im_start|>user\n结论<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False)]
     for name in ("lora-helps", "lora-hurts"):
-        backend.swap(config(CHECKPOINTS / "middle", CHECKPOINTS / name))
+        backend.weights.swap(config(CHECKPOINTS / "middle", CHECKPOINTS / name))
         other = load(merged(CHECKPOINTS / "middle", CHECKPOINTS / name, tmp_path / name))
         with torch.no_grad():
             own, wanted = (one.model(input_ids=torch.tensor(prompt)).logits for one in (backend, other))

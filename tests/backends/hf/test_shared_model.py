@@ -58,12 +58,12 @@ def test_the_version_grows_with_each_step_and_stands_in_the_results(trainers_par
     for _ in range(3):
         [result] = engine.generate_token_batch([TokenGenerationRequest([5])], GenerationOptions(max_new_tokens=1))
         versions.append(result.weight_version)
-        assert engine.weight_version == result.weight_version  # looking is no change
+        assert engine.weights.version == result.weight_version  # looking is no change
         step(model)
     assert versions == ["0", "1", "2"]
     model.lm_head.weight.data = model.lm_head.weight.data * 2  # torch counts no such change
     step(model)
-    assert (engine.weight_version, engine.weights_changed("mine"), engine.weight_version) == ("3", "mine", "mine")
+    assert (engine.weights.version, engine.weights.mark_changed("mine"), engine.weights.version) == ("3", "mine", "mine")
 
 
 @pytest.mark.parametrize("kind", ["fused", "own"])
@@ -87,9 +87,9 @@ def test_steps_that_no_tensor_counts_are_seen(trainers_parts: tuple[Any, Any], k
         counted = [parameter._version for parameter in trained.parameters()]
         optimizer.step()
         assert [parameter._version for parameter in trained.parameters()] == counted
-        assert engine.weight_version == version
+        assert engine.weights.version == version
     del optimizer
-    assert engine.weight_version == "1"  # though its optimizer is gone
+    assert engine.weights.version == "1"  # though its optimizer is gone
     assert answers(engine) != first
 
 
@@ -166,9 +166,9 @@ def test_adapters_of_peft_are_sampled_with_as_they_are_active(trainers_parts: tu
     assert adapted != base
     with wrapped.disable_adapter():
         assert answers(engine) == base
-        reference = engine.weight_version
+        reference = engine.weights.version
     assert answers(engine) == adapted
-    assert len({"0", reference, engine.weight_version}) == 3
+    assert len({"0", reference, engine.weights.version}) == 3
     assert wrapped.training
     step(wrapped)
 
@@ -210,13 +210,17 @@ def test_what_training_wraps_around_a_model_is_seen_through(trainers_parts: tupl
 
 def test_a_shared_model_is_changed_by_its_trainer_only(trainers_parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
     engine = build_engine_around(*trainers_parts)
-    for change in (lambda: engine.reload_weights(str(hf_text_checkpoint)), lambda: engine.sync_from_state_dict({"x": 1}), engine.sleep):
+    for change in (
+        lambda: engine.weights.reload(str(hf_text_checkpoint)),
+        lambda: engine.weights.sync_from_state_dict({"x": 1}),
+        engine.weights.sleep,
+    ):
         with pytest.raises(CapabilityError, match="the model is shared with its trainer, who changes it"):
             change()
     with pytest.raises(CapabilityError, match="may change unseen, so none of its answers can be kept"):
         engine.use_cache(ResponseCache(), {})
     assert engine.describe()["is_shared"] is True
-    assert engine.why_not_swap(ModelLoadConfig(str(hf_text_checkpoint))) == "the model is a trainer's"
+    assert engine.weights.why_not_swap(ModelLoadConfig(str(hf_text_checkpoint))) == "the model is a trainer's"
 
 
 def test_closing_the_engine_leaves_the_model_to_its_trainer(trainers_parts: tuple[Any, Any]) -> None:

@@ -54,11 +54,11 @@ def engine(made: dict[str, Path], tmp_path: Path) -> Engine:
 
 
 def test_a_reload_answers_as_a_new_start_and_counts_the_version(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
-    report = engine.reload_weights(str(made["b"]))
+    report = engine.weights.reload(str(made["b"]))
     assert answers(engine) == cold["b"]
     assert (report.source, report.weight_version, report.num_loaded) == (str(made["b"]), "1", 21)
     assert report.duration_s > 0
-    assert engine.reload_weights(str(made["a"]), weight_version="step-7").weight_version == engine.weight_version == "step-7"
+    assert engine.weights.reload(str(made["a"]), weight_version="step-7").weight_version == engine.weights.version == "step-7"
     assert answers(engine) == cold["a"]
 
 
@@ -67,7 +67,7 @@ def test_the_same_folder_rewritten_in_place_gives_the_new_weights(
 ) -> None:
     overwrite(tmp_path / "a", made["b"])
     assert answers(engine) == cold["a"]  # until it is asked for
-    engine.reload_weights(str(tmp_path / "a"))
+    engine.weights.reload(str(tmp_path / "a"))
     assert answers(engine) == cold["b"]
 
 
@@ -75,28 +75,28 @@ def test_an_adapter_rewritten_in_place_answers_as_a_new_start(
     engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
 ) -> None:
     live = copy(made["lora-1"], tmp_path / "live")
-    report = engine.load_adapter(str(live))
+    report = engine.weights.load_adapter(str(live))
     assert answers(engine) == cold["lora-1"]
     assert report.adapter is not None
     assert (report.num_loaded, report.adapter["path"], report.adapter["num_adapted_weights"]) == (12, str(live), 6)
     overwrite(live, made["lora-2"])
     assert answers(engine) == cold["lora-1"]
-    assert engine.load_adapter(str(live)).weight_version == "2"
+    assert engine.weights.load_adapter(str(live)).weight_version == "2"
     assert answers(engine) == cold["lora-2"]
-    engine.unload_adapter()
+    engine.weights.unload_adapter()
     assert answers(engine) == cold["a"]
 
 
 def test_what_is_loaded_does_not_need_its_folder(engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path) -> None:
-    engine.load_adapter(str(copy(made["lora-1"], tmp_path / "live")))
+    engine.weights.load_adapter(str(copy(made["lora-1"], tmp_path / "live")))
     shutil.rmtree(tmp_path / "live")
     shutil.rmtree(tmp_path / "a")
     assert answers(engine) == cold["lora-1"]
-    engine.load_adapter(str(made["lora-2"]))
+    engine.weights.load_adapter(str(made["lora-2"]))
     assert answers(engine) == cold["lora-2"]
-    engine.unload_adapter()
+    engine.weights.unload_adapter()
     assert answers(engine) == cold["a"]
-    engine.reload_weights(str(made["b"]))
+    engine.weights.reload(str(made["b"]))
     assert answers(engine) == cold["b"]
 
 
@@ -104,27 +104,32 @@ def test_a_swap_to_a_folder_that_was_rewritten_reads_it_again(
     engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
 ) -> None:
     overwrite(tmp_path / "a", made["b"])
-    engine.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
+    engine.weights.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
     assert answers(engine) == cold["b"]
-    assert engine.weight_version == "0"
+    assert engine.weights.version == "0"
 
 
 def test_a_reload_with_an_adapter_is_one_change(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
-    report = engine.reload_weights(str(made["b"]), adapter_path=str(made["lora-1"]))
+    report = engine.weights.reload(str(made["b"]), adapter_path=str(made["lora-1"]))
     assert answers(engine) == cold["b with lora-1"]
     assert (report.weight_version, report.adapter is not None) == ("1", True)
-    assert engine.reload_weights(str(made["b"])).adapter is None
+    assert engine.weights.reload(str(made["b"])).adapter is None
     assert answers(engine) == cold["b"]
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        pytest.param(lambda e, m: e.reload_weights("nowhere"), CheckpointError, "there is no folder nowhere", id="no folder"),
-        pytest.param(lambda e, m: e.reload_weights(str(m["lora-1"])), CheckpointError, "is an adapter, not a whole model", id="adapter"),
-        pytest.param(lambda e, m: e.load_adapter("nowhere"), CheckpointError, "there is no folder nowhere", id="no adapter folder"),
-        pytest.param(lambda e, m: e.load_adapter(str(m["b"])), CheckpointError, "adapter_config.json cannot be read", id="no adapter"),
-        pytest.param(lambda e, m: e.unload_adapter(), CapabilityError, "there is no adapter to take off", id="nothing to take off"),
+        pytest.param(lambda e, m: e.weights.reload("nowhere"), CheckpointError, "there is no folder nowhere", id="no folder"),
+        pytest.param(lambda e, m: e.weights.reload(str(m["lora-1"])), CheckpointError, "is an adapter, not a whole model", id="adapter"),
+        pytest.param(lambda e, m: e.weights.load_adapter("nowhere"), CheckpointError, "there is no folder nowhere", id="no adapter folder"),
+        pytest.param(
+            lambda e, m: e.weights.load_adapter(str(m["b"])),
+            CheckpointError,
+            "is not an adapter: it has no adapter_config.json",
+            id="no adapter",
+        ),
+        pytest.param(lambda e, m: e.weights.unload_adapter(), CapabilityError, "there is no adapter to take off", id="nothing to take off"),
     ],
 )
 def test_what_is_refused_leaves_weights_and_version_as_they_were(
@@ -132,12 +137,12 @@ def test_what_is_refused_leaves_weights_and_version_as_they_were(
 ) -> None:
     with pytest.raises(error, match=message):
         change(engine, made)
-    assert (answers(engine), engine.weight_version) == (cold["a"], "0")
+    assert (answers(engine), engine.weights.version) == (cold["a"], "0")
 
 
 def test_a_sync_whose_reload_failed_is_tried_again(engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path) -> None:
     live = tmp_path / "live"
-    sync = WeightSync(lambda: engine.load_adapter(str(live)))
+    sync = WeightSync(lambda: engine.weights.load_adapter(str(live)))
     with pytest.raises(CheckpointError, match="there is no folder"):
         sync()
     assert sync.dirty
@@ -160,12 +165,12 @@ def test_a_change_that_broke_off_lets_nothing_be_generated_until_a_checkpoint_is
     copy_ = torch.Tensor.copy_
     with monkeypatch.context() as patch, pytest.raises(OSError, match="input/output"):
         patch.setattr(torch.Tensor, "copy_", copy_until_the_disk_fails)
-        engine.reload_weights(str(made["b"]))
-    with pytest.raises(BackendError, match=r"weights broke off.*input/output error; load a checkpoint \(reload_weights\)"):
+        engine.weights.reload(str(made["b"]))
+    with pytest.raises(BackendError, match=r"weights broke off.*input/output error; load a checkpoint \(engine.weights.reload\)"):
         answers(engine)
     with pytest.raises(BackendError, match="weights broke off"):
-        engine.load_adapter(str(made["lora-1"]))
-    engine.reload_weights(str(made["b"]))
+        engine.weights.load_adapter(str(made["lora-1"]))
+    engine.weights.reload(str(made["b"]))
     assert answers(engine) == cold["b"]
 
 
@@ -182,11 +187,11 @@ def test_an_adapter_that_could_not_be_filled_leaves_no_layer_behind(
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="stale file handle"):
         patch.setattr(safetensors.torch, "load_file", unreadable)
-        engine.load_adapter(str(made["lora-1"]))
+        engine.weights.load_adapter(str(made["lora-1"]))
     assert set(model.state_dict()) == names
     with pytest.raises(BackendError, match="broke off"):
         answers(engine)
-    engine.reload_weights(str(made["a"]))
+    engine.weights.reload(str(made["a"]))
     assert answers(engine) == cold["a"]
 
 
@@ -196,13 +201,13 @@ def test_weights_do_not_change_under_a_stream(engine: Engine, made: dict[str, Pa
     stream = engine.stream([TokenGenerationRequest([5, 6]), TokenGenerationRequest([7])], GREEDY)
     next(stream)
     with pytest.raises(BackendError, match="still generates"):
-        engine.reload_weights(str(made["b"]))
+        engine.weights.reload(str(made["b"]))
     stream.close()
-    engine.reload_weights(str(made["b"]))
+    engine.weights.reload(str(made["b"]))
 
 
 def test_a_models_tensors_answer_as_its_checkpoint(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
-    report = engine.sync_from_state_dict(state_dict(made["b"]))
+    report = engine.weights.sync_from_state_dict(state_dict(made["b"]))
     assert answers(engine) == cold["b"]
     assert (report.source, report.num_loaded, report.not_matched, report.missing) == ("tensors", 21, (), ())
 
@@ -211,7 +216,7 @@ def test_a_models_tensors_answer_as_its_checkpoint(engine: Engine, made: dict[st
 def test_wrappers_of_training_in_the_names_make_no_difference(
     engine: Engine, made: dict[str, Path], cold: dict[str, Any], prefix: str
 ) -> None:
-    report = engine.sync_from_state_dict({prefix + name: tensor for name, tensor in state_dict(made["b"]).items()})
+    report = engine.weights.sync_from_state_dict({prefix + name: tensor for name, tensor in state_dict(made["b"]).items()})
     assert (answers(engine), report.num_loaded) == (cold["b"], 21)
 
 
@@ -239,18 +244,18 @@ def test_names_and_shapes_that_do_not_match_are_refused_and_nothing_changes(
     tensors = state_dict(made["b"])
     given = changed(tensors, **{name: tensors[source].clone() if source is not None else None for name, source in others.items()})
     with pytest.raises(error, match=message):
-        engine.sync_from_state_dict(given)
-    assert (answers(engine), engine.weight_version) == (cold["a"], "0")
+        engine.weights.sync_from_state_dict(given)
+    assert (answers(engine), engine.weights.version) == (cold["a"], "0")
 
 
 def test_what_is_no_tensor_or_quantized_is_refused(engine: Engine, made: dict[str, Path], torch: Any) -> None:
     tensors = state_dict(made["b"])
     with pytest.raises(ContractTypeError, match="tensors must map names to torch tensors, got 'lm_head.weight': list"):
-        engine.sync_from_state_dict({**tensors, "lm_head.weight": [1.0]})
+        engine.weights.sync_from_state_dict({**tensors, "lm_head.weight": [1.0]})
     with pytest.raises(ContractValueError, match=r"'lm_head.weight' holds torch.int8, which is quantized"):
-        engine.sync_from_state_dict({**tensors, "lm_head.weight": tensors["lm_head.weight"].to(torch.int8)})
+        engine.weights.sync_from_state_dict({**tensors, "lm_head.weight": tensors["lm_head.weight"].to(torch.int8)})
     with pytest.raises(ContractValueError, match="'lm_head.weight' is a part of a sharded tensor, or has no values"):
-        engine.sync_from_state_dict({**tensors, "lm_head.weight": tensors["lm_head.weight"].to("meta")})
+        engine.weights.sync_from_state_dict({**tensors, "lm_head.weight": tensors["lm_head.weight"].to("meta")})
 
 
 def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: dict[str, Path], tmp_path: Path) -> None:
@@ -258,7 +263,7 @@ def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: dict[
 
     tensors = state_dict(made["b"])
     given = {"head.weight": tensors["lm_head.weight"].clone(), "model.norm.weight": tensors["model.norm.weight"] * 2}
-    report = engine.sync_from_state_dict(given, strict=False)
+    report = engine.weights.sync_from_state_dict(given, strict=False)
     assert (report.num_loaded, report.not_matched, len(report.missing)) == (1, ("head.weight",), 20)
     folder = copy(made["a"], tmp_path / "mixed")
     mixed = {**state_dict(made["a"]), "model.norm.weight": given["model.norm.weight"]}
@@ -272,29 +277,29 @@ def test_a_base_that_somebody_trained_is_not_kept_by_a_swap_back_to_it(
     with torch.no_grad():
         for weight in model_of(engine).parameters():
             weight.mul_(1.5)
-    engine.load_adapter(str(made["lora-1"]))
-    engine.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
+    engine.weights.load_adapter(str(made["lora-1"]))
+    engine.weights.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
     assert answers(engine) == cold["a"]
 
 
 def test_tensors_of_which_none_is_meant_are_no_change_strict_or_not(engine: Engine, torch: Any) -> None:
     for strict in (True, False):
         with pytest.raises(ContractValueError, match="none of the names means a weight of the model, such as 'other.weight'"):
-            engine.sync_from_state_dict({"other.weight": torch.ones(2)}, strict=strict)
-    assert engine.weight_version == "0"
+            engine.weights.sync_from_state_dict({"other.weight": torch.ones(2)}, strict=strict)
+    assert engine.weights.version == "0"
 
 
 def test_an_adapters_tensors_answer_as_its_folder(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
     first, second, scaled = (state_dict(made[name]) for name in ("lora-1", "lora-2", "lora-8"))
-    report = engine.sync_from_state_dict(first, adapter_config=read_settings(made["lora-1"]))
+    report = engine.weights.sync_from_state_dict(first, adapter_config=read_settings(made["lora-1"]))
     assert answers(engine) == cold["lora-1"]
     assert (report.num_loaded, report.source, report.weight_version) == (12, "tensors", "1")
-    engine.sync_from_state_dict(second)  # scaled as the one before
+    engine.weights.sync_from_state_dict(second)  # scaled as the one before
     assert answers(engine) == cold["lora-2"]
-    engine.sync_from_state_dict(scaled, adapter_config=read_settings(made["lora-8"]))
+    engine.weights.sync_from_state_dict(scaled, adapter_config=read_settings(made["lora-8"]))
     assert answers(engine) == cold["lora-8"]
     assert engine.describe()["adapter"]["path"] == "tensors"
-    engine.unload_adapter()
+    engine.weights.unload_adapter()
     assert answers(engine) == cold["a"]
 
 
@@ -306,7 +311,7 @@ def test_an_adapter_of_peft_is_taken_as_peft_has_it(engine: Engine, made: dict[s
     config = peft.LoraConfig(r=2, lora_alpha=3, use_rslora=True, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     torch.manual_seed(0)
     wrapped = peft.get_peft_model(model, config)
-    report = engine.sync_from_state_dict(peft.get_peft_model_state_dict(wrapped), adapter_config=wrapped.peft_config["default"])
+    report = engine.weights.sync_from_state_dict(peft.get_peft_model_state_dict(wrapped), adapter_config=wrapped.peft_config["default"])
     assert report.adapter is not None
     assert report.adapter["scalings"] == pytest.approx([3 / 2**0.5])
     own = model_of(engine)
@@ -314,7 +319,7 @@ def test_an_adapter_of_peft_is_taken_as_peft_has_it(engine: Engine, made: dict[s
     with torch.no_grad():
         torch.testing.assert_close(own(input_ids=ids).logits, wrapped(input_ids=ids).logits)
     with pytest.raises(ContractValueError, match="is a weight of the base, between tensors of its adapter"):
-        engine.sync_from_state_dict(wrapped.state_dict(), adapter_config=config)
+        engine.weights.sync_from_state_dict(wrapped.state_dict(), adapter_config=config)
 
 
 @pytest.mark.parametrize(
@@ -336,8 +341,8 @@ def test_tensors_that_are_no_adapter_of_this_model_are_refused(
 ) -> None:
     tensors, settings = change(state_dict(made["lora-1"]), read_settings(made["lora-1"]))
     with pytest.raises(ContractValueError, match=message):
-        engine.sync_from_state_dict(tensors, adapter_config=settings)
-    assert (answers(engine), engine.weight_version) == (cold["a"], "0")
+        engine.weights.sync_from_state_dict(tensors, adapter_config=settings)
+    assert (answers(engine), engine.weights.version) == (cold["a"], "0")
 
 
 def test_an_adapters_tensors_that_mean_nothing_here_are_left_out_where_that_is_allowed(
@@ -345,21 +350,21 @@ def test_an_adapters_tensors_that_mean_nothing_here_are_left_out_where_that_is_a
 ) -> None:
     tensors, settings = state_dict(made["lora-1"]), read_settings(made["lora-1"])
     strange = {f"draft.lora_{part}.weight": tensors[min(tensors)] for part in "AB"}
-    report = engine.sync_from_state_dict({**tensors, **strange}, adapter_config=settings, strict=False)
+    report = engine.weights.sync_from_state_dict({**tensors, **strange}, adapter_config=settings, strict=False)
     assert (answers(engine), report.not_matched) == (cold["lora-1"], tuple(strange))
 
 
 def test_whole_weights_under_an_adapter_are_refused(engine: Engine, made: dict[str, Path]) -> None:
-    engine.load_adapter(str(made["lora-1"]))
+    engine.weights.load_adapter(str(made["lora-1"]))
     with pytest.raises(CapabilityError, match=r"an adapter is loaded, .*; call unload_adapter\(\) first"):
-        engine.sync_from_state_dict(state_dict(made["b"]))
+        engine.weights.sync_from_state_dict(state_dict(made["b"]))
 
 
 def test_an_adapter_goes_onto_weights_that_came_from_memory(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
-    engine.sync_from_state_dict(state_dict(made["b"]))
-    engine.load_adapter(str(made["lora-1"]))
+    engine.weights.sync_from_state_dict(state_dict(made["b"]))
+    engine.weights.load_adapter(str(made["lora-1"]))
     assert answers(engine) == cold["b with lora-1"]
-    engine.unload_adapter()
+    engine.weights.unload_adapter()
     assert answers(engine) == cold["b"]
 
 
@@ -368,7 +373,7 @@ def test_answers_of_other_weights_are_not_taken_from_the_cache(engine: Engine, m
     engine.use_cache(cache, {"checkpoint": "a"})
     assert answers(engine) == answers(engine) == cold["a"]
     assert cache.counts.hits == 4
-    engine.load_adapter(str(made["lora-1"]))
+    engine.weights.load_adapter(str(made["lora-1"]))
     assert answers(engine) == cold["lora-1"]
     assert cache.counts.hits == 4
     assert answers(engine) == cold["lora-1"]
@@ -382,11 +387,11 @@ def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: En
     scores = engine.get_logprobs([[5, 6, 7]], [[8, 9]], grad=True)
     scores.values[scores.mask].sum().backward()
     optimizer.step()
-    assert engine.weight_version == "1"
-    assert engine.weights_were_changed
+    assert engine.weights.version == "1"
+    assert engine.weights.were_changed
     assert answers(engine) != before
-    engine.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
-    assert (answers(engine), engine.weights_were_changed) == (before, False)
+    engine.weights.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
+    assert (answers(engine), engine.weights.were_changed) == (before, False)
 
 
 def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_sleepers(
@@ -394,19 +399,19 @@ def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_slee
 ) -> None:
     model = model_of(engine)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    engine.sleep()
+    engine.weights.sleep()
     assert sum(parameter.numel() for parameter in model.parameters()) == 0
-    for use in (answers, lambda sleeping: sleeping.reload_weights(str(made["b"])), lambda sleeping: sleeping.load_adapter("x")):
-        with pytest.raises(CapabilityError, match=r"backend 'hf' sleeps.*wake the engine first \(engine.wake\(\)\)"):
+    for use in (answers, lambda sleeping: sleeping.weights.reload(str(made["b"])), lambda sleeping: sleeping.weights.load_adapter("x")):
+        with pytest.raises(CapabilityError, match=r"backend 'hf' sleeps.*wake the engine first \(engine.weights.wake\(\)\)"):
             use(engine)
-    engine.sleep()  # sleeps already
-    engine.wake("kv_cache")
+    engine.weights.sleep()  # sleeps already
+    engine.weights.wake("kv_cache")
     with pytest.raises(CapabilityError, match="sleeps"):
         answers(engine)
-    engine.wake("weights")
+    engine.weights.wake("weights")
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert (answers(engine), engine.weight_version) == (cold["a"], "0")
-    engine.wake()  # is awake already
+    assert (answers(engine), engine.weights.version) == (cold["a"], "0")
+    engine.weights.wake()  # is awake already
 
 
 def test_weights_that_find_no_room_stay_and_those_that_cannot_come_back_are_kept(
@@ -422,31 +427,31 @@ def test_weights_that_find_no_room_stay_and_those_that_cannot_come_back_are_kept
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "TemporaryFile", full)
         with pytest.raises(BackendError, match="cannot be put away, they stay where they are: .*No space left"):
-            engine.sleep()
+            engine.weights.sleep()
     assert answers(engine) == cold["a"]
-    engine.sleep()
+    engine.weights.sleep()
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", full)
         with pytest.raises(BackendError, match="cannot be brought back, try again when there is room"):
-            engine.wake()
+            engine.weights.wake()
     with pytest.raises(CapabilityError, match="sleeps"):
         answers(engine)
-    engine.wake()
+    engine.weights.wake()
     assert answers(engine) == cold["a"]
 
 
 def test_tied_weights_are_tied_after_sleep_and_may_be_given_once_or_twice(torch: Any) -> None:
     engine = start(Path(__file__).parents[3] / "fixtures" / "checkpoints" / "early")
     model = model_of(engine)
-    engine.sleep()
-    engine.wake()
+    engine.weights.sleep()
+    engine.weights.wake()
     assert model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
     tensors = {name: tensor.clone() * 1.5 for name, tensor in model.state_dict().items()}
-    report = engine.sync_from_state_dict(tensors)
+    report = engine.weights.sync_from_state_dict(tensors)
     assert (report.missing, len(report.tied)) == ((), 1)
     assert torch.equal(model.lm_head.weight, tensors["lm_head.weight"])
     with pytest.raises(ContractValueError, match="differ, but the model has one weight for both"):
-        engine.sync_from_state_dict({**tensors, "lm_head.weight": tensors["lm_head.weight"] * 2})
+        engine.weights.sync_from_state_dict({**tensors, "lm_head.weight": tensors["lm_head.weight"] * 2})
     del tensors["lm_head.weight"]
-    assert engine.sync_from_state_dict(tensors).missing == ()
+    assert engine.weights.sync_from_state_dict(tensors).missing == ()
     engine.close()

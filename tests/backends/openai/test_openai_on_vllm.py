@@ -119,7 +119,7 @@ def test_given_responses_are_scored_as_in_this_process(server: str, served: Engi
     for one, other in zip(mine.rows(), theirs.rows(), strict=True):
         assert other == pytest.approx(one, abs=1e-3)
     assert theirs.rows()[4][0] is None
-    with pytest.raises(RequestsFailed, match="takes pictures with messages only"):
+    with pytest.raises(RequestsFailed, match="takes images with messages only"):
         served.get_logprobs(prompts[5:], responses[5:])
 
 
@@ -175,9 +175,9 @@ def test_an_adapter_written_over_in_its_folder_answers_as_in_this_process(
 ) -> None:
     folder, seen = tmp_path / "live", []
     for adapter in (HELPS, HURTS, HELPS):
-        served.load_adapter(str(copied(adapter, folder)))
+        served.weights.load_adapter(str(copied(adapter, folder)))
         shutil.rmtree(folder)  # gone as soon as it is loaded
-        transformers.swap(weights(adapter))
+        transformers.weights.swap(weights(adapter))
         for requests in (TEXTS, PHOTOS):
             for mine, theirs in zip(answers(transformers, requests, GREEDY), answers(served, requests, GREEDY), strict=True):
                 assert theirs.token_ids == mine.token_ids, (adapter, theirs, mine)
@@ -186,8 +186,8 @@ def test_an_adapter_written_over_in_its_folder_answers_as_in_this_process(
         assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
         seen.append(theirs)
     assert seen[0].token_ids == seen[2].token_ids != seen[1].token_ids
-    served.unload_adapter()
-    transformers.swap(weights(None))
+    served.weights.unload_adapter()
+    transformers.weights.swap(weights(None))
     assert served.generate_token_batch([LONG], GREEDY)[0].token_ids == transformers.generate_token_batch([LONG], GREEDY)[0].token_ids
     urllib.request.urlopen(f"{server}/health", timeout=10).close()
 
@@ -196,7 +196,7 @@ def test_an_adapter_that_the_server_refuses_leaves_the_one_before(served: Engine
     import torch
     from safetensors.torch import load_file, save_file
 
-    served.load_adapter(str(HELPS))
+    served.weights.load_adapter(str(HELPS))
     before = served.generate_token_batch([LONG], GREEDY)
     wide = copied(HELPS, tmp_path / "wide")
     tensors = load_file(wide / "adapter_model.safetensors")
@@ -205,15 +205,15 @@ def test_an_adapter_that_the_server_refuses_leaves_the_one_before(served: Engine
     settings = (wide / "adapter_config.json").read_text()
     (wide / "adapter_config.json").write_text(settings.replace('"r": 16', '"r": 32'))
     with pytest.raises(CheckpointError, match="did not take adapter .*status 500: .*32.*--max-lora-rank"):
-        served.load_adapter(str(wide))
+        served.weights.load_adapter(str(wide))
     assert [result.token_ids for result in served.generate_token_batch([LONG], GREEDY)] == [result.token_ids for result in before]
-    served.unload_adapter()
+    served.weights.unload_adapter()
 
 
 def test_another_checkpoint_answers_as_in_this_process(served: Engine, transformers: Engine) -> None:
     for base in (CHECKPOINTS / "final", BASE):
-        served.reload_weights(str(base))
-        transformers.swap(weights(None, base))
+        served.weights.reload(str(base))
+        transformers.weights.swap(weights(None, base))
         for requests in (TEXTS, PHOTOS):
             for mine, theirs in zip(answers(transformers, requests, GREEDY), answers(served, requests, GREEDY), strict=True):
                 assert theirs.token_ids == mine.token_ids, (base, theirs, mine)

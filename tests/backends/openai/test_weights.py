@@ -75,7 +75,7 @@ def test_each_load_has_a_name_of_its_own_and_the_one_before_goes(opened: Opened,
     server = opened.server(kind)
     engine = opened.engine(server)
     for adapter in (HELPS, HURTS):
-        engine.load_adapter(str(adapter))
+        engine.weights.load_adapter(str(adapter))
         assert answer(engine) == who(adapter)
     [first, second, gone] = server.admin()
     assert [route for route, _ in (first, second, gone)] == ["load_lora_adapter", "load_lora_adapter", "unload_lora_adapter"]
@@ -90,7 +90,7 @@ def test_sglang_takes_the_one_before_away_first_and_names_both(opened: Opened) -
     server = opened.server("sglang")
     engine = opened.engine(server)
     for adapter in (HELPS, HURTS):
-        engine.load_adapter(str(adapter))
+        engine.weights.load_adapter(str(adapter))
         assert answer(engine) == who(adapter)
     assert [route for route, _ in server.admin()] == ["load_lora_adapter", "unload_lora_adapter", "load_lora_adapter"]
     assert [asked["model"] for asked in server.questions()] == [f"Base:{server.admin()[step][1]['lora_name']}" for step in (0, 2)]
@@ -100,7 +100,7 @@ def test_tensorrt_llm_is_shown_the_adapter_with_each_request_under_a_new_number(
     server = opened.server("trtllm")
     engine = opened.engine(server)
     for adapter in (HELPS, HURTS):
-        engine.load_adapter(str(adapter))
+        engine.weights.load_adapter(str(adapter))
         assert answer(engine) == who(adapter)
     shown = [asked["lora_request"] for asked in server.questions()]
     assert server.admin() == []
@@ -113,7 +113,7 @@ def test_mlx_is_shown_a_new_folder_with_each_request(opened: Opened) -> None:
     server = opened.server("mlx")
     engine = opened.engine(server)
     for adapter in (HELPS, HURTS):
-        engine.load_adapter(str(adapter))
+        engine.weights.load_adapter(str(adapter))
         assert answer(engine) == who(adapter)
     assert len({asked["adapters"] for asked in server.questions()}) == 2
 
@@ -123,7 +123,7 @@ def test_a_server_that_cannot_be_told_says_so_and_its_base_does_not_answer_inste
     with pytest.raises(
         CapabilityError, match=r"to its weights \(adapter\): server 'openai' cannot be told to load adapters; start it with one"
     ):
-        opened.engine(server).load_adapter(str(HELPS))
+        opened.engine(server).weights.load_adapter(str(HELPS))
     with pytest.raises(ConfigError, match="server 'openai' cannot be told to load adapter .*; start it with that adapter and name it"):
         opened.engine(server, HELPS)
     assert server.questions() == []
@@ -147,7 +147,7 @@ def test_an_adapter_is_a_checkpoint_like_any(opened: Opened) -> None:
 
 def test_plain_text_with_status_200_is_success(opened: Opened) -> None:
     server = opened.server("vllm")
-    report = opened.engine(server).load_adapter(str(HELPS))
+    report = opened.engine(server).weights.load_adapter(str(HELPS))
     assert (report.source, report.weight_version, len(server.loaded)) == (str(HELPS), "1", 1)
     assert report.num_loaded == 2 * report.adapter["num_adapted_weights"] > 0  # type: ignore[index]
 
@@ -166,13 +166,13 @@ REFUSALS = [
 def test_a_load_that_fails_raises_stays_dirty_and_is_tried_again(opened: Opened, kind: str, reply: Reply, match: str) -> None:
     server = opened.server(kind)
     engine = opened.engine(server)
-    sync = WeightSync(lambda: engine.load_adapter(str(HELPS)))
+    sync = WeightSync(lambda: engine.weights.load_adapter(str(HELPS)))
     server.refuse = reply
     with pytest.raises(CheckpointError, match=match):
         sync()
-    assert (sync.dirty, engine.weight_version, answer(engine)) == (True, "0", "base")
+    assert (sync.dirty, engine.weights.version, answer(engine)) == (True, "0", "base")
     sync()
-    assert (sync.dirty, engine.weight_version, answer(engine)) == (False, "1", who(HELPS))
+    assert (sync.dirty, engine.weights.version, answer(engine)) == (False, "1", who(HELPS))
     assert sync() is None
     loads = [body["lora_name"] for route, body in server.admin() if route == "load_lora_adapter"]
     assert len(loads) == len(set(loads)) == 2
@@ -184,17 +184,17 @@ def test_the_one_before_stays_where_the_next_is_refused(opened: Opened, kind: st
     engine = opened.engine(server, HELPS)
     server.refuse = Reply("no", 500)
     with pytest.raises(CheckpointError, match="did not take adapter"):
-        engine.load_adapter(str(HURTS))
+        engine.weights.load_adapter(str(HURTS))
     assert answer(engine) == who(HELPS)
 
 
 def test_a_server_that_lost_its_adapter_is_not_asked_until_it_has_one_or_none_is_wanted(opened: Opened) -> None:
     server = opened.server("sglang")
     engine = opened.engine(server, HELPS)
-    for go_on in (lambda: engine.load_adapter(str(HURTS)), engine.unload_adapter):
+    for go_on in (lambda: engine.weights.load_adapter(str(HURTS)), engine.weights.unload_adapter):
         server.refuse = Reply({"success": False, "error_message": "no room"})
         with pytest.raises(CheckpointError, match="no room"):
-            engine.load_adapter(str(HURTS))
+            engine.weights.load_adapter(str(HURTS))
         with pytest.raises(BackendError, match="cannot be asked: the server has no adapter since it did not take .*no room"):
             answer(engine)
         go_on()
@@ -206,7 +206,7 @@ def test_an_adapter_that_the_server_does_not_take_away_is_counted_and_taken_away
     server = opened.server("vllm")
     engine = opened.engine(server, HELPS)
     server.replies["/v1/unload_lora_adapter"] = Reply("busy", 500)
-    engine.load_adapter(str(HURTS))
+    engine.weights.load_adapter(str(HURTS))
     assert (answer(engine), engine.backend.describe()["num_adapters_not_unloaded"], len(server.loaded)) == (who(HURTS), 1, 2)
     server.replies.clear()
     engine.close()
@@ -224,11 +224,11 @@ def test_a_server_that_may_have_lost_its_adapter_is_not_asked_until_it_is_known(
 
     with monkeypatch.context() as patch, pytest.raises(BackendError, match="/unload_lora_adapter gave no answer"):
         patch.setattr(server, "_unload", unload_for_ever)
-        engine.unload_adapter()
+        engine.weights.unload_adapter()
     given_up.set()
     with pytest.raises(BackendError, match="cannot be asked: nobody knows whether the server still has evalharness-"):
         answer(engine)
-    engine.unload_adapter()
+    engine.weights.unload_adapter()
     assert answer(engine) == "base"
 
 
@@ -243,7 +243,7 @@ def test_a_load_is_sent_once_and_never_again_by_itself(opened: Opened, monkeypat
 
     monkeypatch.setattr(server, "_load", load_for_ever)
     with pytest.raises(BackendError, match="/v1/load_lora_adapter gave no answer"):
-        engine.load_adapter(str(HELPS))
+        engine.weights.load_adapter(str(HELPS))
     given_up.set()
     assert len(server.admin()) == 1
     assert answer(engine) == "base"
@@ -254,7 +254,7 @@ def test_a_server_that_was_started_anew_is_told_again(opened: Opened) -> None:
         server = opened.server(kind)
         engine = opened.engine(server, HELPS)
         server.loaded.clear()
-        engine.load_adapter(str(HURTS))
+        engine.weights.load_adapter(str(HURTS))
         assert answer(engine) == who(HURTS)
 
 
@@ -266,7 +266,7 @@ def test_an_adapter_that_is_written_over_goes_under_another_name_and_folder(open
     assert answer(engine) == who(HELPS)
     copied(HURTS, folder)
     assert answer(engine) == who(HELPS)  # until it is told
-    engine.load_adapter(str(folder))
+    engine.weights.load_adapter(str(folder))
     assert answer(engine) == who(HURTS)
     before, _, after = server.questions()
     assert {**before, "prompt": 0} != {**after, "prompt": 0}
@@ -288,11 +288,11 @@ def test_an_adapter_that_is_not_whole_reaches_no_server(opened: Opened, tmp_path
     weights = (folder / "adapter_model.safetensors").read_bytes()
     (folder / "adapter_model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(CheckpointError, match="copied or written only in part"):
-        engine.load_adapter(str(folder))
+        engine.weights.load_adapter(str(folder))
     assert server.admin() == []
     assert list(tmp_path.glob("evalharness-adapters-*")) == []
     with pytest.raises(CheckpointError, match="there is no folder .*gone; the weights that answer stay"):
-        engine.load_adapter(str(tmp_path / "gone"))
+        engine.weights.load_adapter(str(tmp_path / "gone"))
 
 
 def test_an_adapter_that_is_written_to_while_it_is_copied_reaches_no_server(
@@ -303,7 +303,7 @@ def test_an_adapter_that_is_written_to_while_it_is_copied_reaches_no_server(
     copy = shutil.copyfile
     monkeypatch.setattr(shutil, "copyfile", lambda source, target: copy(HURTS / source.name, target))
     with pytest.raises(CheckpointError, match="was written to while it was copied; load it again once it is whole"):
-        engine.load_adapter(str(HELPS))
+        engine.weights.load_adapter(str(HELPS))
     assert server.admin() == []
     assert [list(own.iterdir()) for own in tmp_path.glob("evalharness-adapters-*")] == [[]]
 
@@ -325,7 +325,7 @@ def test_an_adapter_that_replaces_whole_weights_is_refused(opened: Opened, tmp_p
 def test_copies_lie_where_the_server_sees_them_and_only_while_they_are_used(opened: Opened, tmp_path: Path) -> None:
     server = opened.server("vllm")
     engine = opened.engine(server, HELPS, adapter_dir=str(tmp_path))
-    engine.load_adapter(str(HURTS))
+    engine.weights.load_adapter(str(HURTS))
     [copy] = tmp_path.glob("*/*")
     assert list(server.loaded.values()) == [copy]
     assert sorted(file.name for file in copy.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
@@ -353,31 +353,35 @@ def load(base: Path, adapter: Path | None = None) -> ModelLoadConfig:
 def test_adapters_of_one_base_take_each_others_place(opened: Opened) -> None:
     engine = opened.engine(opened.server("vllm"), HELPS)
     for adapter, said in ((HURTS, who(HURTS)), (None, "base"), (HELPS, who(HELPS))):
-        assert engine.why_not_swap(load(BASE, adapter)) is None
-        engine.swap(load(BASE, adapter))
+        assert engine.weights.why_not_swap(load(BASE, adapter)) is None
+        engine.weights.swap(load(BASE, adapter))
         assert answer(engine) == said
 
 
 def test_another_checkpoint_takes_no_place_at_a_server(opened: Opened) -> None:
     engine = opened.engine(opened.server("vllm"))
-    assert engine.why_not_swap(load(BASE.parent / "final")) == "a server keeps the weights it has"
+    assert engine.weights.why_not_swap(load(BASE.parent / "final")) == "a server keeps the weights it has"
     fixed = opened.engine(opened.server("openai"))
-    assert fixed.why_not_swap(load(BASE, HELPS)) == "server 'openai' cannot be told to load adapters"
+    assert fixed.weights.why_not_swap(load(BASE, HELPS)) == "server 'openai' cannot be told to load adapters"
     with pytest.raises(BackendError, match="cannot take the place of the loaded checkpoint: a server keeps"):
-        engine.swap(load(BASE.parent / "final"))
+        engine.weights.swap(load(BASE.parent / "final"))
 
 
 def test_an_adapter_is_taken_off_once(opened: Opened) -> None:
     engine = opened.engine(opened.server("vllm"), HELPS)
-    assert engine.unload_adapter().weight_version == "1"
+    assert engine.weights.unload_adapter().weight_version == "1"
     assert answer(engine) == "base"
     with pytest.raises(CapabilityError, match="there is no adapter to take off"):
-        engine.unload_adapter()
+        engine.weights.unload_adapter()
 
 
 @pytest.mark.parametrize(
     "change",
-    [lambda engine: engine.reload_weights("x"), lambda engine: engine.sync_from_state_dict({"a": 1}), lambda engine: engine.sleep()],
+    [
+        lambda engine: engine.weights.reload("x"),
+        lambda engine: engine.weights.sync_from_state_dict({"a": 1}),
+        lambda engine: engine.weights.sleep(),
+    ],
     ids=["checkpoint", "tensors", "sleep"],
 )
 def test_what_a_server_cannot_do_to_its_weights_is_refused(opened: Opened, change: Callable[[Engine], Any]) -> None:
@@ -405,13 +409,13 @@ def test_a_trainers_adapter_is_brought_from_memory(opened: Opened) -> None:
     engine = opened.engine(server)
     settings = json.loads((HELPS / "adapter_config.json").read_text())
     tensors = load_file(HELPS / "adapter_model.safetensors")
-    report = engine.sync_from_state_dict(tensors, adapter_config=settings)
+    report = engine.weights.sync_from_state_dict(tensors, adapter_config=settings)
     [brought] = server.loaded.values()
     assert (report.source, report.num_loaded, answer(engine)) == ("tensors", len(tensors), who(brought))
     sent = load_file(brought / "adapter_model.safetensors")
     assert all(sent[name].equal(tensor) for name, tensor in tensors.items())
     with pytest.raises(CapabilityError, match="the weights of a model cannot be sent to a server"):
-        engine.sync_from_state_dict(load_file(BASE / "model.safetensors"))
+        engine.weights.sync_from_state_dict(load_file(BASE / "model.safetensors"))
 
 
 OTHER = BASE.parent / "final"
@@ -426,10 +430,10 @@ def test_a_checkpoint_is_loaded_and_all_that_was_remembered_dropped(opened: Open
     server = opened.server(kind)
     engine = opened.engine(server, HELPS)
     before = len(server.routes())
-    report = engine.reload_weights(str(OTHER))
+    report = engine.weights.reload(str(OTHER))
     assert server.routes()[before:-1] == RELOADS[kind]  # the last takes the adapter away
-    assert (answer(engine), report.source, engine.weight_version) == ("final", str(OTHER), "1")
-    assert engine.reload_weights(str(BASE), adapter_path=str(HURTS)).adapter is not None
+    assert (answer(engine), report.source, engine.weights.version) == ("final", str(OTHER), "1")
+    assert engine.weights.reload(str(BASE), adapter_path=str(HURTS)).adapter is not None
     assert answer(engine) == who(HURTS)
 
 
@@ -440,14 +444,14 @@ def test_a_server_that_does_not_load_checkpoints_keeps_its_own(opened: Opened, t
     with pytest.raises(
         CapabilityError, match="has no /collective_rpc, so it keeps its checkpoint; is it started with VLLM_SERVER_DEV_MODE=1"
     ):
-        engine.reload_weights(str(OTHER))
+        engine.weights.reload(str(OTHER))
     assert answer(engine) == who(HELPS)
     other = shutil.copytree(OTHER, tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": None}))
     told = len(server.routes())
     with pytest.raises(CheckpointError, match="cannot take the place of the loaded checkpoint: config.json differs in tie_word_embeddings"):
-        engine.reload_weights(str(other))
+        engine.weights.reload(str(other))
     assert len(server.routes()) == told
 
 
@@ -463,7 +467,7 @@ def test_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Opene
     server = opened.server(kind)
     engine = opened.engine(server)
     server.replies[route] = reply
-    sync = WeightSync(lambda: engine.reload_weights(str(OTHER)))
+    sync = WeightSync(lambda: engine.weights.reload(str(OTHER)))
     with pytest.raises(BackendError, match=f"final could not be loaded .{route}.: "):
         sync()
     assert sync.dirty
@@ -479,11 +483,11 @@ def test_a_server_that_goes_silent_while_it_loads_a_checkpoint_is_not_asked_unti
     engine = opened.engine(server)
     server.replies["/collective_rpc"] = Reply("", hang_up=True)
     with pytest.raises(BackendError, match="/collective_rpc gave no answer"):
-        engine.reload_weights(str(OTHER))
+        engine.weights.reload(str(OTHER))
     with pytest.raises(BackendError, match="the server cannot be asked: .*final was being loaded, and .*gave no answer"):
         answer(engine)
     server.replies.clear()
-    engine.reload_weights(str(OTHER))
+    engine.weights.reload(str(OTHER))
     assert answer(engine) == "final"
 
 
@@ -491,8 +495,8 @@ def test_an_adapter_that_is_none_is_refused_before_its_checkpoint_is_loaded(open
     server = opened.server("vllm")
     engine = opened.engine(server)
     with pytest.raises(CheckpointError, match="adapter_config.json"):
-        engine.reload_weights(str(OTHER), adapter_path=str(tmp_path))
-    assert (server.routes(), answer(engine), engine.weight_version) == ([], "base", "0")
+        engine.weights.reload(str(OTHER), adapter_path=str(tmp_path))
+    assert (server.routes(), answer(engine), engine.weights.version) == ([], "base", "0")
 
 
 def test_a_checkpoint_whose_adapter_could_not_be_changed_stops_all_questions(opened: Opened) -> None:
@@ -500,13 +504,13 @@ def test_a_checkpoint_whose_adapter_could_not_be_changed_stops_all_questions(ope
     engine = opened.engine(server)
     server.refuse = Reply("rank too big", 500)
     with pytest.raises(CheckpointError, match="rank too big"):
-        engine.reload_weights(str(OTHER), adapter_path=str(HURTS))
+        engine.weights.reload(str(OTHER), adapter_path=str(HURTS))
     with pytest.raises(BackendError, match="the server cannot be asked: .*final was loaded, its adapter not changed"):
         answer(engine)
-    engine.reload_weights(str(OTHER), adapter_path=str(HURTS))
+    engine.weights.reload(str(OTHER), adapter_path=str(HURTS))
     server.replies["/v1/unload_lora_adapter"] = Reply("no", 500)
     with pytest.raises(BackendError, match="did not take adapter"):
-        engine.reload_weights(str(BASE))
+        engine.weights.reload(str(BASE))
     with pytest.raises(BackendError, match="the server cannot be asked: .*middle was loaded, its adapter not changed"):
         answer(engine)
 
@@ -516,7 +520,7 @@ def test_a_checkpoint_may_take_longer_to_load_than_a_question_to_answer(opened: 
     engine = opened.engine(server, request_timeout_s=0.3)
     server.base = "final"
     server.replies["/update_weights_from_disk"] = Reply({"success": True}, delay_s=0.8)
-    engine.reload_weights(str(OTHER))
+    engine.weights.reload(str(OTHER))
     assert answer(engine) == "final"
 
 
@@ -528,7 +532,7 @@ def test_a_checkpoint_whose_load_was_broken_off_stops_all_questions(opened: Open
 
     monkeypatch.setattr(HttpClient, "tell", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        engine.reload_weights(str(OTHER))
+        engine.weights.reload(str(OTHER))
     monkeypatch.undo()
     with pytest.raises(BackendError, match="cannot be asked: .*final was being loaded, and KeyboardInterrupt"):
         answer(engine)

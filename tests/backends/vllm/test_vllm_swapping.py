@@ -79,10 +79,10 @@ def swapped(started: tuple[Engine, set[psutil.Process]], tiny_vlm_checkpoint: Pa
         ("middle", config("middle")),
         ("early again", config("early")),
     ):
-        assert engine.why_not_swap(values) is None
-        engine.swap(values)
+        assert engine.weights.why_not_swap(values) is None
+        engine.weights.swap(values)
         answered[name] = answers(engine)
-    answered["why not"] = engine.why_not_swap(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"))
+    answered["why not"] = engine.weights.why_not_swap(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"))
     return answered
 
 

@@ -72,7 +72,7 @@ def wanted(made: dict[str, Path]) -> dict[str, Any]:
 @pytest.fixture
 def engine(vllm_vlm_backend: VllmBackend, tiny_vlm_checkpoint: Path) -> Iterator[Engine]:
     yield Engine(vllm_vlm_backend)
-    vllm_vlm_backend.swap(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"))
+    vllm_vlm_backend.weights.swap(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"))
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def test_an_adapter_rewritten_in_place_answers_as_a_new_start_without_cached_tok
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], cached_tokens: list[int], tmp_path: Path
 ) -> None:
     live = copy(made["lora-1"], tmp_path / "live")
-    engine.load_adapter(str(live))
+    engine.weights.load_adapter(str(live))
     assert answers(engine, [LONG]) == answers(engine, [LONG]) == wanted["1"][:1]
     assert cached_tokens[0] == 0
     assert cached_tokens[1] >= 256  # the cache is on
     overwrite(live, made["lora-2"])
-    report = engine.load_adapter(str(live))
+    report = engine.weights.load_adapter(str(live))
     del cached_tokens[:]
     assert answers(engine, [LONG]) == wanted["2"][:1]
     assert cached_tokens == [0]
@@ -111,11 +111,11 @@ def test_a_checkpoint_rewritten_in_place_answers_as_a_new_start(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
 ) -> None:
     live = copy(made["a"], tmp_path / "live")
-    engine.reload_weights(str(live))
+    engine.weights.reload(str(live))
     assert asked(engine) == wanted["a"]
     overwrite(live, made["b"])
     assert asked(engine) == wanted["a"]
-    report = engine.reload_weights(str(live))
+    report = engine.weights.reload(str(live))
     assert asked(engine) == wanted["b"]
     assert (report.source, report.num_loaded) == (str(live), len(state_dict(live)))
 
@@ -125,7 +125,7 @@ def test_a_prompt_that_branches_off_one_of_the_old_weights_answers_as_on_a_fresh
 ) -> None:
     branches = [[*LONG[:350], 7, 8], [*LONG[:350], 9]]
     answers(engine, [LONG])
-    engine.reload_weights(str(made["b"]))
+    engine.weights.reload(str(made["b"]))
     del cached_tokens[:]
     found = [answers(engine, [branch])[0] for branch in branches]
     assert cached_tokens[0] == 0
@@ -136,7 +136,7 @@ def test_a_prompt_that_branches_off_one_of_the_old_weights_answers_as_on_a_fresh
 def test_what_is_loaded_needs_neither_the_adapters_folder_nor_the_bases(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
 ) -> None:
-    engine.reload_weights(str(copy(made["a"], tmp_path / "a")), adapter_path=str(copy(made["lora-1"], tmp_path / "live")))
+    engine.weights.reload(str(copy(made["a"], tmp_path / "a")), adapter_path=str(copy(made["lora-1"], tmp_path / "live")))
     shutil.rmtree(tmp_path / "live")
     shutil.rmtree(tmp_path / "a")
     assert asked(engine) == wanted["1"]
@@ -146,17 +146,17 @@ def test_a_base_that_is_not_what_was_loaded_is_not_read_for_an_adapter(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
 ) -> None:
     live = copy(made["a"], tmp_path / "a")
-    engine.reload_weights(str(live))
+    engine.weights.reload(str(live))
     overwrite(live, made["b"])
-    with pytest.raises(CheckpointError, match="has changed since it was loaded, or is gone, .* with reload_weights"):
-        engine.load_adapter(str(made["lora-1"]))
-    assert (answers(engine, SHORT), engine.weight_version) == (wanted["a"][1:3], "1")
+    with pytest.raises(CheckpointError, match="has changed since it was loaded, or is gone, .* with engine.weights.reload"):
+        engine.weights.load_adapter(str(made["lora-1"]))
+    assert (answers(engine, SHORT), engine.weights.version) == (wanted["a"][1:3], "1")
 
 
 def test_a_reload_that_fails_raises_and_the_next_sync_tries_again(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
 ) -> None:
-    sync = WeightSync(lambda: engine.load_adapter(str(tmp_path / "live")))
+    sync = WeightSync(lambda: engine.weights.load_adapter(str(tmp_path / "live")))
     with pytest.raises(CheckpointError, match="there is no folder"):
         sync()
     assert sync.dirty
@@ -170,12 +170,12 @@ def test_a_models_tensors_answer_as_its_checkpoint_and_carry_an_adapter(
     engine: Engine, made: dict[str, Path], wanted: dict[str, Any]
 ) -> None:
     tensors = state_dict(made["b"])
-    report = engine.sync_from_state_dict({f"module.{name}": tensor for name, tensor in tensors.items()}, weight_version="step-1")
+    report = engine.weights.sync_from_state_dict({f"module.{name}": tensor for name, tensor in tensors.items()}, weight_version="step-1")
     assert asked(engine) == wanted["b"]
     assert (report.num_loaded, report.not_matched, report.missing, report.weight_version) == (len(tensors), (), (), "step-1")
-    engine.load_adapter(str(made["lora-1"]))
+    engine.weights.load_adapter(str(made["lora-1"]))
     assert asked(engine) == wanted["b1"]
-    engine.unload_adapter()
+    engine.weights.unload_adapter()
     assert asked(engine) == wanted["b"]
 
 
@@ -188,30 +188,30 @@ def test_some_tensors_over_others_over_the_checkpoint(
     head = {"lm_head.weight": tensors["lm_head.weight"]}
     layer = {name: tensor for name, tensor in tensors.items() if ".layers.1." in name}
     with pytest.raises(ContractValueError, match=f"{len(tensors) - 1} weights of the model are not given"):
-        engine.sync_from_state_dict(head)
+        engine.weights.sync_from_state_dict(head)
     assert answers(engine, SHORT) == wanted["a"][1:3]
-    report = engine.sync_from_state_dict({**head, "head.weight": tensors["lm_head.weight"].clone()}, strict=False)
+    report = engine.weights.sync_from_state_dict({**head, "head.weight": tensors["lm_head.weight"].clone()}, strict=False)
     assert (report.not_matched, len(report.missing)) == (("head.weight",), len(tensors) - 1)
-    engine.sync_from_state_dict(layer, strict=False)
+    engine.weights.sync_from_state_dict(layer, strict=False)
     mixed = copy(made["a"], tmp_path / "mixed")
     save_file({**state_dict(made["a"]), **head, **layer}, mixed / "model.safetensors", metadata={"format": "pt"})
     assert asked(engine) == asked(Engine(load(mixed)))
 
 
 def test_an_adapters_tensors_answer_as_its_folder(engine: Engine, made: dict[str, Path], wanted: dict[str, Any]) -> None:
-    engine.sync_from_state_dict(state_dict(made["lora-1"]), adapter_config=read_settings(made["lora-1"]))
+    engine.weights.sync_from_state_dict(state_dict(made["lora-1"]), adapter_config=read_settings(made["lora-1"]))
     assert asked(engine) == wanted["1"]
-    engine.sync_from_state_dict(state_dict(made["lora-2"]))
+    engine.weights.sync_from_state_dict(state_dict(made["lora-2"]))
     assert asked(engine) == wanted["2"]
-    engine.unload_adapter()
+    engine.weights.unload_adapter()
     assert asked(engine) == wanted["a"]
 
 
 def test_files_of_a_trainers_tensors_do_not_stay(engine: Engine, made: dict[str, Path]) -> None:
-    engine.sync_from_state_dict(state_dict(made["b"]))
-    given = engine.backend._given  # type: ignore[attr-defined]
+    engine.weights.sync_from_state_dict(state_dict(made["b"]))
+    given = engine.backend.weights._given  # type: ignore[attr-defined]
     assert Path(given.path).is_file()
-    engine.reload_weights(str(made["a"]))
+    engine.weights.reload(str(made["a"]))
     assert not Path(given.path).parent.exists()
 
 
@@ -227,25 +227,21 @@ def test_files_of_an_engine_that_nobody_closes_go_with_it(torch: Any) -> None:
     assert not path.parent.exists()
 
 
-def test_a_start_removes_what_a_killed_trainer_left_in_shared_memory(
-    made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from evalharness.backends.vllm import weights as vllm_live_weights
+def test_a_start_removes_what_a_killed_trainer_left_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evalharness.backends.vllm import weights as vllm_weights
 
-    monkeypatch.setattr(vllm_live_weights, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(vllm_weights, "_SHARED_MEMORY", tmp_path)
     left, unknown = tmp_path / "evalharness-weights-left", tmp_path / "evalharness-weights-unknown"
     for folder in (left, unknown):
         folder.mkdir()
     (left / "held").touch()  # and locked by nobody
-    weights = vllm_live_weights.VllmLiveWeights()
-    weights._config = ModelLoadConfig(str(made["a"]))
-    weights._start_weights()
+    vllm_weights.remove_abandoned_files()
     assert list(tmp_path.iterdir()) == [unknown]
 
 
 def test_a_cpu_has_no_sleep_mode(engine: Engine) -> None:
     with pytest.raises(CapabilityError, match=r"cannot do this to its weights \(sleep\): vLLM's sleep mode gives a GPU's memory back"):
-        engine.sleep()
+        engine.weights.sleep()
 
 
 def test_a_trainers_loop_beside_vllm_samples_from_what_was_trained(engine: Engine, made: dict[str, Path]) -> None:
@@ -257,5 +253,5 @@ def test_a_trainers_loop_beside_vllm_samples_from_what_was_trained(engine: Engin
     reward = lambda sample: sum(token_id < 100 for token_id in sample.token_ids) / len(sample.token_ids)  # noqa: E731
     history = loops["train_beside"](engine, model, engine.tokenizer, SHORT, reward, 2)
     assert [version for version, _ in history] == ["1", "2"]
-    assert engine.weight_version == "3"
+    assert engine.weights.version == "3"
     assert answers(engine, SHORT) == answers(loops["build_engine_around"](model, engine.tokenizer), SHORT) != before
