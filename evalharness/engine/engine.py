@@ -20,14 +20,13 @@ from evalharness.api.checks import check_integer, check_sequence
 from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, EvalHarnessError
 from evalharness.api.hooks import normalise_plugins
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
-from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.requests import GenerationResult, Outcome, Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.backends.base import Backend, Prompt, TensorBackend
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
 from evalharness.engine.jobs import Fallback, Job, JobMaker, has_images
-from evalharness.engine.prompts import Request
 from evalharness.engine.results import all_results
-from evalharness.engine.stream import JobStream, Outcome
+from evalharness.engine.stream import JobStream
 from evalharness.engine.weights import EngineWeights
 
 if TYPE_CHECKING:
@@ -116,8 +115,7 @@ def options_of_samples(options: GenerationOptions, num_samples: int) -> list[Gen
     `ConfigError` for several samples of greedy options, the same on every backend.
     """
     check_integer("num_samples", num_samples, minimum=1)
-    if num_samples > 1 and not options.samples:
-        raise ConfigError(f"num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0 or ask for one")
+    options.check_num_samples("num_samples", num_samples)
     if options.seed is None:
         return [options] * num_samples
     return [replace(options, seed=options.seed + k) for k in range(num_samples)]

@@ -9,13 +9,13 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from evalharness.api import images
 from evalharness.api.errors import ConfigError, ImageError, PromptTooLong, RequestError, UnsupportedOption
 from evalharness.api.hooks import RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
-from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.requests import Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat, ScoringRequest, chat_of
 from evalharness.api.thinking import ThinkingBudget
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
@@ -26,7 +26,6 @@ from evalharness.engine.stop_policy import StopPlan, resolve_stops
 __all__ = [
     "PreparedRequest",
     "PromptBuilder",
-    "Request",
     "bare_prompt",
     "check_length",
     "check_options",
@@ -128,14 +127,15 @@ def check_room(num_prompt_tokens: int | None, num_response_tokens: int, max_mode
         )
 
 
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
-
 _SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
 
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A prompt with what is needed to turn its completion into a result; `response_text`: of a given response, as it was given."""
+    """A prompt with what is needed to turn its completion into a result.
+
+    `response_text`: of a given response, as it was given. `ignored`: the options that its backend cannot honour.
+    """
 
     prompt: Prompt
     stops: StopPlan
@@ -143,6 +143,7 @@ class PreparedRequest:
     images: RequestImages | None
     response_text: str | None = None
     thinking_marks: tuple[str, str] | None = None
+    ignored: tuple[str, ...] = ()
 
 
 class PromptBuilder:

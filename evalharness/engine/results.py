@@ -23,11 +23,10 @@ def result_of(
     backend: Backend,
     *,
     fallback: str | None = None,
-    ignored: tuple[str, ...] = (),
     plugins: Sequence[GenerationPlugin] = (),
     weight_version: str | None = None,
 ) -> GenerationResult:
-    """Return the result of one completion; `fallback` says why another backend ran it, `ignored` what was left out."""
+    """Return the result of one completion; `fallback` says why another backend ran it."""
     ending = finish(completion, prepared.stops, backend.tokenizer, prepared.options.decode)
     plan = prepared.prompt.plan
     facts = prepared.images.facts if prepared.images is not None else ()
@@ -47,7 +46,7 @@ def result_of(
         seed=plan.seed if plan.temperature > 0 and prepared.prompt.response_ids is None else None,
         backend=backend.name,
         fallback=fallback,
-        ignored_options=ignored,
+        ignored_options=prepared.ignored,
         prompt_sha256=prompt_sha256(prepared.prompt, facts),
         prompt_text=prepared.prompt.text,
         weight_version=weight_version,
