@@ -26,7 +26,7 @@ _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class BareTokenizer:
-    """A tokenizer that also stands for the processor of a vision checkpoint: it renders pictures' placeholders, and measures none.
+    """A tokenizer that also stands for the processor of a vision checkpoint: it renders images' placeholders, and measures none.
 
     `MissingDependency` for a checkpoint that only transformers can read: one without tokenizer.json, or with code of its own.
     """
@@ -41,6 +41,8 @@ class BareTokenizer:
         self._tokenizer.no_padding()
         self._named = {name: text for name in _NAMED_TOKENS if (text := _content(config.get(name))) is not None}
         self._add_missing_tokens(config)
+        self.eos_token, self.pad_token = self._named.get("eos_token"), self._named.get("pad_token")
+        self.eos_token_id, self.bos_token_id = (self._id_of(self._named.get(name)) for name in ("eos_token", "bos_token"))
         self.chat_template = _chat_template(folder, config)
         self._templates: dict[str, Any] = {}
         model = read_json(folder / "config.json") or {}
@@ -56,32 +58,11 @@ class BareTokenizer:
             if self._tokenizer.token_to_id(token.content) is None:
                 self._tokenizer.add_tokens([token])
 
+    def _id_of(self, text: str | None) -> int | None:
+        return None if text is None else self._tokenizer.token_to_id(text)
+
     def _text_of(self, token_id: int | None) -> str | None:
         return None if token_id is None else self._tokenizer.id_to_token(token_id)
-
-    @property
-    def eos_token(self) -> str | None:
-        """The text of the token that ends a sequence."""
-        return self._named.get("eos_token")
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """Its id."""
-        return None if self.eos_token is None else self._tokenizer.token_to_id(self.eos_token)
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """The id of the token that begins a text."""
-        return self._tokenizer.token_to_id(self._named["bos_token"]) if "bos_token" in self._named else None
-
-    @property
-    def pad_token(self) -> str | None:
-        """The text of the token that fills up a batch."""
-        return self._named.get("pad_token")
-
-    @pad_token.setter
-    def pad_token(self, text: str) -> None:
-        self._named["pad_token"] = text
 
     def __len__(self) -> int:
         """Return the number of ids, added tokens included."""
@@ -117,9 +98,10 @@ class BareTokenizer:
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message and add_generation_prompt exclude each other")
         template = self._template("tool_use" if tools else "default")
-        asked = _with_mark(messages) if continue_final_message else messages
-        values = {**self._named, **variables}
-        prompt: str = template.render(messages=asked, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **values)
+        messages = _with_mark(messages) if continue_final_message else messages
+        named = self._named if self.pad_token is None else {**self._named, "pad_token": self.pad_token}
+        values = {**named, **variables}
+        prompt: str = template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **values)
         return _cut_at_mark(prompt) if continue_final_message else prompt
 
     def _template(self, name: str) -> Any:

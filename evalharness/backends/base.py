@@ -119,9 +119,9 @@ class SamplingPlan:
 
 @dataclass(frozen=True)
 class ChatCall:
-    """What a prompt was rendered from, for servers that take pictures only with messages, and render those themselves.
+    """What a prompt was rendered from, for servers that take images only with messages, and render those themselves.
 
-    Image parts name no source; the pictures come from `Prompt.load_images`, in the same order.
+    Image parts name no source; the images come from `Prompt.load_images`, in the same order.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -139,7 +139,7 @@ class Prompt:
     `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls
     `plan.check_prompt_tokens` itself.
     `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
-    pictures early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
+    images early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
     generated then, and `num_tokens` does not count it.
     """
@@ -202,11 +202,9 @@ class Backend(Protocol):
     @property
     def weights(self) -> LiveWeights | None:
         """What changes the weights while the backend runs; None, as a class attribute, where they stay as they were loaded."""
-        ...
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured; asked before anything is generated."""
-        ...
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
@@ -220,15 +218,12 @@ class Backend(Protocol):
         which is asked at least once per decoding step (another thread may want the engine to end): nothing more is
         yielded then.
         """
-        ...
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts for run.json: library versions, dtype, device, settings in force."""
-        ...
 
     def close(self) -> None:
         """Free the model's memory and end all child processes; may be called twice."""
-        ...
 
 
 @runtime_checkable
@@ -239,11 +234,9 @@ class TensorBackend(Protocol):
 
     def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
         """Return torch tensors; `RequestsFailed` (`requests.nothing_ran`) where a prompt cannot run, `BackendError` for want of memory."""
-        ...
 
     def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:
         """Return torch tensors; raises as `response_logprobs`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -277,19 +270,16 @@ class LiveWeights(Protocol):
     @property
     def changes(self) -> frozenset[LiveChange]:
         """What can be done to the weights; with "sleep" they are `SleepableWeights`."""
-        ...
 
     @property
     def why_not(self) -> Mapping[LiveChange, str]:
         """Why a change is not possible, and what to do, where there is more to say than that the backend cannot."""
-        ...
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do.
 
         Everything but checkpoint and adapter is as it was when the backend was made.
         """
-        ...
 
     def swap(self, config: ModelLoadConfig) -> None:
         """Take another checkpoint of the same architecture, or another adapter, in place of the loaded one.
@@ -297,23 +287,18 @@ class LiveWeights(Protocol):
         Answers are then those of a new start, to the bit, and nothing remembered of the old weights is used. After an
         error the backend can only be closed.
         """
-        ...
 
     def reload(self, path: str, adapter_path: str | None) -> WeightReport:
         """Load the checkpoint in that folder, read anew whatever was loaded before; without adapter unless one is given."""
-        ...
 
     def load_adapter(self, path: str) -> WeightReport:
         """Put an adapter on the base that is loaded, in place of the one before."""
-        ...
 
     def unload_adapter(self) -> WeightReport:
         """Leave the base as it was without adapter."""
-        ...
 
     def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
         """Take weights, or an adapter, from memory; see `EngineWeights.sync_from_state_dict`."""
-        ...
 
 
 @runtime_checkable
@@ -322,11 +307,9 @@ class SleepableWeights(Protocol):
 
     def sleep(self) -> None:
         """Give back the memory of the device; weights wait elsewhere. Generating is refused from here on."""
-        ...
 
     def wake(self, tags: Sequence[str] | None) -> None:
         """Bring back what sleeps, to the bit: all, or "weights" or "kv_cache" only."""
-        ...
 
 
 @runtime_checkable
@@ -336,11 +319,9 @@ class WatchedWeights(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether the model is somebody else's."""
-        ...
 
     def stamp(self) -> Hashable | None:
         """Return what differs after each change of the weights that can be seen."""
-        ...
 
 
 def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:

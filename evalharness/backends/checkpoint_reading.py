@@ -16,7 +16,7 @@ from evalharness.api.errors import CheckpointError, ConfigError, EvalHarnessErro
 from evalharness.api.installing import install_command
 from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
-from evalharness.checkpoints.info import package_hint
+from evalharness.checkpoints.info import package_hint, variant_of
 from evalharness.checkpoints.weights import read_json
 
 __all__ = [
@@ -46,8 +46,7 @@ def declared_variant(model_path: str) -> Variant:
     values = read_json(Path(model_path) / "config.json")
     if values is None:
         raise CheckpointError(f"{model_path} has no config.json; give the path of a checkpoint directory")
-    is_vision = "vl" in str(values.get("model_type", "")).lower() or values.get("vision_config") is not None
-    return "vlm" if is_vision else "text"
+    return variant_of(values)
 
 
 def declared_vocab_size(model_path: str, tokenizer: Any) -> int:

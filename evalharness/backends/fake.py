@@ -184,7 +184,7 @@ class FakeBackend:
             return prompt.index, GenerationFailure("invalid", answer.invalid)
         if prompt.load_images is not None:
             try:
-                prompt.plan.check_prompt_tokens(len(prompt.token_ids))  # here a picture is one token
+                prompt.plan.check_prompt_tokens(len(prompt.token_ids))  # here an image is one token
                 prompt.load_images()
             except Exception as error:  # one prompt must not take the others along
                 return prompt.index, failure_of(error, "preparing the prompt")
@@ -207,8 +207,8 @@ class FakeBackend:
 
     def _end(self, prompt: Prompt, ids: Sequence[int], watchers: RowWatchers) -> Completion:
         plan = prompt.plan
-        kept, found = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
-        stopped_by, stop_name = "id" if found else "length", None
+        kept, is_stopped = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
+        stopped_by, stop_name = "id" if is_stopped else "length", None
         for position, token_id in enumerate(kept):
             if (stop_name := watchers.push(token_id)) is not None:
                 kept, stopped_by = kept[: position + 1], "plugin"
@@ -251,15 +251,15 @@ def read_script(source: str) -> Answers:
     try:
         lines = path.read_text("utf-8").split("\n")  # not splitlines: a text may hold other line ends as they are
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path.name} is no script ({error}); give {_SCRIPT}") from None
+        raise CheckpointError(f"{path.name} is not a script ({error}); give {_SCRIPT}") from None
     rows = [_script_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise CheckpointError(f"{path.name} has no answers; give {_SCRIPT}")
 
     def answer(prompt: Prompt) -> FakeAnswer:
-        given = FakeTokenizer().decode(prompt.response_ids) if prompt.response_ids is not None else ""
+        response = FakeTokenizer().decode(prompt.response_ids) if prompt.response_ids is not None else ""
         for contains, scripted in rows:
-            if contains is None or contains in prompt.text + given:
+            if contains is None or contains in prompt.text + response:
                 return scripted
         return FakeAnswer(error=f"no row of {path.name} answers this prompt; add a row without 'contains'")
 
@@ -275,7 +275,7 @@ def _script_row(path: Path, number: int, line: str) -> tuple[str | None, FakeAns
         return contains, FakeAnswer(**row)
     except (ValueError, TypeError, AttributeError) as error:
         known = "contains, text, error, invalid, delay_s, ends, logprobs"
-        raise CheckpointError(f"{path.name}:{number} is no script row ({error}); known keys: {known}") from None
+        raise CheckpointError(f"{path.name}:{number} is not a script row ({error}); known keys: {known}") from None
 
 
 def _echo(prompt: Prompt) -> str:

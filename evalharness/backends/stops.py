@@ -1,4 +1,4 @@
-"""Where the ids of a row end: at the first stop id, or where a stop string is complete in its text."""
+"""Find where a row ends: at its first stop id, or at the token that completes a stop string."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StopStringWatcher:
         self._window.append(token_id)
         text = self._text(self._window)
         new = text[self._num_seen :]
-        found = any(string in self._tail + new for string in self._strings)
+        is_complete = any(string in self._tail + new for string in self._strings)
         num_open = len(new) - len(new.rstrip("\ufffd"))
         is_long = len(self._window) > _MAX_WINDOW
         if is_long:
@@ -53,7 +53,7 @@ class StopStringWatcher:
             self._tail = (self._tail + settled)[-self._keep :] if self._keep else ""
         if is_long or (settled and not num_open):
             self._shorten(num_open)
-        return found
+        return is_complete
 
     def _shorten(self, num_open: int) -> None:
         first = max(self._num_context if not num_open else 0, len(self._window) - _MAX_WINDOW // 2)

@@ -1,4 +1,4 @@
-"""Folders of a process in shared memory, which nobody empties until the machine starts anew: they go with the process, or after it.
+"""Folders of a process in shared memory, which the system keeps until it restarts: they are removed with the process, or after it.
 
 Each holds a file that its process, and whatever it has forked, has locked. The system gives the lock back however a process ends, SIGKILL
 too; so a folder whose lock can be had belongs to nobody. Locks tell it on one machine only: for folders that others see, use another way.
@@ -21,7 +21,7 @@ _PREPARING = "new-"
 
 
 class HeldFolder:
-    """A new folder `<prefix>…`, readable for its owner alone. `remove()` takes it away; so does the end of whatever holds this object."""
+    """A new folder `<prefix>…`, readable for its owner alone. It goes with `remove()`, this object, or the process."""
 
     def __init__(self, prefix: str, parent: Path | None) -> None:
         # Under another name until it is locked, so that nobody takes it for an abandoned one before.

@@ -60,9 +60,9 @@ def register_missing_operators() -> bool:
 
 def _make_transformers_look_again(package: str) -> None:
     """Let transformers forget that it found the package: it remembers the answer from its own import on."""
-    found = getattr(sys.modules.get("transformers.utils.import_utils"), f"is_{package}_available", None)
-    if found is not None and hasattr(found, "cache_clear"):
-        found.cache_clear()
+    is_available = getattr(sys.modules.get("transformers.utils.import_utils"), f"is_{package}_available", None)
+    if is_available is not None and hasattr(is_available, "cache_clear"):
+        is_available.cache_clear()
 
 
 def _is_unusable(package: str, pattern: str) -> bool:

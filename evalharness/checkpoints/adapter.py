@@ -59,7 +59,7 @@ _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether the folder holds an adapter and no whole model."""
+    """Return whether the folder holds an adapter without a model."""
     return (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
 
 
@@ -216,9 +216,9 @@ def _sort_names(shapes: Mapping[str, tuple[int, ...]], path: Path) -> tuple[dict
     pairs: dict[str, dict[str, str]] = {}
     whole = []
     for name in shapes:
-        found = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", name)
-        if found:
-            pairs.setdefault(found[1], {})[found[2]] = name
+        match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", name)
+        if match:
+            pairs.setdefault(match[1], {})[match[2]] = name
         elif "lora_" in name:
             raise CheckpointError(f"{path} has {name!r}, which is more than plain LoRA: {MERGE}")
         else:
@@ -270,16 +270,16 @@ def _fitting(
 ) -> str:
     """Return the base's tensor that the adapter's `name` means."""
     bare = name.removeprefix(_PREFIX)
-    found = [bare] if bare in base_shapes else known.get(_core(bare), [])
-    if len(found) != 1:
-        what = f"{len(found)} weights, such as {found[0]!r}" if found else "no weight of its base, so it would be ignored"
+    names = [bare] if bare in base_shapes else known.get(_core(bare), [])
+    if len(names) != 1:
+        what = f"{len(names)} weights, such as {names[0]!r}" if names else "no weight of its base, so it would be ignored"
         raise CheckpointError(f"{path} adapts {bare!r}, which fits {what}; is this the base that it was trained on? (--base-model PATH)")
-    if base_shapes[found[0]] != shape:
+    if base_shapes[names[0]] != shape:
         raise CheckpointError(
-            f"{path} adapts {bare!r} of shape {list(shape)}, but the base's {found[0]!r} has {list(base_shapes[found[0]])}; "
+            f"{path} adapts {bare!r} of shape {list(shape)}, but the base's {names[0]!r} has {list(base_shapes[names[0]])}; "
             "is this the base that it was trained on? (--base-model PATH)"
         )
-    return found[0]
+    return names[0]
 
 
 def _check_targets(settings: Mapping[str, Any], pairs: Iterable[str], whole: Iterable[str], base_shapes: Iterable[str], path: Path) -> None:
@@ -287,10 +287,10 @@ def _check_targets(settings: Mapping[str, Any], pairs: Iterable[str], whole: Ite
     adapted = {module.rpartition(".")[2] for module in pairs}
     saved = {part for name in whole for part in name.split(".")}
     in_base = {name.removesuffix(".weight").rpartition(".")[2] for name in base_shapes}
-    for key, found in (("target_modules", adapted), ("modules_to_save", saved)):
+    for key, present in (("target_modules", adapted), ("modules_to_save", saved)):
         named = settings.get(key)
         if isinstance(named, list):  # else a pattern, or a word such as all-linear
-            missing = sorted(name for name in named if name in in_base and name not in found)
+            missing = sorted(name for name in named if name in in_base and name not in present)
             if missing:
                 raise CheckpointError(
                     f"{key} of adapter {path.parent} names {missing[0]!r}, but {path.name} has no weights for it; copy it again"
@@ -301,8 +301,8 @@ def fingerprint_adapter(folder: Path) -> str:
     """Return the SHA-256 (hex) of settings and weights that tells an adapter from others, wherever it and its base lie."""
     settings = read_settings(folder)
     # Where the base lies says nothing of what it is.
-    own = {key: value for key, value in settings.items() if key != "base_model_name_or_path"}
-    digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
+    lasting = {key: value for key, value in settings.items() if key != "base_model_name_or_path"}
+    digest = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode())
     with (folder / ADAPTER_WEIGHTS).open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)

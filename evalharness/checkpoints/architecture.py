@@ -138,7 +138,7 @@ def _shown(value: Any) -> str:
 
 
 def _companions(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    companions: dict[str, Any] = {}
     for entry in folder.iterdir():
         name = entry.name
         if not entry.is_file() or entry.suffix not in FINGERPRINTED_SUFFIXES or name in {*NOT_FINGERPRINTED, *_READ_ANEW, "config.json"}:
@@ -147,7 +147,7 @@ def _companions(folder: Path) -> dict[str, Any]:
         if name == "tokenizer_config.json":
             values = json.loads(content)
             values.pop("chat_template", None)
-            found[name] = values
+            companions[name] = values
         else:
-            found[name] = hashlib.sha256(content).hexdigest()
-    return found
+            companions[name] = hashlib.sha256(content).hexdigest()
+    return companions

@@ -43,31 +43,31 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            found, doubles = _expand(patterns, root)
+            folders, doubles = _expand(patterns, root)
         except CheckpointError:
             if time.monotonic() >= deadline:
                 raise
         else:
-            unfinished = {path: why for path in found if (why := why_unfinished(path)) is not None}
+            unfinished = {path: why for path in folders if (why := why_unfinished(path)) is not None}
             if not unfinished or time.monotonic() >= deadline:
                 break
         time.sleep(max(0.0, min(_POLL_S, deadline - time.monotonic())))
     for path, first in doubles.items():
         on_notice(f"checkpoint {path} is the same folder as {first}, by a link or another spelling; it is evaluated once, as {first.name}")
-    skipped = {path: why for path, why in unfinished.items() if not found[path]}
+    skipped = {path: why for path, why in unfinished.items() if not folders[path]}
     for path, why in skipped.items():
         on_notice(f"checkpoint {path} is still being written ({why}) and is skipped; wait for it with --wait SECONDS")
-    if skipped and len(skipped) == len(found):
+    if skipped and len(skipped) == len(folders):
         raise CheckpointError(
             f"all checkpoints found are still being written, such as {next(iter(skipped))}; wait for them with --wait SECONDS"
         )
-    return [path for path in found if path not in skipped]
+    return [path for path in folders if path not in skipped]
 
 
 def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
     """Return the folders and GGUF files that paths and glob patterns name, each once; what one pattern matches comes in natural order.
 
-    Natural order takes numbers as numbers: checkpoint-200 before checkpoint-1000. A training run's folder that is no
+    Natural order takes numbers as numbers: checkpoint-200 before checkpoint-1000. A training run's folder that is not a
     checkpoint itself stands for its checkpoint-N folders. Relative patterns are relative to `root`. Raises `CheckpointError`
     for a path that is no folder and for a pattern that matches none.
     """
@@ -76,7 +76,7 @@ def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
 
 def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict[Path, Path]]:
     """Return {folder: whether it was named itself}, and {folder left out: the same one by the name that came first}."""
-    found: dict[Path, tuple[Path, bool]] = {}
+    folders: dict[Path, tuple[Path, bool]] = {}
     doubles: dict[Path, Path] = {}
     for pattern in patterns:
         full = root / pattern
@@ -94,14 +94,14 @@ def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict
                 raise CheckpointError(f"{pattern!r} matches no folder; the nearest folder that exists is {nearest}{_listing(nearest)}")
             matches = [folder for match in matches for folder in checkpoints_in(match) or [match]]
         for match in sorted(matches, key=natural_key):
-            first, _ = found.setdefault(match.resolve(), (match, named))
+            first, _ = folders.setdefault(match.resolve(), (match, named))
             if first != match:
                 doubles[match] = first
-    return dict(found.values()), doubles
+    return dict(folders.values()), doubles
 
 
 def checkpoints_in(run: Path) -> list[Path]:
-    """Return the checkpoint-N folders of a training run that is no checkpoint itself, by step; [] for anything else."""
+    """Return the checkpoint-N folders of a training run that is not a checkpoint itself, by step; [] for anything else."""
     if not run.is_dir() or (run / "config.json").exists() or (run / "adapter_config.json").exists():
         return []
     return sorted((entry for entry in run.iterdir() if _NUMBERED.fullmatch(entry.name) and entry.is_dir()), key=natural_key)

@@ -52,8 +52,8 @@ class GgufFile:
     @property
     def end_ids(self) -> tuple[int, ...]:
         """The ids that end a text or a turn."""
-        found = (self.values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
-        return tuple(dict.fromkeys(token_id for token_id in found if type(token_id) is int))
+        token_ids = (self.values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
+        return tuple(dict.fromkeys(token_id for token_id in token_ids if type(token_id) is int))
 
     @property
     def has_chat_template(self) -> bool:
@@ -90,11 +90,11 @@ def gguf_file_of(path: Path | str) -> Path | None:
         return path
     if not path.is_dir() or (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
         return None
-    found = sorted(path.glob(f"*{SUFFIX}"))
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found[:5])
-        raise CheckpointError(f"{path} holds {len(found)} GGUF files ({names}); give the path of one of them")
-    return found[0] if found else None
+    files = sorted(path.glob(f"*{SUFFIX}"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:5])
+        raise CheckpointError(f"{path} holds {len(files)} GGUF files ({names}); give the path of one of them")
+    return files[0] if files else None
 
 
 def refuse_gguf(path: Path | str, backend: str) -> None:
@@ -104,31 +104,31 @@ def refuse_gguf(path: Path | str, backend: str) -> None:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Return what the file's head says. `CheckpointError` for what is no GGUF, is damaged, or is only a part of a model."""
+    """Return what the file's head says. `CheckpointError` for a file that is not a GGUF, is damaged, or is only a part of a model."""
     try:
         with path.open("rb") as file:
-            found = _read(path, file)
+            gguf = _read(path, file)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except (struct.error, UnicodeDecodeError, ValueError, KeyError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"the head of {path} is damaged ({type(error).__name__}: {error}); copy the file again") from error
-    num_parts = found.values.get("split.count", 1)
+    num_parts = gguf.values.get("split.count", 1)
     if not isinstance(num_parts, int) or num_parts > 1:
         raise CheckpointError(f"{path} is one part of several; join them with llama.cpp's llama-gguf-split --merge")
-    if found.architecture == "clip":
+    if gguf.architecture == "clip":
         raise CheckpointError(f"{path} holds the eyes of a vision model alone, without the model; GGUF checkpoints take text only here")
-    if "tokenizer.ggml.model" not in found.values:
+    if "tokenizer.ggml.model" not in gguf.values:
         raise CheckpointError(f"{path} has no tokenizer in it; convert the checkpoint again, with its vocabulary")
-    return found
+    return gguf
 
 
 def _read(path: Path, file: BinaryIO) -> GgufFile:
     size = path.stat().st_size
     magic = file.read(4)
     if magic != _MAGIC:
-        what = "a Git LFS pointer, not the file itself" if magic == b"vers" else "no GGUF file" if size else "empty (0 bytes)"
+        what = "a Git LFS pointer, not the file itself" if magic == b"vers" else "not a GGUF file" if size else "empty (0 bytes)"
         raise CheckpointError(f"{path} is {what}; copy it again")
     (version,) = struct.unpack("<I", file.read(4))
     if version not in (2, 3):

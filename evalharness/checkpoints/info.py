@@ -34,6 +34,7 @@ __all__ = [
     "package_hint",
     "quantization_at",
     "quantization_of",
+    "variant_of",
 ]
 
 
@@ -120,7 +121,7 @@ def inspect_checkpoint(
     base_model: Path | None = None,
     root: Path | None = None,
 ) -> CheckpointInfo:
-    """Return what the checkpoint holds. Raises `CheckpointError` when it is no checkpoint, is damaged or needs a permission.
+    """Return what the checkpoint holds. Raises `CheckpointError` when it is not a checkpoint, is damaged or needs a permission.
 
     A folder with adapter_config.json alone is a LoRA adapter: its base is `base_model`, or looked for, also below `root`
     (default: the current folder), and both must fit. A GGUF file, or a folder with one and no config.json, is a checkpoint too.
@@ -143,11 +144,16 @@ def inspect_checkpoint(
     _check_tokenizer(folder)
     return CheckpointInfo(
         path=folder,
-        variant="vlm" if "vl" in config["model_type"].lower() or config.get("vision_config") is not None else "text",
+        variant=variant_of(config),
         has_chat_template=_has_chat_template(folder),
         fingerprint=fingerprint_checkpoint(folder, weights),
         quantization=quantization_of(config),
     )
+
+
+def variant_of(config: Mapping[str, Any]) -> Variant:
+    """Return "vlm" for the config of a vision model, else "text"."""
+    return "vlm" if "vl" in str(config.get("model_type", "")).lower() or config.get("vision_config") is not None else "text"
 
 
 def _check_same_tokenizer(folder: Path, base: Path) -> None:
@@ -179,7 +185,7 @@ def name_checkpoints(paths: Iterable[Path]) -> list[str]:
     parts = [[_safe(part) for part in Path(os.path.abspath(path)).parts[1:]] or ["root"] for path in paths]
     depths = [1] * len(parts)
     while True:
-        names = ["_".join(own[-depth:]) for own, depth in zip(parts, depths, strict=True)]
+        names = ["_".join(folders[-depth:]) for folders, depth in zip(parts, depths, strict=True)]
         counts = Counter(names)
         growing = [i for i, name in enumerate(names) if counts[name] > 1 and depths[i] < len(parts[i])]
         if not growing:
@@ -223,7 +229,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if config is None:
         inside = [entry.name for entry in folder.iterdir() if (entry / "config.json").is_file()]
         hint = f"; did you mean a folder inside it, such as {min(inside, key=lambda n: natural_key(Path(n)))}?" if inside else ""
-        raise CheckpointError(f"{folder} has no config.json, so it is no checkpoint{hint}")
+        raise CheckpointError(f"{folder} has no config.json, so it is not a checkpoint{hint}")
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise CheckpointError(f"{folder / 'config.json'} names no model_type; it must be a transformers config")
     return config

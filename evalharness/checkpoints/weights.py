@@ -128,7 +128,7 @@ def read_head(path: Path) -> dict[str, Any]:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= min(MAX_HEAD_BYTES, size - 8):
-            what = "a Git LFS pointer, not the file itself" if start == b"version " else "no safetensors file, or its head is damaged"
+            what = "a Git LFS pointer, not the file itself" if start == b"version " else "not a safetensors file, or its head is damaged"
             raise CheckpointError(f"{path} is {what}; copy it again")
         try:
             head = json.loads(file.read(length))

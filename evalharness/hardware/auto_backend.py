@@ -64,8 +64,8 @@ def probe_backend(name: str, infos: Iterable[CheckpointInfo]) -> Probed:
     took_s = time.monotonic() - started
     for line in done.stdout.decode("utf-8", "replace").splitlines():
         if line.startswith(_MARK):
-            found = json.loads(line.removeprefix(_MARK))
-            return Probed(took_s, None, found["facts"], found["checkpoints"])
+            answer = json.loads(line.removeprefix(_MARK))
+            return Probed(took_s, None, answer["facts"], answer["checkpoints"])
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"its import ended with exit code {done.returncode}"]
     return Probed(took_s, re.sub(r"^evalharness\.api\.errors\.\w+: ", "", lines[-1]))
 

@@ -18,7 +18,7 @@ A row has no options, group and tags of its own where they are those that the jo
 its rows, and for its case; nor a number of samples. samples.jsonl has them in every row.
 Where a case was asked in steps, `steps` in its generation or failure says how many requests each step had; the latest step
 lines before it, that many, are its own. `copied` marks what a worker took over from the journal of one that died.
-`journal/crashes.jsonl` has the units that workers left unfinished (`pytest_plugin/takeover.py`). Readers ignore unknown
+`journal/crashes.jsonl` has the units that workers left unfinished (`pytest_plugin/execution/takeover.py`). Readers ignore unknown
 kinds and keys, and a torn last line.
 
 A session that resumes a run adds files of its own, `resumed-001-<worker>.jsonl`, and what they say comes later, whatever

@@ -177,7 +177,7 @@ class CrashLine(TypedDict):
     path: str
     shard: int
     nodeids: Sequence[str]
-    suspicion: dict[str, Any] | None
+    isolation: dict[str, Any] | None
     gave_up: bool
 
 

@@ -1,4 +1,4 @@
-"""What the shipped evals know about their tasks: cases, requests, parsing, metrics. Pure: no engine, no pytest."""
+"""Tasks of the shipped evals: cases, requests, parsing, metrics. Knows neither engines nor pytest."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["DataWarning"]
 
 
 class DataWarning(UserWarning):
-    """Something in a data folder was left out or does not fit; the rest goes on."""
+    """A part of a data folder was left out or does not fit; the rest is loaded."""

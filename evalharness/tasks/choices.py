@@ -21,7 +21,7 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.api.scoring import ScoringRequest
-from evalharness.tasks.prompt_rows import Judgement, PromptRow, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
+from evalharness.tasks.prompt_rows import Judgement, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
 __all__ = ["ChoiceCase", "judge", "load_cases", "request"]
 
@@ -37,19 +37,18 @@ class ChoiceCase(ScoredCase):
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ChoiceCase]:
     """Return one case per row of `<data_dir>/choices.jsonl`; `ConfigError` names the line that is wrong."""
-    return [_case(row) for row in read_rows(data_dir, name, ("text", "choices", "answer", "ends"))]
-
-
-def _case(row: PromptRow) -> ChoiceCase:
-    choices, answer = row.values.get("choices"), row.values.get("answer")
-    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(choice, str) and choice for choice in choices):
-        raise ConfigError(f"{row.where}: choices must be a list of at least two texts, got {choices!r}")
-    if len(set(choices)) < len(choices):
-        raise ConfigError(f"{row.where}: choices must be different texts, got {choices!r}")
-    if answer not in choices:
-        raise ConfigError(f"{row.where}: answer must be one of the choices, got {answer!r}")
-    others = tuple(choice for choice in choices if choice != answer)
-    return ChoiceCase(reference=answer, others=others, **scored_fields(row, chat_ends=False))
+    cases = []
+    for row in read_rows(data_dir, name, ("text", "choices", "answer", "ends")):
+        choices, answer = row.values.get("choices"), row.values.get("answer")
+        if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(choice, str) and choice for choice in choices):
+            raise ConfigError(f"{row.where}: choices must be a list of at least two texts, got {choices!r}")
+        if len(set(choices)) < len(choices):
+            raise ConfigError(f"{row.where}: choices must be different texts, got {choices!r}")
+        if answer not in choices:
+            raise ConfigError(f"{row.where}: answer must be one of the choices, got {answer!r}")
+        others = tuple(choice for choice in choices if choice != answer)
+        cases.append(ChoiceCase(reference=answer, others=others, **scored_fields(row, chat_ends=False)))
+    return cases
 
 
 def request(

@@ -214,10 +214,10 @@ class JsonCase(PromptCase):
 
 @dataclass(frozen=True)
 class Answer:
-    """The JSON in a text. `found` distinguishes `null` from no JSON; `strict`: the text is JSON and nothing else."""
+    """The JSON in a text. `is_json` distinguishes `null` from no JSON; `strict`: the text is JSON and nothing else."""
 
     value: Any
-    found: bool
+    is_json: bool
     strict: bool
 
 
@@ -302,17 +302,17 @@ def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
     all of them are. `num_missing`: expected fields that are absent. `num_extra`: keys of the answer that are not expected.
     """
     answer = parse_answer(text)
-    value = answer.value if answer.found else MISSING
+    value = answer.value if answer.is_json else MISSING
     fields: dict[str, str] = {}
     for path, wanted in expected.items():
-        field = find(value, read_path(path)) if answer.found else MISSING
-        right = answer.found and matches(field, wanted)
+        field = find(value, read_path(path)) if answer.is_json else MISSING
+        right = answer.is_json and matches(field, wanted)
         fields[path] = "right" if right else "missing" if field is MISSING and not is_absent(wanted) else "wrong"
     known = {read_path(path)[0] for path in expected}
     extra = [key for key in value if key not in known] if isinstance(value, dict) else []
     num_right = sum(state == "right" for state in fields.values())
     scores = {
-        "valid": float(answer.found),
+        "valid": float(answer.is_json),
         "strict": float(answer.strict),
         "fields_right": num_right / len(fields),
         "all_right": float(num_right == len(fields)),
@@ -321,7 +321,7 @@ def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
     }
     bad = ", ".join(f"{path} is {state}" for path, state in fields.items() if state != "right")
     details = {"fields": fields, "extra": [key[:MAX_KEY_CHARS] for key in extra[:MAX_EXTRA]]}
-    return Judgement(scores, details, bad if answer.found else f"no JSON in {text[:80]!r}")
+    return Judgement(scores, details, bad if answer.is_json else f"no JSON in {text[:80]!r}")
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:

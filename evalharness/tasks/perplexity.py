@@ -19,7 +19,7 @@ from evalharness.api.errors import ConfigError, MissingData
 from evalharness.api.requests import GenerationResult
 from evalharness.api.scoring import ScoringRequest
 from evalharness.tasks import stage_a
-from evalharness.tasks.prompt_rows import PromptRow, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
+from evalharness.tasks.prompt_rows import ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
 __all__ = ["Surprise", "aggregate", "judge", "load_cases", "request", "stage_a_cases"]
 
@@ -28,14 +28,13 @@ FILE_NAME = "perplexity.jsonl"
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ScoredCase]:
     """Return one case per row of `<data_dir>/perplexity.jsonl`; `ConfigError` names the line that is wrong."""
-    return [_case(row) for row in read_rows(data_dir, name, ("text", "response", "ends"))]
-
-
-def _case(row: PromptRow) -> ScoredCase:
-    response = row.values.get("response")
-    if not isinstance(response, str) or not response:
-        raise ConfigError(f"{row.where}: response must be a text, got {response!r}")
-    return ScoredCase(reference=response, **scored_fields(row, chat_ends=True))
+    cases = []
+    for row in read_rows(data_dir, name, ("text", "response", "ends")):
+        response = row.values.get("response")
+        if not isinstance(response, str) or not response:
+            raise ConfigError(f"{row.where}: response must be a text, got {response!r}")
+        cases.append(ScoredCase(reference=response, **scored_fields(row, chat_ends=True)))
+    return cases
 
 
 def stage_a_cases(data_dir: Path | str | None) -> list[ScoredCase]:

@@ -192,12 +192,6 @@ def test_an_eos_id_that_is_no_id_is_a_checkpoint_error(tmp_path: Path, name: str
         end_of_sequence_ids(write(tmp_path, name, {"eos_token_id": value}), SimpleNamespace(eos_token_id=5))
 
 
-@pytest.mark.parametrize(("content", "problem"), [("{", "cannot be read"), ("[]", "must hold a JSON object, got list")])
-def test_an_unreadable_generation_config_is_a_checkpoint_error(tmp_path: Path, content: str, problem: str) -> None:
-    with pytest.raises(CheckpointError, match=f"generation_config.json {problem}"):
-        end_of_sequence_ids(write(tmp_path, "generation_config.json", content), SimpleNamespace(eos_token_id=5))
-
-
 def test_a_vision_checkpoint_gives_a_processor_that_shares_its_tokenizer(tiny_vlm_checkpoint: Path) -> None:
     tokenizer, loaded = load_tokenizer_and_processor(ModelLoadConfig(str(tiny_vlm_checkpoint)), VlmPreprocessOptions(max_pixels=50_000))
     assert loaded is not None

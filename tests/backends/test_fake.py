@@ -73,9 +73,9 @@ def test_blank_lines_and_other_line_ends_inside_texts_are_no_rows(tmp_path: Path
 
 
 BAD_ROWS = {
-    "no JSON": ("{text: 1}", "is no script row"),
-    "list": ("[1]", "is no script row"),
-    "number": ("5", "is no script row"),
+    "no JSON": ("{text: 1}", "is not a script row"),
+    "list": ("[1]", "is not a script row"),
+    "number": ("5", "is not a script row"),
     "unknown key": ('{"txt": "a"}', r"unexpected keyword argument 'txt'\); known keys: contains, text, error, invalid, delay_s, ends"),
     "text type": ('{"text": 5}', r"answer\.text must be a str, got 5 \(int\)"),
     "text null": ('{"text": null}', r"answer\.text must be a str, got None"),
@@ -89,7 +89,7 @@ BAD_ROWS = {
 
 @pytest.mark.parametrize("line, problem", BAD_ROWS.values(), ids=BAD_ROWS.keys())
 def test_a_bad_row_is_refused_with_its_place(tmp_path: Path, line: str, problem: str) -> None:
-    with pytest.raises(CheckpointError, match=rf"answers\.jsonl:2 is no script row \(.*|{problem}") as raised:
+    with pytest.raises(CheckpointError, match=rf"answers\.jsonl:2 is not a script row \(.*|{problem}") as raised:
         script(tmp_path, '{"text": "good"}\n' + line)
     raised.match(problem)
 
@@ -103,7 +103,7 @@ def test_a_script_without_answers_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_script_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(CheckpointError, match=r"model\.bin is no script \(.*utf-8"):
+    with pytest.raises(CheckpointError, match=r"model\.bin is not a script \(.*utf-8"):
         FakeBackend(ModelLoadConfig(str(path)), VlmPreprocessOptions())
 
 

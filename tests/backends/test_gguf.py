@@ -128,7 +128,7 @@ def changed(content: bytes, what: str) -> bytes:
     ("what", "problem"),
     [
         ("empty", r"is empty \(0 bytes\); copy it again"),
-        ("other", "is no GGUF file; copy it again"),
+        ("other", "is not a GGUF file; copy it again"),
         ("pointer", "is a Git LFS pointer, not the file itself"),
         ("old", "is of GGUF version 1; versions 2 and 3 are read"),
         ("big-endian", "is of GGUF version 50331648"),

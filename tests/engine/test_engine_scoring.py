@@ -96,7 +96,7 @@ def test_a_script_with_impossible_logprobs_is_refused(logprobs: Any) -> None:
 
 def test_such_a_line_of_a_script_is_named(tmp_path: Any) -> None:
     (tmp_path / "answers.jsonl").write_text('{"logprobs": 1}\n')
-    with pytest.raises(CheckpointError, match="answers.jsonl:1 is no script row .*known keys: .*logprobs"):
+    with pytest.raises(CheckpointError, match="answers.jsonl:1 is not a script row .*known keys: .*logprobs"):
         read_script(str(tmp_path / "answers.jsonl"))
 
 

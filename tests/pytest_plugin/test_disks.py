@@ -52,7 +52,10 @@ def test_a_run_that_filled_the_disk_goes_on_once_there_is_room(project: Project,
     project.write(test_a=TEST)
     model = ("--model", project.script({"text": "z" * 5000}), "--max-new-tokens", "5001")
     first = project.run(*model, f"--report-dir={small_disk}", "--run-id", "r", mode=mode)
+    assert first.exit_code not in (0, 1, 5)
     assert "the run cannot go on: " in first.output
+    assert "No space left on device" in first.output
+    assert not any(traced in first.output for traced in ("INTERNALERROR", "The above exception"))
     made = generations(small_disk / "r")
     assert 3 <= len(made) < NUM_CASES
     full = project.run("--resume", "r", f"--report-dir={small_disk}", mode=mode)

@@ -342,7 +342,7 @@ class TestWrongOptions:
         run = project.write(test_a=MARK + TEST).run_inline("--model", project.script({"txt": "x"}))
         assert run.exit_code == EXIT_BROKEN
         assert run.counts == {"error": 4}
-        assert "answers.jsonl:1 is no script row" in run.rows[0]["problem"]
+        assert "answers.jsonl:1 is not a script row" in run.rows[0]["problem"]
 
     def test_watch_names_the_command_that_watches(self, project: Project) -> None:
         run = project.run_inline("--watch", "runs/sft-42")

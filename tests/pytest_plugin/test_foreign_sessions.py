@@ -92,10 +92,6 @@ class TestWithEvals:
         assert run.facts["num_workers"] == 2
         assert {row["worker"] for row in run.rows} == {"gw0", "gw1"}
 
-    def test_one_worker_is_enough(self, project: Project) -> None:
-        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run("-p", "xdist", "-n1", apart=True)
-        assert run.counts == {"pass": 4}
-
     def test_more_workers_than_cases_do_no_harm(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run("--limit", "1", mode="n2")
         assert (run.exit_code, run.counts) == (0, {"pass": 1})
@@ -145,10 +141,9 @@ def test_s(case, generation):
         assert {row["test"] for row in run.rows} == {"test_s"}
         assert "evalharness: 4 eval tests" in run.output
 
-    @pytest.mark.parametrize("mode", ["n2"])
-    def test_such_tests_alone_make_no_run(self, project: Project, mode: str) -> None:
+    def test_such_tests_alone_make_no_run(self, project: Project) -> None:
         alike = "import pytest\n@pytest.mark.parametrize('name', [f'fake:echo-c{i}' for i in range(5)])\ndef test_s(name): pass\n"
-        run = project.write(test_b=alike).run(mode=mode)
+        run = project.write(test_b=alike).run(mode="n2")
         assert run.summary().startswith("5 passed")
         assert run.opened_no_run
 

@@ -306,17 +306,13 @@ class TestWhatIsRefused:
         assert resumed(project).counts == {"pass": 11, "miss": 1}
         assert sum(made(project).values()) == 1 + 6
 
-    def test_a_run_that_is_not_there(self, project: Project) -> None:
-        run = project.write(test_a=TESTS).run("--resume", "nothing")
+    @pytest.mark.parametrize(("name", "hint"), [("nothing", "see --report-dir"), ("nigthly", "did you mean 'nightly'?")])
+    def test_a_run_that_is_not_there(self, project: Project, name: str, hint: str) -> None:
+        (project.root / "reports" / "nightly" / "journal").mkdir(parents=True)
+        run = project.write(test_a=TESTS).run("--resume", name)
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "there is no run 'nothing' in" in run.output
-        assert "that could be resumed; see --report-dir" in run.output
-
-    def test_a_misspelt_name_of_a_run(self, project: Project) -> None:
-        project.write(test_a=TESTS).run("--run-id", "nightly")
-        run = project.run("--resume", "nigthly")
-        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "that could be resumed; did you mean 'nightly'?" in run.output
+        assert f"there is no run {name!r} in" in run.output
+        assert f"that could be resumed; {hint}" in run.output
 
     def test_a_run_that_still_goes_on(self, project: Project) -> None:
         before = broken_run(project)

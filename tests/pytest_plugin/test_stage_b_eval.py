@@ -44,11 +44,7 @@ def stage_b_project(project: Project) -> Project:
 def test_the_eval_gives_scores_tables_and_files_in_three_modes(stage_b_project: Project, mode: str) -> None:
     run = stage_b_project.run("--data", "tickets", "--model", "answers.jsonl", mode=mode)
     assert run.counts == {"pass": 11, "miss": 1, "invalid": 1}
-    assert {entry["title"] for entry in run.facts["tables"]} == {
-        "Verdicts by mission",
-        "Verdicts by domain",
-        "What was wrong with answers",
-    }
+    assert {entry["title"] for entry in run.facts["tables"]} == {"Verdicts by mission", "Verdicts by domain", "What was wrong with answers"}
     rates = {entry["metric"]: entry["value"] for entry in run.facts["aggregates"]}
     assert rates["unparsed_rate"] == pytest.approx(1 / 12)
     assert rates["false_release_rate"] == pytest.approx(1 / 7)

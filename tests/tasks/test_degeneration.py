@@ -62,9 +62,6 @@ def test_an_answer_that_hit_the_cap_is_a_sign() -> None:
     assert find_signs(replace(SOUND, finish_reason="length")) == {"cap_hit": "31 tokens"}
 
 
-# --- repetition ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("period", [1, 2, 7, 40, 61, 150])
 def test_the_period_of_a_loop_is_known(period: int) -> None:
     piece = "".join(chr(0x4E00 + i) for i in range(period))
@@ -157,9 +154,6 @@ def test_any_text_can_be_looked_at(text: str) -> None:
 @pytest.mark.parametrize("text", ["{" * 1_000_000, '{"a": [1, 2]}, ' * 66_000, "".join(chr(0x4E00 + i % 20_000) for i in range(1_000_000))])
 def test_a_megabyte_takes_time_by_its_length(text: str) -> None:
     assert_linear(lambda part: find_signs(replace(SOUND, text=part)), text)
-
-
-# --- the others ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_echo_takes_a_long_piece_of_the_prompt() -> None:

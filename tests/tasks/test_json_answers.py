@@ -43,9 +43,6 @@ def rows(folder: Path, *given_rows: Any) -> Path:
 ROW = {"id": "a", "prompt": "Which total?", "expected": {"total": 3}}
 
 
-# --- rows ----------------------------------------------------------------------------------------------------------------
-
-
 def test_a_prompt_is_one_user_turn(tmp_path: Path) -> None:
     (case,) = load_cases(rows(tmp_path, {**ROW, "group": "g", "tags": {"kind": "easy"}}, ""))
     assert (case.id, case.group, case.tags, case.reference) == ("a", "g", {"kind": "easy"}, {"total": 3})
@@ -122,13 +119,13 @@ def test_a_file_that_holds_no_json_is_told(tmp_path: Path, content: bytes) -> No
 @pytest.mark.parametrize("answer", ['{"a": 1}', 'So: {"a": 1}', '```json\n{"a": 1}\n```'], ids=["bare", "prose", "fence"])
 def test_json_within_thoughts_is_not_the_answer(answer: str) -> None:
     assert parse_answer(f'<think>{{"a": 2}} or {{"a": 3}}</think>\n{answer}') == Answer({"a": 1}, True, False)
-    assert not parse_answer('<think>{"a": 2}</think>').found
+    assert not parse_answer('<think>{"a": 2}</think>').is_json
 
 
 @pytest.mark.parametrize("tag", ["think", "THINKING", "reasoning"])
 def test_thoughts_that_never_end_hold_no_answer(tag: str) -> None:
-    assert not parse_answer(f'<{tag}>{{"a": 2}}').found
-    assert not parse_answer(f'<{tag}>```json\n{{"a": 2}}\n```').found
+    assert not parse_answer(f'<{tag}>{{"a": 2}}').is_json
+    assert not parse_answer(f'<{tag}>```json\n{{"a": 2}}\n```').is_json
     assert parse_answer(f'{{"a": 1}}\n<{tag}>or {{"a": 2}}') == Answer({"a": 1}, True, False)
 
 
@@ -147,42 +144,27 @@ def test_a_folder_without_rows_is_told_what_to_write(tmp_path: Path) -> None:
         load_cases(tmp_path)
 
 
-# --- what is read of an answer -------------------------------------------------------------------------------------------
+FOUND = {
+    "fence": ('```json\n{"a": 1}\n```', {"a": 1}),
+    "open fence": ('Sure:\n```\n{"a": 1}', {"a": 1}),
+    "prose": ('The answer is {"a": "}"}. Good luck {"b": 2}', {"a": "}"}),
+    "footnote": ('see [1]: {"a": 1}', {"a": 1}),
+    "list in prose": ("items: [1, 2] as asked", [1, 2]),
+    "list of objects": ('Here: [{"a": 1}, {"a": 2}].', [{"a": 1}, {"a": 2}]),
+    "other braces": ('A { brace, (or [ two), and {"a": 1}', {"a": 1}),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "strict"),
-    [
-        ('{"a": 1}', {"a": 1}, True),
-        (" [1, 2]\n", [1, 2], True),
-        ('```json\n{"a": 1}\n```', {"a": 1}, False),
-        ('Sure:\n```\n{"a": 1}', {"a": 1}, False),
-        ('The answer is {"a": "}"}. Good luck {"b": 2}', {"a": "}"}, False),
-        ('see [1]: {"a": 1}', {"a": 1}, False),
-        ("items: [1, 2] as asked", [1, 2], False),
-        ("null", None, True),
-        ('Here: [{"a": 1}, {"a": 2}].', [{"a": 1}, {"a": 2}], False),
-        ('A { brace, (or [ two), and {"a": 1}', {"a": 1}, False),
-    ],
-    ids=["plain", "list", "fence", "open fence", "prose", "footnote", "list in prose", "null", "list of objects", "other braces"],
-)
-def test_json_is_found(text: str, value: Any, strict: bool) -> None:
-    assert parse_answer(text) == Answer(value, True, strict)
+@pytest.mark.parametrize(("text", "value"), FOUND.values(), ids=FOUND)
+def test_json_is_found_within_other_text(text: str, value: Any) -> None:
+    assert parse_answer(text) == Answer(value, True, False)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "no JSON here",
-        '{"a": [1, 2], "b"',
-        'So: {"a": {"b": 1}, "c": ',
-        'So: [{"a": 1}, {"a": 2',
-        '{"a": NaN}',
-        "{" * 5_000,
-        "[" * 100_000,
-    ],
-)
+NO_JSON = ["", "no JSON here", '{"a": [1, 2], "b"', 'So: {"a": {"b": 1}, "c": ', 'So: [{"a": 1}, {"a": 2', '{"a": NaN}']
+NO_JSON += ["{" * 5_000, "[" * 100_000]
+
+
+@pytest.mark.parametrize("text", NO_JSON)
 def test_no_json_is_none(text: str) -> None:
     assert parse_answer(text) == Answer(None, False, False)
 
@@ -210,21 +192,10 @@ def test_what_an_answer_says_too_much_is_counted_and_kept_short() -> None:
     assert (len(judged.details["extra"]), max(map(len, judged.details["extra"]))) == (20, 60)
 
 
-# --- paths and values ----------------------------------------------------------------------------------------------------
+PATHS = {"a": {"b": [1, {"c": 2}]}, "a.b[1].c": 2, "a.b[*].c": [2], "a.b[5]": MISSING, "a.x": MISSING, "x\\.y": 3, "list[*]": [1, 2]}
 
 
-@pytest.mark.parametrize(
-    ("path", "found"),
-    [
-        ("a", {"b": [1, {"c": 2}]}),
-        ("a.b[1].c", 2),
-        ("a.b[*].c", [2]),
-        ("a.b[5]", MISSING),
-        ("a.x", MISSING),
-        ("x\\.y", 3),
-        ("list[*]", [1, 2]),
-    ],
-)
+@pytest.mark.parametrize(("path", "found"), PATHS.items(), ids=PATHS)
 def test_a_path_leads_to_a_value(path: str, found: Any) -> None:
     assert find({"a": {"b": [1, {"c": 2}]}, "x.y": 3, "list": [1, 2]}, read_path(path)) == found
 
@@ -303,8 +274,6 @@ def test_what_is_expected_must_be_understood(expected: Any, problem: str) -> Non
     with pytest.raises(ConfigError, match=f"^here: {problem}"):
         check_expected(expected, "here")
 
-
-# --- scores --------------------------------------------------------------------------------------------------------------
 
 EXPECTED = {"total": {"$number": 12.5, "tolerance": 0.01}, "city": {"$text": "Rome"}, "tip": {"$absent": True}}
 

@@ -93,18 +93,18 @@ def test_the_line_that_is_written_is_the_line_that_is_read() -> None:
     assert (line, find_header(line), is_header(line)) == ("<DOMAIN=RRU>, <TASK=SUMMARY>", (Header("RRU", "SUMMARY"), len(line)), True)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("<DOMAIN=RRU>, <TASK=SUMMARY>\n{}", None),
-        ("", "the header line is missing"),
-        ("<DOMAIN=BBU>, <TASK=SUMMARY>", "header says BBU, SUMMARY"),
-        ("<DOMAIN=RRU>, <TASK=DETECTION>", "header says RRU, DETECTION"),
-        ("<DOMAIN=rru>, <TASK=SUMMARY>", "the header must be the whole first line"),
-        ("x <DOMAIN=RRU>, <TASK=SUMMARY>", "the header must be the whole first line"),
-        ("<DOMAIN=RRU>,  <TASK=SUMMARY>", "the header must be the whole first line"),
-    ],
-)
+HEADERS = {
+    "<DOMAIN=RRU>, <TASK=SUMMARY>\n{}": None,
+    "": "the header line is missing",
+    "<DOMAIN=BBU>, <TASK=SUMMARY>": "header says BBU, SUMMARY",
+    "<DOMAIN=RRU>, <TASK=DETECTION>": "header says RRU, DETECTION",
+    "<DOMAIN=rru>, <TASK=SUMMARY>": "the header must be the whole first line",
+    "x <DOMAIN=RRU>, <TASK=SUMMARY>": "the header must be the whole first line",
+    "<DOMAIN=RRU>,  <TASK=SUMMARY>": "the header must be the whole first line",
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), HEADERS.items())
 def test_what_is_wrong_with_a_header_is_told(text: str, problem: str | None) -> None:
     header, _ = find_header(text)
     assert header_problems(header, "rru", "SUMMARY", text) == (() if problem is None else (problem,))

@@ -1,4 +1,4 @@
-"""Cases drawn from every task. Run: pytest tests/tasks/test_drawn.py"""
+"""A sample of cases of every task. Run: pytest tests/tasks/test_task_sample.py"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 No row's result depends on which batch it was in: padding is masked, penalties skip it, each row draws from its own
 generator and ends by itself. Batches are sized by memory; when it is not enough they are halved, and rows already
-finished are not run again. A little over 300 lines: one class that is one protocol, what could stand alone is in the modules named hf_….
+finished are not run again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = ["HfBackend"]
 logger = logging.getLogger(__name__)
 
 WINDOW_SIZE = 1024
-"""How many prompts are pulled, without their pictures, to be sorted by length."""
+"""How many prompts are pulled, without their images, to be sorted by length."""
 
 
 Runner: TypeAlias = "BatchRunner | ScoringRunner"
@@ -75,7 +75,7 @@ class HfBackend:
     def around(cls, model: Any, tokenizer: Any = None, processor: Any = None) -> HfBackend:
         """Return a backend on a model that is in memory already, and stays its owner's: no weight is copied or changed.
 
-        Give its tokenizer, or for pictures its processor. Sampling finds the weights as they are at that time, with the adapters of
+        Give its tokenizer, or for images its processor. Sampling finds the weights as they are at that time, with the adapters of
         peft that are active then, and leaves the model as it was. See `shared_model.py`.
         """
         shared = SharedModel(model)
@@ -222,7 +222,7 @@ class HfBackend:
         return self._checked(row_with_images(prompt, self.processor))
 
     def _checked(self, row: Row) -> Row:
-        """Return the row, or raise a `RequestError` for one that must not run."""
+        """Return the row; raise `RequestError` for one that must not run."""
         if row.prompt.response_ids is not None:
             return row_to_score(row, self.vocab_size, self.max_model_len)
         check_prompt_ids(row.token_ids, self.vocab_size)
@@ -230,7 +230,7 @@ class HfBackend:
         return row
 
     def _run_image_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
-        """Open the pictures of one batch at a time; lengths are estimates until then."""
+        """Open the images of one batch at a time; lengths are estimates until then."""
         per_image = largest_image_tokens(self.processor) if self.processor is not None else 0
         placeholder = getattr(self.processor, "image_token_id", None)
 

@@ -143,7 +143,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def _available_ram_bytes() -> int:
-    """Return what the kernel can still give, the container's own limit included; 4 GiB where nobody tells."""
+    """Return what the kernel can still give, the container's limit included; 4 GiB where neither is known."""
     amounts = []
     with contextlib.suppress(OSError):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()

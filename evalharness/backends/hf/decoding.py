@@ -1,6 +1,6 @@
 """One batch: padded inputs in, one completion per row out, each when its row has ended.
 
-Each row carries its prompt's ids and, with images, the tensors of its pictures. Padding is on the left, by hand, so that
+Each row carries its prompt's ids and, with images, the tensors of its images. Padding is on the left, by hand, so that
 no setting of a tokenizer can change it.
 """
 
@@ -42,7 +42,7 @@ _LONGEST_WAIT = 32
 
 
 class StopRequested(BaseException):
-    """Somebody wants generation to end. It is no error, and no `except Exception` on its way may take it for one."""
+    """Generation was asked to end. Not an `Exception`: no handler on its way may take it for an error."""
 
 
 class RowEnds(transformers.StoppingCriteria):
@@ -206,7 +206,7 @@ class _Batch:
         self._inputs = collate(rows, self._pad_id, model.device, model.dtype)
         self._width = self._inputs["input_ids"].shape[1]
         prompt_lengths = [self._width] * len(rows)
-        own = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
+        from_plugins = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, len(rows))] if banning else []
         prompts = [row.token_ids for row in rows]
@@ -215,10 +215,10 @@ class _Batch:
             prompts,
             [row.prompt.plan.seed for row in rows],
             self._inputs["attention_mask"],
-            [*own, *bans, *grammars.processors(plan, prompts)],
+            [*from_plugins, *bans, *grammars.processors(plan, prompts)],
         )
-        # Vision models keep positions of their own beside the cache: batches with pictures stay whole.
-        stays_whole = bool(own) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
+        # Vision models keep positions of their own beside the cache: batches with images stay whole.
+        stays_whole = bool(from_plugins) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
         self._cache = None if stays_whole else selectable_cache(model)
         self._ends = RowEnds(self._width, plan, len(rows), tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
 
@@ -244,9 +244,9 @@ class _Batch:
             )
             num_new = sequences.shape[1] - self._width
             is_over = self._cache is None or num_new >= self._plan.max_new_tokens
-            left = set(range(len(self.rows))) if is_over else self._ended(sequences)
-            outputs = self._outputs(sequences, sorted(left))
-            stay = [row for row in range(len(self.rows)) if row not in left]
+            leaving = set(range(len(self.rows))) if is_over else self._ended(sequences)
+            outputs = self._outputs(sequences, sorted(leaving))
+            stay = [row for row in range(len(self.rows)) if row not in leaving]
             self.rows = [self.rows[row] for row in stay]
             if stay:
                 self._keep(stay, sequences)
@@ -278,7 +278,7 @@ class _Batch:
     def _keep(self, stay: Sequence[int], sequences: torch.Tensor) -> None:
         indices = torch.tensor(stay, device=sequences.device)
         mask = self._inputs["attention_mask"][indices]
-        self._inputs = {  # pictures are in keys and values by now
+        self._inputs = {  # images are in keys and values by now
             "input_ids": sequences[indices],
             "attention_mask": torch.nn.functional.pad(mask, (0, sequences.shape[1] - mask.shape[1]), value=1),
         }
@@ -309,7 +309,7 @@ def collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torch
         "input_ids": padded([row.token_ids for row in rows], pad_id),
         "attention_mask": padded([[1] * len(row.token_ids) for row in rows], 0),
     }
-    # A row without pictures may stand beside rows with some.
+    # A row without images may stand beside rows with some.
     for name in dict.fromkeys(name for row in rows for name in row.per_token):
         inputs[name] = padded([row.per_token.get(name) or (0,) * len(row.token_ids) for row in rows], 0)
     for name in dict.fromkeys(name for row in rows for name in row.per_image):
@@ -352,7 +352,7 @@ def _output(
 
 
 def row_with_images(prompt: Prompt, processor: Any) -> Row:
-    """Return the prompt's row; raises `ImageError` when pictures cannot be used or do not match the placeholders."""
+    """Return the prompt's row; raises `ImageError` when images cannot be used or do not match the placeholders."""
     assert prompt.load_images is not None
     images = prompt.load_images()
     image_token_id = processor.image_token_id

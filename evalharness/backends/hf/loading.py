@@ -46,7 +46,7 @@ class LoadedCheckpoint:
     eos_token_ids: tuple[int, ...]
     max_model_len: int | None
     settings: Mapping[str, Any]
-    """Plain JSON facts: what was asked for and what is in force."""
+    """Plain JSON facts: the settings in force."""
 
 
 def resolve_device(device: str | None) -> torch.device:

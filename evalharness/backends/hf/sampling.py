@@ -357,29 +357,29 @@ class Grammars:
         self._compiled: OrderedDict[StructuredOutput, Any] = OrderedDict()
 
     def check(self, plan: SamplingPlan) -> None:
-        """Raise `ConfigError` for a structure that is none, `UnsupportedOption` for one that could not be held."""
+        """Raise `ConfigError` for an invalid structure, `UnsupportedOption` for one that xgrammar cannot enforce."""
         if plan.structured is not None:
             self.compiled(plan.structured)
 
     def processors(self, plan: SamplingPlan, prompts: Sequence[Sequence[int]]) -> list[Any]:
-        """Return what holds the rows of one batch, by their prompts' ids: nothing where the plan asks for nothing."""
-        found: list[Any] = []
+        """Return the processors that constrain the rows of one batch, given their prompts' ids; [] for a free plan."""
+        processors: list[Any] = []
         if plan.thinking is not None:
-            found.append(HeldToThinkingBudget([ThinkingRow(plan.thinking, prompt, self._decode) for prompt in prompts]))
+            processors.append(HeldToThinkingBudget([ThinkingRow(plan.thinking, prompt, self._decode) for prompt in prompts]))
         if plan.structured is not None:
-            found.append(HeldToGrammar(self.compiled(plan.structured), plan.stop_token_ids, len(prompts)))
-        return found
+            processors.append(HeldToGrammar(self.compiled(plan.structured), plan.stop_token_ids, len(prompts)))
+        return processors
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
     def compiled(self, structured: StructuredOutput) -> Any:
         """Return xgrammar's grammar."""
-        found = self._compiled.pop(structured, None)
-        self._compiled[structured] = found = self._compile(structured) if found is None else found
+        grammar = self._compiled.pop(structured, None)
+        self._compiled[structured] = grammar = self._compile(structured) if grammar is None else grammar
         if len(self._compiled) > _MOST_KEPT:
             self._compiled.popitem(last=False)
-        return found
+        return grammar
 
     def _compile(self, structured: StructuredOutput) -> Any:
         if unheld := list(unheld_keywords(structured.json_schema)):

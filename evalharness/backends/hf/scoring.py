@@ -174,8 +174,8 @@ def padded_logits(batches: Sequence[tuple[Sequence[Row], Sequence[torch.Tensor]]
 
 
 def _in_order(batches: Sequence[tuple[Sequence[Row], Sequence[torch.Tensor]]], num_prompts: int) -> list[tuple[Row, torch.Tensor]]:
-    found = {row.prompt.index: (row, logits) for rows, each in batches for row, logits in zip(rows, each, strict=True)}
-    return [found[index] for index in range(num_prompts)]
+    by_index = {row.prompt.index: (row, logits) for rows, each in batches for row, logits in zip(rows, each, strict=True)}
+    return [by_index[index] for index in range(num_prompts)]
 
 
 def _behind(values: torch.Tensor, row: Row) -> torch.Tensor:

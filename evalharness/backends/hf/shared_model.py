@@ -22,7 +22,7 @@ __all__ = ["SharedModel", "stamp_of"]
 
 
 class SharedModel:
-    """A model of somebody else's: `model` is the transformers model inside of whatever wraps it, `given` what was given.
+    """Another owner's model: `given` is what was passed, `model` the transformers model inside its wrappers.
 
     `CapabilityError` for one that cannot be sampled from as it is.
     """
@@ -42,7 +42,7 @@ class SharedModel:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Have the model as it must be while tokens are made, and as it was afterwards, whatever happens."""
+        """Put the model into the state for generation; restore its own state at the end, also after an error."""
         modules = list(self.model.modules())
         training = [module.training for module in modules]
         checkpointing = [module for module in modules if getattr(module, "gradient_checkpointing", None) is True]
@@ -72,10 +72,10 @@ class SharedModel:
             config = self.model.config
             declared = getattr(config, "eos_token_id", None) or getattr(config.get_text_config(), "eos_token_id", None)
         ids = [*declared] if isinstance(declared, (list, tuple)) else [declared]
-        found = tuple(dict.fromkeys(int(token_id) for token_id in (*ids, tokenizer.eos_token_id) if token_id is not None))
-        if not found:
+        token_ids = tuple(dict.fromkeys(int(token_id) for token_id in (*ids, tokenizer.eos_token_id) if token_id is not None))
+        if not token_ids:
             raise CheckpointError("neither model nor tokenizer says which token ends a sequence; set tokenizer.eos_token")
-        return found
+        return token_ids
 
 
 def stamp_of(model: Any) -> Hashable:

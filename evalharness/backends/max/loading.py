@@ -100,18 +100,18 @@ def _auto_model() -> Any:
     return AutoModel
 
 
-def _device(asked: str | None) -> str:
+def _device(wanted: str | None) -> str:
     """Return MAX's name of the device that was asked for: "cpu", "gpu:0"…; the first GPU where none was and there is one."""
     from max.driver import accelerator_count
 
-    if asked is None:
+    if wanted is None:
         return "gpu:0" if accelerator_count() else "cpu"
-    if asked == "cpu":
-        return asked
-    found = re.fullmatch(r"cuda(?::(\d+))?", asked)
-    number = int(found.group(1) or 0) if found else None
+    if wanted == "cpu":
+        return wanted
+    cuda = re.fullmatch(r"cuda(?::(\d+))?", wanted)
+    number = int(cuda.group(1) or 0) if cuda else None
     if number is None or number >= accelerator_count():
-        raise ConfigError(f"device {asked!r} is not there for MAX, which sees {accelerator_count()} GPUs; give cpu, or leave it out")
+        raise ConfigError(f"device {wanted!r} is not there for MAX, which sees {accelerator_count()} GPUs; give cpu, or leave it out")
     return f"gpu:{number}"
 
 
@@ -129,21 +129,21 @@ def why_not_in_max(path: Path, device: str | None = None) -> str | None:
 
     version = importlib.metadata.version("max")
     if declared_variant(str(path)) == "vlm":
-        return "it takes pictures, and MAX in this process runs text models only; use --backend hf or vllm"
+        return "it takes images, and MAX in this process runs text models only; use --backend hf or vllm"
     names = (read_json(path / "config.json") or {}).get("architectures") or ["an architecture that it does not name"]
-    known = [one for name in names if (one := PIPELINE_REGISTRY.retrieve_architecture(name)) is not None]
+    known = [entry for name in names if (entry := PIPELINE_REGISTRY.retrieve_architecture(name)) is not None]
     if not known:
         return f"MAX {version} does not run {', '.join(names)}; use --backend hf or vllm"
-    if (device or _device(None)) == "cpu" and any(issubclass(one.pipeline_model, AlwaysSignalBuffersMixin) for one in known):
+    if (device or _device(None)) == "cpu" and any(issubclass(entry.pipeline_model, AlwaysSignalBuffersMixin) for entry in known):
         # Buffers for several GPUs, made on a CPU, too: a segmentation fault.
         return f"MAX {version} would end this process where it starts {', '.join(names)} on a CPU; use --backend hf or vllm, or a GPU"
     return None
 
 
-def _checked_context(path: str, asked: int | None) -> int | None:
+def _checked_context(path: str, wanted: int | None) -> int | None:
     """Return how long prompt and generation may be together, in tokens: what was asked for, else what the checkpoint says."""
-    own = (read_json(Path(path) / "config.json") or {}).get("max_position_embeddings")
-    own = own if isinstance(own, int) else None
-    if asked is not None and own is not None and asked > own:
-        raise ConfigError(f"max_model_len {asked} is more than the checkpoint's context of {own} tokens; lower it or leave it out")
-    return asked or own
+    declared = (read_json(Path(path) / "config.json") or {}).get("max_position_embeddings")
+    declared = declared if isinstance(declared, int) else None
+    if wanted is not None and declared is not None and wanted > declared:
+        raise ConfigError(f"max_model_len {wanted} is more than the checkpoint's context of {declared} tokens; lower it or leave it out")
+    return wanted or declared

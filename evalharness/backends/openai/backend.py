@@ -1,9 +1,9 @@
 """Servers of OpenAI's form: vLLM, SGLang, TensorRT-LLM, MLX, MAX, and whatever else speaks like them.
 
-The checkpoint folder gives tokenizer, chat template and, for pictures, the processor; the server has the weights, and whether they are
+The checkpoint folder gives tokenizer, chat template and, for images, the processor; the server has the weights, and whether they are
 those of the folder is its owner's word. To servers that take token ids (vllm, sglang) the ids of the prompt are sent, and those
 that were generated come back: texts, stops and counts are then as on the other backends. Other servers get the rendered text;
-their results say `exact_ids: false`. Pictures go with their messages to the chat route, where the server renders the prompt: one
+their results say `exact_ids: false`. Images go with their messages to the chat route, where the server renders the prompt: one
 that makes another number of tokens of it than the checkpoint would is an error of that request.
 """
 
@@ -70,7 +70,7 @@ def listed_models(client: HttpClient) -> list[ServedModel]:
 
 
 def find_model(client: HttpClient, wanted: str | None) -> ServedModel:
-    """Return the model of that name, else the only one that is no adapter; `ConfigError` where there is none such."""
+    """Return the model of that name; without a name, the only one that is not an adapter. `ConfigError` where there is none."""
     models = listed_models(client)
     candidates = [model for model in models if (not model.is_adapter if wanted is None else model.name == wanted)]
     if len(candidates) == 1:
@@ -89,15 +89,15 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
     root = Path(served.root) if served.root is not None and urlsplit(url).hostname in _HERE else None
     if root is None or not _is_folder(root):
         return
-    asked = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
-    if is_adapter(root) != is_adapter(asked):
-        return  # the base of an adapter that was named by hand
+    wanted = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
+    if is_adapter(root) != is_adapter(wanted):
+        return  # the base of an adapter that was named with --served-model
     try:
-        theirs, ours = (_fingerprint(folder, config.allow_pickle) for folder in (root, asked))
+        theirs, ours = (_fingerprint(folder, config.allow_pickle) for folder in (root, wanted))
     except (CheckpointError, OSError):
         return  # no folder that we understand
     if theirs != ours:
-        raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {asked}; serve that, or ask for that")
+        raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {wanted}; serve that, or ask for that")
 
 
 def _is_folder(root: Path) -> bool:
@@ -234,7 +234,7 @@ class OpenAIBackend:
                 future.cancel()
 
     def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool = False) -> Iterator[BackendOutput]:
-        """Send a prompt, or yield why it cannot be sent: its pictures, or what cannot be written as JSON. The others go on."""
+        """Send a prompt, or yield why it cannot be sent: its images, or what cannot be written as JSON. The others go on."""
         try:
             self._submit(prompt, running, done, as_text=as_text or self._ids_refused or not self._flavour.token_ids)
         except Exception as error:
@@ -276,9 +276,9 @@ class OpenAIBackend:
             return prompt.index, failure_of(error, "asking the server")
 
     def _check_who_answered(self, answer: Any) -> None:
-        told = answer.get("model") if isinstance(answer, Mapping) else None
-        if self._adapters is not None and told == self._model != self._adapters.model:
-            raise BackendError(f"the server answered with {told!r}, the base, instead of the adapter {self._adapters.model!r}")
+        name = answer.get("model") if isinstance(answer, Mapping) else None
+        if self._adapters is not None and name == self._model != self._adapters.model:
+            raise BackendError(f"the server answered with {name!r}, the base, instead of the adapter {self._adapters.model!r}")
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts: server, model, and how often requests were sent again or refused. No key is among them."""

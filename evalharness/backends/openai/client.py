@@ -153,7 +153,7 @@ class HttpClient:
         try:
             return json.loads(answer.content, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
-            raise BackendError(f"{self.url} answered with something that is no JSON ({error}): {self._body(answer)}") from error
+            raise BackendError(f"{self.url} answered with something that is not JSON ({error}): {self._body(answer)}") from error
 
     def _check_status(self, answer: httpx.Response, attempts: int) -> None:
         if answer.status_code in _SAMPLES_FAULT:
@@ -210,11 +210,11 @@ def _http_client(url: str, api_key: str | None, concurrency: int) -> httpx.Async
             mounts={f"all://{host}": None for host in _HERE},  # a proxy sees another machine under these names
         )
     except httpx.InvalidURL as error:
-        raise ConfigError(f"base_url {redactor().text(url)!r} is no address ({error}); write it like http://127.0.0.1:8000") from error
+        raise ConfigError(f"base_url {redactor().text(url)!r} is not an address ({error}); write it like http://127.0.0.1:8000") from error
     except (ImportError, OSError, ValueError) as error:
-        told = redactor().text(str(error))
+        problem = redactor().text(str(error))
         raise ConfigError(
-            f"proxies or certificates named in the environment cannot be used: {told}; mend HTTP_PROXY and the like"
+            f"proxies or certificates named in the environment cannot be used: {problem}; mend HTTP_PROXY and the like"
         ) from error
 
 
@@ -223,7 +223,7 @@ def _json(body: Mapping[str, Any]) -> bytes:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _retry_after_s(header: str | None, default_s: float) -> float:

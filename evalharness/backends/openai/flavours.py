@@ -135,29 +135,29 @@ FLAVOURS: Mapping[str, Flavour] = {
 }
 
 
-def base_url(flavour: str, given: str | None) -> str:
+def base_url(flavour: str, address: str | None) -> str:
     """Return the server's address, without `/v1` and trailing slashes: the given one, else this machine at the flavour's port.
 
-    `ConfigError` for an unknown flavour, for an address that is none, for one with user and password (keys come from the
+    `ConfigError` for an unknown flavour, for an invalid address, for one with user and password (keys come from the
     environment), and where the flavour has no port of its own.
     """
     if flavour not in FLAVOURS:
         raise ConfigError(f"server {flavour!r} is unknown{did_you_mean(flavour, FLAVOURS) or '.'} Known: {', '.join(FLAVOURS)}")
-    if given is None:
+    if address is None:
         port = FLAVOURS[flavour].port
         if port is None:
             raise ConfigError(f"server {flavour!r} has no port of its own; give its address with --base-url")
         return f"http://127.0.0.1:{port}"
     from urllib.parse import urlsplit, urlunsplit  # here: the table of options needs only the flavours' names
 
-    shown = redactor().text(given)
+    shown = redactor().text(address)
     try:
-        parts = urlsplit(given.strip())
+        parts = urlsplit(address.strip())
         is_address = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:  # of brackets and ports
         is_address = False
     if not is_address:
-        raise ConfigError(f"base_url {shown!r} is no address; write it like http://127.0.0.1:8000")
+        raise ConfigError(f"base_url {shown!r} is not an address; write it like http://127.0.0.1:8000")
     if "@" in parts.netloc:
         raise ConfigError("base_url holds a user or password, which would be written into records; put the key into EVALHARNESS_API_KEY")
     if parts.query or parts.fragment:

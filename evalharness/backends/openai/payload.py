@@ -68,16 +68,16 @@ def _check_logprobs(plan: SamplingPlan, flavour: Flavour, name: str) -> None:
                 "leave one of the two out"
             )
         return
-    given = {option for option, value in plan.extra if value and value != -1}
-    is_changed = plan.repetition_penalty != 1.0 or plan.structured is not None or bool(given.difference(_CUTS))
+    options = {option for option, value in plan.extra if value and value != -1}
+    is_changed = plan.repetition_penalty != 1.0 or plan.structured is not None or bool(options.difference(_CUTS))
     if plan.logprobs_kind == "raw" and (plan.temperature not in (0.0, 1.0) or is_changed):
         raise UnsupportedOption(
             f"server {name!r} gives log-probabilities after penalties, masks and temperature: raw ones only at temperature 0 or 1 without "
             "the others; ask so, for options.logprobs_kind 'processed', or without options.logprobs"
         )
-    if plan.logprobs_kind == "processed" and plan.temperature > 0 and (plan.top_p < 1.0 or given.intersection(_CUTS)):
+    if plan.logprobs_kind == "processed" and plan.temperature > 0 and (plan.top_p < 1.0 or options.intersection(_CUTS)):
         raise UnsupportedOption(
-            f"server {name!r} gives log-probabilities before top_p, top_k and min_p, which are none of what tokens are drawn by; leave "
+            f"server {name!r} gives log-probabilities before top_p, top_k and min_p, which are not those that tokens are drawn by; leave "
             "these out, or options.logprobs"
         )
 
@@ -124,7 +124,7 @@ def _check_round_trip(prompt: Prompt, tokenizer: Any) -> None:
 def chat_body(
     prompt: Prompt,
     chat: ChatCall,
-    pictures: Sequence[Image.Image],
+    images: Sequence[Image.Image],
     flavour: Flavour,
     model: str,
     *,
@@ -132,7 +132,7 @@ def chat_body(
     eos_token_ids: Sequence[int],
 ) -> dict[str, Any]:
     """Return the body for `/v1/chat/completions`, the only way for images: the server renders the messages itself."""
-    body: dict[str, Any] = {"model": model, "messages": _with_pictures(chat.messages, pictures)}
+    body: dict[str, Any] = {"model": model, "messages": _with_images(chat.messages, images)}
     if chat.tools:
         body["tools"] = list(chat.tools)
     if flavour.token_ids:
@@ -198,8 +198,8 @@ def _stop_ids(plan: SamplingPlan, flavour: Flavour, vocab_size: int, eos_token_i
     return values
 
 
-def _with_pictures(messages: Sequence[Mapping[str, Any]], pictures: Sequence[Image.Image]) -> list[dict[str, Any]]:
-    waiting = list(pictures)
+def _with_images(messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]) -> list[dict[str, Any]]:
+    waiting = list(images)
     sent = []
     for message in messages:
         content = message.get("content")
@@ -212,21 +212,21 @@ def _with_pictures(messages: Sequence[Mapping[str, Any]], pictures: Sequence[Ima
     return sent
 
 
-def _data_url(picture: Image.Image) -> str:
+def _data_url(image: Image.Image) -> str:
     file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=1)  # lossless: the model must see the pixels that other backends see
+    image.save(file, "PNG", compress_level=1)  # lossless: the model must see the pixels that other backends see
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
 def scoring_body(prompt: Prompt, model: str, *, has_adapter: bool = False) -> dict[str, Any]:
-    """Return the body for `/v1/completions`; `RequestError` for a response to pictures, and where an adapter is in force."""
+    """Return the body for `/v1/completions`; `RequestError` for a response to images, and where an adapter is in force."""
     if has_adapter:
         raise RequestError(
             "a vLLM server's log-probabilities of prompts leave out a part of an adapter (vLLM issue 51594), or end its engine (29955); "
             "score it with backend vllm or hf"
         )
     if prompt.has_images:
-        raise RequestError("a server takes pictures with messages only, where a response cannot be given as ids; score it with hf or vllm")
+        raise RequestError("a server takes images with messages only, where a response cannot be given as ids; score it with hf or vllm")
     token_ids = [*prompt.token_ids, *(prompt.response_ids or ())]
     if len(token_ids) < 1:
         raise RequestError("there is neither a prompt nor a response to send")
@@ -243,7 +243,7 @@ def scoring_body(prompt: Prompt, model: str, *, has_adapter: bool = False) -> di
 
 
 def completion_of_response(answer: Any, prompt: Prompt) -> Completion:
-    """Return what a server's answer says of the prompt's response; `BackendError` for whatever it should not be."""
+    """Return the scores of the prompt's response from a server's answer; `BackendError` for a malformed answer."""
     response = prompt.response_ids or ()
     sent = [*prompt.token_ids, *response]
     choices = answer.get("choices") if isinstance(answer, Mapping) else None
@@ -254,8 +254,8 @@ def completion_of_response(answer: Any, prompt: Prompt) -> Completion:
     if ids is not None and ids != sent:
         raise BackendError("the server scored other tokens than those that it was sent")
     if not isinstance(entries, list) or len(entries) != len(sent):
-        found = f"{len(entries)}" if isinstance(entries, list) else "no"
-        raise BackendError(f"the server gave {found} log-probabilities for {len(sent)} prompt tokens; is it a vLLM server?")
+        count = f"{len(entries)}" if isinstance(entries, list) else "no"
+        raise BackendError(f"the server gave {count} log-probabilities for {len(sent)} prompt tokens; is it a vLLM server?")
     start = len(prompt.token_ids)
     values = tuple(_value(entries[place], sent[place], place) for place in range(start, len(sent)))
     return Completion(prompt.index, response, start, "given", values)
@@ -264,10 +264,10 @@ def completion_of_response(answer: Any, prompt: Prompt) -> Completion:
 def _value(entry: Any, token_id: int, place: int) -> float | None:
     if entry is None and place == 0:
         return None
-    told = entry.get(str(token_id)) if isinstance(entry, Mapping) else None
-    value = told.get("logprob") if isinstance(told, Mapping) else None
+    score = entry.get(str(token_id)) if isinstance(entry, Mapping) else None
+    value = score.get("logprob") if isinstance(score, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise BackendError(f"the server's log-probability of prompt token {place} is no number: {str(entry)[:80]}")
+        raise BackendError(f"the server's log-probability of prompt token {place} is not a number: {str(entry)[:80]}")
     if value > ROUNDING:
         raise BackendError(f"the server's log-probability of prompt token {place} is above 0: {value}")
     return -math.inf if value <= IMPOSSIBLE else float(value)
@@ -329,14 +329,14 @@ def _check_ids(token_ids: Sequence[int], plan: SamplingPlan, vocab_size: int, st
 
 def _choice(answer: Any) -> Mapping[str, Any]:
     if not isinstance(answer, Mapping):
-        raise BackendError(f"the server's answer is no object: {_shown(answer)}")
+        raise BackendError(f"the server's answer is not an object: {_shown(answer)}")
     choices = answer.get("choices")
     if not isinstance(choices, list):
         raise BackendError(f"the server's answer has no list of choices: {_shown(answer)}")
     if len(choices) != 1:
         raise BackendError(f"the server's answer has the wrong number of choices: expected 1, got {len(choices)}")
     if not isinstance(choices[0], Mapping):
-        raise BackendError(f"the server's choice is no object: {_shown(choices[0])}")
+        raise BackendError(f"the server's choice is not an object: {_shown(choices[0])}")
     return choices[0]
 
 
@@ -360,11 +360,11 @@ def _count(value: object) -> int | None:
 
 
 def _ids_and_logprobs(choice: Mapping[str, Any], wanted: bool) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None]:
-    given = _mapping(choice.get("logprobs"))
+    logprobs = _mapping(choice.get("logprobs"))
     ids = _ids(choice.get("token_ids"))
     for key in ("token_ids", "completion_ids"):
-        ids = _ids(given.get(key)) if ids is None else ids
-    content = given.get("content")
+        ids = _ids(logprobs.get(key)) if ids is None else ids
+    content = logprobs.get("content")
     content = content if isinstance(content, list) else None
     if ids is None and content is not None and all(isinstance(part, Mapping) and "token_id" in part for part in content):
         ids = _ids([part["token_id"] for part in content])
@@ -372,7 +372,7 @@ def _ids_and_logprobs(choice: Mapping[str, Any], wanted: bool) -> tuple[tuple[in
         return ids, None
     if ids is None:
         raise BackendError("the server gave no token ids, so its log-probabilities belong to none")
-    values = given.get("token_logprobs") if content is None else [_mapping(part).get("logprob") for part in content]
+    values = logprobs.get("token_logprobs") if content is None else [_mapping(part).get("logprob") for part in content]
     return ids, _logprobs(values, len(ids))
 
 
@@ -380,7 +380,7 @@ def _ids(values: object) -> tuple[int, ...] | None:
     if not isinstance(values, list):
         return None
     if not all(isinstance(value, (int, str)) and _DIGITS.fullmatch(str(value)) for value in values):
-        raise BackendError(f"the server's token ids are none: {_shown(values)}")
+        raise BackendError(f"the server's token ids are not integers: {_shown(values)}")
     return tuple(int(value) for value in values)
 
 
@@ -390,7 +390,7 @@ def _logprobs(values: object, num_ids: int) -> tuple[float, ...]:
     try:
         numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError):
-        raise BackendError(f"a log-probability of the server is no number: {_shown(values)}") from None
+        raise BackendError(f"a log-probability of the server is not a number: {_shown(values)}") from None
     if not all(math.isfinite(number) and number > IMPOSSIBLE for number in numbers):
         raise BackendError("a log-probability of the server is not finite")
     if any(number > ROUNDING for number in numbers):
@@ -404,10 +404,10 @@ def _ending(choice: Mapping[str, Any], plan: SamplingPlan) -> tuple[Any, str | N
     if reason == "length":
         return "length", None
     if reason not in ("stop", "tool_calls", "eos"):
-        raise BackendError(f"the server ended the answer with finish_reason {_shown(reason)}, which is no end of a text")
-    told = _stop_reason(choice)
-    if isinstance(told, str) and told in plan.stop_strings:
-        return "string", told
+        raise BackendError(f"the server ended the answer with finish_reason {_shown(reason)}, which does not end a text")
+    stop_reason = _stop_reason(choice)
+    if isinstance(stop_reason, str) and stop_reason in plan.stop_strings:
+        return "string", stop_reason
     return "id", None
 
 
@@ -427,10 +427,10 @@ def _unseen_end(choice: Mapping[str, Any], plan: SamplingPlan) -> str:
 
 def _end_ids(choice: Mapping[str, Any], plan: SamplingPlan, tokenizer: Any) -> tuple[int, ...]:
     """Return the id that ended a text, of a server that gives no ids: the one that it names, else the checkpoint's end."""
-    told = _stop_reason(choice)
-    if told is not None:
+    stop_reason = _stop_reason(choice)
+    if stop_reason is not None:
         for token_id in plan.stop_token_ids:
-            if told in (token_id, tokenizer.decode([token_id])):
+            if stop_reason in (token_id, tokenizer.decode([token_id])):
                 return (token_id,)
     return plan.stop_token_ids[:1]
 

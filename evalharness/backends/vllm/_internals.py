@@ -100,12 +100,12 @@ def knows_thinking(folder: Path | None = None) -> bool:
 
 def limits_in(folder: Path) -> Mapping[str, int]:
     """Return the constants `MAX_…` of the modules that hold biases and bad words, of the vLLM in this folder."""
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for name in ("logit_bias.py", "bad_words.py"):
         for node in ast.parse((folder / _SAMPLE / name).read_bytes()).body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int:
-                found |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
-    return found
+                limits |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
+    return limits
 
 
 @functools.cache

@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 __all__ = ["VllmBackend"]
 
 MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a batch that fills up slowly takes more steps
-MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of pictures in the engine core, a megapixel takes 6 to 25 MB; but at most
+MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of images in the engine core, a megapixel takes 6 to 25 MB; but at most
 PIXEL_SHARE = 16  # this part of the memory that was free at the start
-RENDER_AHEAD = 4  # prompts with pictures that are made ready for each thread
+RENDER_AHEAD = 4  # prompts with images that are made ready for each thread
 
 _request_numbers = itertools.count()  # one series for all engines of the process
 

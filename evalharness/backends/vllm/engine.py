@@ -1,4 +1,4 @@
-"""One vLLM engine, from start to end: requests in, finished ones out, and whatever breaks it named by its first cause."""
+"""One vLLM engine from start to end: it takes requests, returns finished ones, and names the first cause of a failure."""
 
 from __future__ import annotations
 
@@ -168,12 +168,12 @@ class VllmEngine:
         return self._llm.llm_engine.vllm_config
 
     def render(self, prompt: Mapping[str, Any]) -> Any:
-        """Return the engine input of one prompt, its pictures processed; `RequestError` where vLLM refuses the prompt."""
+        """Return the engine input of one prompt, its images processed; `RequestError` where vLLM refuses the prompt."""
         try:
             return render(self._llm, prompt)
         except validation_errors() as error:
             problem = _refusal(error)
-        raise problem  # not from vLLM's error, which holds on to the pictures
+        raise problem  # not from vLLM's error, which holds on to the images
 
     def add(self, request_id: str, engine_input: Any, params: Any) -> None:
         """Hand a request to the engine core; `RequestError` where vLLM refuses it, `BackendError` for a broken engine."""
@@ -244,7 +244,7 @@ class VllmEngine:
         """
         try:
             num_loaded = self._llm.llm_engine.collective_rpc("evalharness_swap", args=(path, adapter_path, given_path))[0]
-            # Without these the next request would read keys, values and pictures of the old weights, or end the engine.
+            # Without these the next request would read keys, values and images of the old weights, or end the engine.
             self._llm.llm_engine.reset_mm_cache()
             self._llm.llm_engine.reset_encoder_cache()
             is_reset = self._llm.llm_engine.reset_prefix_cache()
@@ -292,7 +292,7 @@ class VllmEngine:
 
 
 def _refusal(error: Exception) -> RequestError | BackendError:
-    """Return what a validation error of vLLM means. It wraps whatever an image processor raises, with all of its input."""
+    """Return what a validation error of vLLM means: it also wraps every error of an image processor, with all of its input."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -1,4 +1,4 @@
-"""Image prompts for vLLM: token ids and pictures in, expanded ids out, checked against the checkpoint's own image processor."""
+"""Image prompts for vLLM: token ids and images in, expanded ids out, checked against the checkpoint's own image processor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ImageGrid", "ImagePrompts", "PromptsAhead", "check_length", "pixel_b
 ImageGrid: TypeAlias = "tuple[int, int, int]"
 """Patches of one image: time, height, width."""
 
-MAX_GRIDS = 65_536  # some 15 MB; vLLM's cache of 4 GiB holds fewer pictures, unless they are of less than 64 KiB
+MAX_GRIDS = 65_536  # some 15 MB; vLLM's cache of 4 GiB holds fewer images, unless they are of less than 64 KiB
 PROBE_SIZES = ((64, 48), (3000, 2000))  # width, height: below and above any usual budget
 
 
@@ -43,7 +43,7 @@ def why_no_images(processor: Any, model_config: Any) -> str | None:
 
 
 class ImagePrompts:
-    """Turns prompts with pictures into vLLM's engine inputs."""
+    """Turns prompts with images into vLLM's engine inputs."""
 
     def __init__(self, engine: VllmEngine, processor: Any) -> None:
         self._engine = engine
@@ -58,10 +58,10 @@ class ImagePrompts:
         return hasattr(self._image_processor, "get_number_of_image_patches") and self._image_token_id is not None
 
     def render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
-        """Return the engine input, its pictures processed, and their patch grids.
+        """Return the engine input, its images processed, and their patch grids.
 
         The ids go in unexpanded and vLLM expands each placeholder, so that a text is never tokenised a second time.
-        `ImageError` when a picture cannot be opened or used, `BackendError` when vLLM made other tokens than the
+        `ImageError` when an image cannot be opened or used, `BackendError` when vLLM made other tokens than the
         checkpoint's image processor would.
         """
         assert prompt.load_images is not None
@@ -89,7 +89,7 @@ class ImagePrompts:
             try:
                 engine_input = self._render((self._image_token_id,), [Image.new("RGB", size, "gray")])
             except RequestError as error:
-                raise BackendError(f"vLLM cannot take a plain picture of {size} pixels: {error}") from error
+                raise BackendError(f"vLLM cannot take a plain image of {size} pixels: {error}") from error
             self._check_tokens(engine_input, [size])
 
     def _render(self, token_ids: Sequence[int | None], images: list[Image.Image]) -> Any:
@@ -117,8 +117,8 @@ class ImagePrompts:
     def _grids(self, engine_input: Any, images: Sequence[Image.Image]) -> tuple[ImageGrid, ...]:
         """Return the patch grid of each image.
 
-        vLLM leaves out the data of pictures that the engine core has already; a grid that is not known from an earlier
-        prompt (somebody else asked about the picture) is worked out once more.
+        vLLM leaves out the data of images that the engine core has already; a grid that is not known from an earlier
+        prompt (somebody else asked about the image) is worked out once more.
         """
         grids: list[ImageGrid] = []
         items = engine_input["mm_kwargs"].get("image", ())
@@ -143,7 +143,7 @@ Rendered = TypeVar("Rendered")
 
 
 class PromptsAhead(Generic[Rendered]):
-    """The prompts of a source, in order, each with what gives its rendering; `threads` render those with pictures ahead.
+    """The prompts of a source, in order, each with what gives its rendering; `threads` render those with images ahead.
 
     Without threads nothing is pulled before the prompt before it was taken, and nothing rendered before it is asked for.
     """

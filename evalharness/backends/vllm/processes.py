@@ -62,8 +62,8 @@ class ChildProcesses:
     def end(self, *, grace_s: float) -> int:
         """End those that are left: wait, then SIGKILL; return how many had to be killed. Takes `grace_s` + 10 s at most."""
         self.look_below()
-        own = [process for process in self._started if process.pid != _resource_tracker_pid()]
-        _, alive = psutil.wait_procs(own, timeout=grace_s)
+        processes = [process for process in self._started if process.pid != _resource_tracker_pid()]
+        _, alive = psutil.wait_procs(processes, timeout=grace_s)
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -151,7 +151,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
 
 
 def validation_errors() -> tuple[type[Exception], ...]:
-    """Return what vLLM raises for options and prompts it cannot take; its own class is no ValueError in newer releases."""
+    """Return what vLLM raises for options and prompts it cannot take; in newer releases its own class is not a ValueError."""
     from vllm.exceptions import VLLMValidationError
 
     return ValueError, VLLMValidationError

@@ -84,8 +84,8 @@ ENVIRONMENT = (
 
 MM_CACHE_GIB = 1.0  # vLLM's default of 4 GiB is held once per engine, and a machine runs several
 RENDER_THREADS = {"cuda": 4}
-"""Threads that process pictures, by device: a GPU is faster than one. vLLM's cache of processed pictures allows only one, so
-there it is off; what the GPU has encoded is still found again by the picture's hash."""
+"""Threads that process images, by device: a GPU is faster than one. vLLM's cache of processed images allows only one, so
+there it is off; what the GPU has encoded is still found again by the image's hash."""
 
 
 def set_environment_defaults() -> None:
@@ -148,7 +148,7 @@ def engine_arguments(
     if options.pipeline_parallel_size != 1:
         arguments["pipeline_parallel_size"] = options.pipeline_parallel_size
     if image_arguments is not None:
-        # vLLM reserves memory for the largest picture once, whatever the limit; a video is never asked.
+        # vLLM reserves memory for the largest image once, whatever the limit; a video is never asked.
         arguments["limit_mm_per_prompt"] = {"image": MAX_IMAGES_PER_PROMPT if config.variant != "text" else 0, "video": 0}
         num_threads = RENDER_THREADS.get(device_type, 0)
         tuning = (

@@ -327,8 +327,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             adapter_dir=str(options["adapter_dir"]) if options["adapter_dir"] is not None else None,
         ),
         chat_template=ChatTemplateOptions(
-            enable_thinking=run.thinking,
-            thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS,
+            enable_thinking=run.thinking, thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS
         ),
         preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,

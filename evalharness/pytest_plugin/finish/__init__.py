@@ -86,12 +86,16 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
     tables = [*table_entries(functions, rows, problems), *across.tables]
     outputs = write_outputs(functions, rows, run_dir, context.run, problems)
-    no_regression = _regression_judge({**state.run_file_at_start, "engines": entries})
+    at_start = state.run_file_at_start
+    baseline, no_regression = at_start.get("baseline"), None
+    if baseline is not None:
+        path = Path(baseline["path"]) if baseline["path"] else None
+        no_regression = RegressionJudge(path, {**at_start, "engines": entries}, baseline["problem"])
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
     across.remark(judged["gates"])
     run: RunFile = {
-        **state.run_file_at_start,
+        **at_start,
         **origin.facts,  # what was found out meanwhile
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - context.started_s, 3),
@@ -134,10 +138,3 @@ def _baseline(state: EvalSession) -> BaselineFacts | None:
         return {"asked": asked, "path": str(path.absolute()), "problem": None}
     except BaselineError as error:
         return {"asked": asked, "path": None, "problem": str(error)}
-
-
-def _regression_judge(run: RunFile) -> RegressionJudge | None:
-    baseline = run.get("baseline")
-    if baseline is None:
-        return None
-    return RegressionJudge(Path(baseline["path"]) if baseline["path"] else None, run, baseline["problem"])

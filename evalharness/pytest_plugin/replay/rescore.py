@@ -202,16 +202,12 @@ def _check_alike(first: RecordedRun, part: RecordedRun) -> None:
 def _differences(first: RecordedRun, part: RecordedRun) -> Iterator[tuple[str, Any, Any]]:
     options, before = part.config.to_json(), first.config.to_json()
     yield from ((f"--{name.replace('_', '-')}", options[name]["value"], before[name]["value"]) for name in options if name not in _OWN)
-    for key, names in (("engines", _OF_ENGINE), ("evals", _OF_EVAL)):
-        here, there = _by_name(part, key), _by_name(first, key)
-        if key == "engines":
-            yield "engines", sorted(here), sorted(there)
+    engines, engines_before = ({spec["id"]: spec for spec in run.records.collected["engines"]} for run in (part, first))
+    yield "engines", sorted(engines), sorted(engines_before)
+    compared: Any = ((engines, engines_before, _OF_ENGINE), (part.records.evals, first.records.evals, _OF_EVAL))
+    for here, there, names in compared:
         for known in here.keys() & there.keys():
             yield from ((f"{name} of {known}", here[known].get(name), there[known].get(name)) for name in names)
-
-
-def _by_name(part: RecordedRun, key: str) -> Mapping[str, Mapping[str, Any]]:
-    return {spec["id"]: spec for spec in part.records.collected["engines"]} if key == "engines" else {**part.records.evals}
 
 
 def _write_source(source: Path, parts: Sequence[RecordedRun]) -> None:

@@ -240,13 +240,10 @@ class Resumption:
         return f"resumes a run that has {num} generation{'' if num == 1 else 's'}: they are not made again"
 
 
-def _outranks(asked: Setting, before: Setting) -> bool:
+def _outranks(now: Setting, before: Setting) -> bool:
     """Return whether a setting would have held then, too: a file's does not outrank the command line's."""
-    return asked.origin != "default" and _rank(asked) >= _rank(before)
-
-
-def _rank(setting: Setting) -> int:
-    return max(rank for rank, start in enumerate(_PRECEDENCE) if setting.origin.startswith(start))
+    ranks = [max(rank for rank, start in enumerate(_PRECEDENCE) if setting.origin.startswith(start)) for setting in (now, before)]
+    return now.origin != "default" and ranks[0] >= ranks[1]
 
 
 def _decoding_changes(entry: Mapping[str, Any], module: EvalModule) -> Iterator[str]:

@@ -25,7 +25,7 @@ from evalharness.api.requests import GenerationResult, VlmGenerationRequest
 from evalharness.runs.schema import Row
 from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, read_dump, write_dump, write_json
 from evalharness.tasks.dense.metrics import Judgement, judge_dump, judge_objects
-from evalharness.tasks.dense.objects import DenseObject, Space, patch_size, patches_of, space_of
+from evalharness.tasks.dense.objects import DenseObject, patch_size, patches_of, space_of
 from evalharness.tasks.dense.parse import Dump, parse_dump, render_dump
 from evalharness.tasks.dense.spot_check import draw_rows, pick_rows
 from evalharness.tasks.dense.tables import aggregate, offline_report, tables
@@ -169,15 +169,15 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     Rows without details, those of unanswered cases, are left out; of several tests of a photo, the first that judged it counts.
     `ConfigError` for drawings without a data folder.
     """
-    found = [row for row in one_test_per_case(rows, "predictions") if "predictions" in (row.get("details") or {})]
-    if not found:
+    judged = [row for row in one_test_per_case(rows, "predictions") if "predictions" in (row.get("details") or {})]
+    if not judged:
         return
-    write_dump(target.folder / DUMP_NAME, dump_rows(found))
-    write_json(target.folder / REPORT_NAME, offline_report(found, DUMP_NAME))
+    write_dump(target.folder / DUMP_NAME, dump_rows(judged))
+    write_json(target.folder / REPORT_NAME, offline_report(judged, DUMP_NAME))
     if target.spot:
         if target.data_dir is None:
             raise ConfigError(f"--spot {target.spot} needs the photos; give their folder with --data")
-        draw_rows(pick_rows(found, target.spot, target.seed), target.folder / "spot", target.data_dir)
+        draw_rows(pick_rows(judged, target.spot, target.seed), target.folder / "spot", target.data_dir)
 
 
 def score_dump(path: Path | str, *, coordinates: str = "norm1000") -> list[Row]:
@@ -196,7 +196,10 @@ def _scored_row(row: DumpRow, coordinates: str) -> Row:
     case_id, group, tags = _place(row.image_path)
     problem = ""
     if row.texts:
-        dump = _first_readable(row, row.space or space_of(coordinates, row.size))
+        space = row.space or space_of(coordinates, row.size)
+        dumps = (parse_dump(text, row.domain, space) for text in row.texts)  # of the clean text, then of the raw one
+        first = next(dumps)
+        dump = first if first.readable else next((dump for dump in dumps if dump.readable), first)
         judged, problem = judge_dump(dump, row.truth), dump.problem
     else:
         judged = judge_objects(row.predictions, row.truth)
@@ -214,10 +217,3 @@ def _scored_row(row: DumpRow, coordinates: str) -> Row:
         "details": _with_image(judged, row.image_path, row.size, row.pixels),
         "generation": {"text": row.texts[0], "raw_text": row.texts[-1], "finish_reason": row.finish_reason} if row.texts else None,
     }
-
-
-def _first_readable(row: DumpRow, space: Space) -> Dump:
-    """Return the dump in the clean text, or in the raw text where the clean one is unreadable."""
-    dumps = (parse_dump(text, row.domain, space) for text in row.texts)
-    first = next(dumps)
-    return first if first.readable else next((dump for dump in dumps if dump.readable), first)

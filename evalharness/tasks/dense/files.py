@@ -95,6 +95,9 @@ def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predict
     except ConfigError as error:
         raise RecordError(f"{where}.pred: {error}") from error
     predictions = [_object(item, space) for item in _listed(row, "pred", where)]
+    texts = tuple(str(row[key]) for key in ("clean_text", "raw_text") if row.get(key))
+    if not texts and "parse_failed" in row:
+        texts = ("",)  # only our dumps say so; an empty answer is an answer, too
     usable = tuple(item for item in predictions if isinstance(item, DenseObject))
     return DumpRow(
         image_path,
@@ -104,17 +107,11 @@ def _dump_row(row: Mapping[str, Any], where: str, domain: Domain | None, predict
         pixels,
         usable,
         len(predictions) - len(usable),
-        _texts(row),
+        texts,
         _text_space(row, where),
         row["finish_reason"] if isinstance(row.get("finish_reason"), str) else None,
         row["case_id"] if isinstance(row.get("case_id"), str) else None,
     )
-
-
-def _texts(row: Mapping[str, Any]) -> tuple[str, ...]:
-    texts = tuple(str(row[key]) for key in ("clean_text", "raw_text") if row.get(key))
-    # Only our dumps say so; an empty answer is an answer, too.
-    return texts or (("",) if "parse_failed" in row else ())
 
 
 def _text_space(row: Mapping[str, Any], where: str) -> Space | None:
@@ -173,8 +170,8 @@ def _listed(row: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:
 
 def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Yield the dump's rows of an eval's rows, the aggregate last; rows without details (not run, not answered) are left out."""
-    found = [row for row in rows if row.get("details")]
-    for row in found:
+    judged = [row for row in rows if row.get("details")]
+    for row in judged:
         details, generation = row["details"], row.get("generation") or {}
         image = details["image"]
         size = (image["width"], image["height"])
@@ -204,10 +201,10 @@ def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
                 "finish_reason": finish_reason,
             }
         yield dump_row
-    counted = totals([row["details"] for row in found], "localization").at(PRIMARY_THRESHOLD, ALL)
+    counted = totals([row["details"] for row in judged], "localization").at(PRIMARY_THRESHOLD, ALL)
     yield {
         "summary": True,
-        "num_samples": len(found),
+        "num_samples": len(judged),
         "total_gt": counted.num_reference,
         "total_pred": counted.num_predicted,
         "total_matched": counted.num_hit,

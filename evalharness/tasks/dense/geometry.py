@@ -40,9 +40,9 @@ class Pair(NamedTuple):
     iou: float
 
 
-def iou(one: DenseObject, other: DenseObject) -> float:
+def iou(first: DenseObject, second: DenseObject) -> float:
     """Return intersection over union of two objects, 0–1; 0 where either encloses nothing."""
-    pairs = overlaps([one], [other])
+    pairs = overlaps([first], [second])
     return pairs[0].iou if pairs else 0.0
 
 

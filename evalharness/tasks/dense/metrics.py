@@ -190,10 +190,10 @@ def by_category(item: Mapping[str, Any]) -> str:
     return category_of(item["desc"])
 
 
-def totals(found: Iterable[Details], mode: Mode, kind: Kind = lambda item: ALL) -> Totals:
+def totals(images: Iterable[Details], mode: Mode, kind: Kind = lambda item: ALL) -> Totals:
     """Return the counts over images by the `kind` of an object."""
     counted = Totals()
-    for details in found:
+    for details in images:
         references, predictions = [kind(item) for item in details["truth"]], [kind(item) for item in details["predictions"]]
         counted.references.update(references)
         counted.predictions.update(predictions)
@@ -230,10 +230,10 @@ class AttributeTotals:
             self.right[hit.key] += hit.right
 
 
-def attribute_totals(found: Iterable[Details]) -> AttributeTotals:
+def attribute_totals(images: Iterable[Details]) -> AttributeTotals:
     """Return the attributes compared on the pairs of the category mode."""
     counted = AttributeTotals()
-    for details in found:
+    for details in images:
         for reference, prediction, _ in details["pairs"]["category"]:
             counted.add(attribute_hits(details["truth"][reference]["desc"], details["predictions"][prediction]["desc"]))
     return counted

@@ -40,7 +40,7 @@ class Root:
     """
 
     value: Any = None
-    found: bool = True
+    readable: bool = True
     truncated: bool = False
     repaired: str = ""
 
@@ -63,7 +63,7 @@ def read_root(text: str) -> Root:
         return Root(value)
     first = _FIRST_BRACKET.search(text)
     if first is None:
-        return Root(found=False)
+        return Root(readable=False)
     body = text[first.start() :]
     whole = _first_value(body)
     if whole is not None:
@@ -97,20 +97,19 @@ def _salvaged(body: str) -> Root:
     if not marks:
         spans, is_open = _flat_objects(body)
         items = [_load_repaired(body[start:end]) for start, end in spans if end - start >= MIN_OBJECT_CHARS]
-        found = is_open or bool(items)
-        return Root(items, found and "{" in body, is_open, "cut off" if is_open else "broken JSON")
+        return Root(items, "{" in body and (is_open or bool(items)), is_open, "cut off" if is_open else "broken JSON")
     entries: list[tuple[str, Any]] = []
-    rest = body
+    tail = body
     for place, mark in enumerate(marks):
         piece = body[mark.end() : marks[place + 1].start() if place + 1 < len(marks) else len(body)]
         if "}" not in piece:
             entries.append((mark[1], None))
-            rest = ""
+            tail = ""
             continue
-        value, rest = _marked_object(piece)
+        value, tail = _marked_object(piece)
         entries.append((mark[1], value))
     # The end of the root, if any, follows the last object. An object with a lost quote hides it from the scan.
-    truncated = "}" not in rest and "]" not in rest and not body.endswith("}}")
+    truncated = "}" not in tail and "]" not in tail and not body.endswith("}}")
     return Root(Pairs(entries), True, truncated, "cut off" if truncated else "broken JSON")
 
 
@@ -228,7 +227,7 @@ def parse_dump(text: str, domain: str | None, space: Space = NORM1000) -> Dump:
         objects=unique,
         header=header,
         header_match=header_matches(header, wanted, TASK),
-        readable=root.found,
+        readable=root.readable,
         truncated=root.truncated,
         num_duplicates=len(objects) - len(unique),
         dropped=tuple(dropped),
@@ -339,7 +338,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _root_problems(root: Root, text: str) -> Iterator[str]:
-    if not root.found:
+    if not root.readable:
         yield "the answer is empty" if not text else "no JSON object"
     elif root.truncated:
         yield "the JSON is cut off"

@@ -51,10 +51,10 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     `category_macro_f1` and `category_min_f1` are over the categories of each domain, see `macro_and_min`. Ratios of nothing by
     nothing are left out. The mean scores that the harness makes of all rows are macro: per image.
     """
-    found = details_of(rows)
+    images = details_of(rows)
     metrics: dict[str, float | None] = {}
     for mode in MODES:
-        counted, name = totals(found, mode), SHORT_NAMES[mode]
+        counted, name = totals(images, mode), SHORT_NAMES[mode]
         for ratio, value in _ratios(counted.at(PRIMARY_THRESHOLD, ALL), None).items():
             metrics[f"{name}_micro_{ratio}"] = value
         metrics[f"{name}_mean_f1"] = counted.mean_f1(ALL)
@@ -62,7 +62,7 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     metrics |= macro_and_min(
         {(domain, name): each.at(PRIMARY_THRESHOLD, name) for domain, each in by_domain.items() for name in each.names}
     )
-    attributes = attribute_totals(found)
+    attributes = attribute_totals(images)
     metrics["attribute_micro_recall"] = attributes.recall
     metrics["text_micro_accuracy"] = attributes.accuracy(TEXT_KEY)
     metrics["notes_micro_accuracy"] = attributes.accuracy(NOTES_KEY)
@@ -80,17 +80,17 @@ def _ratios(overlap: Overlap, empty: Any) -> dict[str, Any]:
 
 def tables(rows: Sequence[Row]) -> dict[str, Table]:
     """Return tables by title: modes, thresholds, types, categories, missions and domains, counts and form, attributes."""
-    found = details_of(rows)
-    modes = {mode: totals(found, mode) for mode in MODES}
-    attributes = attribute_totals(found)
+    images = details_of(rows)
+    modes = {mode: totals(images, mode) for mode in MODES}
+    attributes = attribute_totals(images)
     made: dict[str, Table] = {
         "Objects at IoU 0.5, and mean F1 over 0.50 to 0.95": [{"mode": mode, **_cells(counted, ALL)} for mode, counted in modes.items()],
         "F1 by IoU threshold": [
             {"IoU": f"{threshold:.2f}", **{mode: counted.at(threshold, ALL).f1(None) for mode, counted in modes.items()}}
             for threshold in THRESHOLDS
         ],
-        "Objects by type, localization": _kinds("type", totals(found, "localization", by_type)),
-        "Objects by type, category": _kinds("type", totals(found, "category", by_type)),
+        "Objects by type, localization": _kinds("type", totals(images, "localization", by_type)),
+        "Objects by type, category": _kinds("type", totals(images, "category", by_type)),
         "Objects by category": [
             {"domain": domain, **line} for domain, counted in _by_domain(rows).items() for line in _kinds("category", counted)
         ],
@@ -173,11 +173,11 @@ def offline_report(rows: Sequence[Row], path: str) -> dict[str, Any]:
 
     A ratio of nothing by nothing is 0.0 here, as its readers expect numbers; the counts beside it tell.
     """
-    found = details_of(rows)
-    categories, attributes = totals(found, "category", by_category), attribute_totals(found)
+    images = details_of(rows)
+    categories, attributes = totals(images, "category", by_category), attribute_totals(images)
     return {
         "path": path,
-        "images": len(found),
+        "images": len(images),
         "params": {
             "primary_threshold": PRIMARY_THRESHOLD,
             "coco_thresholds": list(THRESHOLDS),
@@ -186,7 +186,7 @@ def offline_report(rows: Sequence[Row], path: str) -> dict[str, Any]:
             "matching": MATCHING,
         },
         "count_diagnostics": _count_diagnostics(rows),
-        "modes": {mode: _mode(totals(found, mode), totals(found, mode, by_type)) for mode in MODES},
+        "modes": {mode: _mode(totals(images, mode), totals(images, mode, by_type)) for mode in MODES},
         "category_breakdown_primary": [
             {"category": name, **_counts(categories.at(PRIMARY_THRESHOLD, name))} for name in categories.names[:MAX_CATEGORIES]
         ],

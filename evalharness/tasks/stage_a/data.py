@@ -142,20 +142,14 @@ def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
             continue
         for name in _folders(parent / folder):
             directory = parent / folder / name
-            images = sorted(_photos(directory), key=lambda path: natural_key(path.name))
-            if images:
-                yield Group(mission.name, mission.domain, label, group_id_of(images[0].name, name), tuple(images))
+            names = [entry.name for entry in os.scandir(directory) if entry.name.lower().endswith(SUFFIXES) and not is_folder(entry)]
+            # macOS writes files with a leading dot beside the real ones.
+            photos = sorted((photo for photo in names if not photo.startswith(".")), key=natural_key)
+            if photos:
+                images = tuple(directory / photo for photo in photos)
+                yield Group(mission.name, mission.domain, label, group_id_of(photos[0], name), images)
             else:
                 warnings.warn(DataWarning(f"{directory}: no photos, group left out"), stacklevel=5)
-
-
-def _photos(directory: Path) -> list[Path]:
-    # macOS writes files with a leading dot beside the real ones.
-    return [
-        directory / entry.name
-        for entry in os.scandir(directory)
-        if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and not is_folder(entry)
-    ]
 
 
 def _numbered(groups: Sequence[Group]) -> list[Group]:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeGuard
 from evalharness.analysis.gates import was_judged
 from evalharness.api.cases import OutputTarget
 from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
+from evalharness.api.showing import first_names
 from evalharness.runs.schema import Row
 from evalharness.tasks import DataWarning
 from evalharness.tasks.shared import json_lines, read_lines, write_whole
@@ -262,7 +263,7 @@ def with_named_photos(groups: Sequence[Group], rows: Iterable[Mapping[str, Any]]
             images = [*completed[place].images, *(folder / name for name in missing)]
             completed[place] = replace(completed[place], images=tuple(sorted(images, key=lambda image: natural_key(image.name))))
     if absent:
-        warnings.warn(DataWarning(f"{path}: {len(absent)} groups have no photos here: {_listed(absent)}"), stacklevel=3)
+        warnings.warn(DataWarning(f"{path}: {len(absent)} groups have no photos here: {first_names(absent, _NUM_NAMED)}"), stacklevel=3)
     return completed
 
 
@@ -270,12 +271,8 @@ def warn_of_missing_references(photos: Mapping[str, Sequence[str]], root: Path) 
     """Name the photos without a reference summary in a `DataWarning` per mission."""
     for mission, names in photos.items():
         path = reference_path(root, mission)
-        warnings.warn(DataWarning(f"{path}: no reference summary for {len(names)} photos: {_listed(names)}"), stacklevel=3)
+        warnings.warn(DataWarning(f"{path}: no reference summary for {len(names)} photos: {first_names(names, _NUM_NAMED)}"), stacklevel=3)
 
 
 def _names(group: Group) -> set[str]:
     return {image.name for image in group.images}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NUM_NAMED]) + (", …" if len(names) > _NUM_NAMED else "")

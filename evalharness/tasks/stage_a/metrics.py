@@ -186,14 +186,11 @@ def completeness(summary: Summary, domain: Domain) -> float | None:
     penalty = DRIFT_KEYS * sum(drifting) / len(items) + DRIFT_CATEGORIES * sum(rule is None for _, rule in rules) / len(items)
     if any(key not in (STATS_KEY, OWN_TOP_KEY[domain]) for key in summary.data):
         penalty += DRIFT_TOP_KEYS
-    if domain == "rru" and not all(key.isdecimal() and key.isascii() for key in _distances(items)):
+    values = [item.get(DISTANCE) for item in items if item.get(CATEGORY_KEY) == DISTANCE]
+    distances = [key for value in values if isinstance(value, Mapping) for key in value]
+    if domain == "rru" and not all(key.isdecimal() and key.isascii() for key in distances):
         penalty += DRIFT_DISTANCE
     return max(0.0, sum(met) / len(items) - penalty)
-
-
-def _distances(items: list[Mapping[str, Any]]) -> list[str]:
-    values = [item.get(DISTANCE) for item in items if item.get(CATEGORY_KEY) == DISTANCE]
-    return [key for value in values if isinstance(value, Mapping) for key in value]
 
 
 def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) -> dict[str, float]:
@@ -202,7 +199,7 @@ def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) ->
     `num_tokens` is the length of the answer, for `runaway`. The counts `num_categories_*` and `num_facts_*` are for
     `aggregate`, which makes micro averages of them.
     """
-    found: dict[str, float | None] = {
+    values: dict[str, float | None] = {
         "valid": float(summary.valid),
         "tolerant_valid": float(summary.tolerant_valid),
         "header_match": float(summary.header_match),
@@ -211,7 +208,7 @@ def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) ->
         "runaway": None if num_tokens is None else float(num_tokens >= RUNAWAY_TOKENS),
     }
     if case.reference is not None:
-        found |= {
+        values |= {
             "exact": float(canonical_equal(summary, case.reference)),
             "category_f1": category_f1(summary, case.reference),
             "attribute_key_recall": attribute_key_recall(summary, case.reference),
@@ -223,9 +220,9 @@ def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) ->
         }
         for name, overlap_of in (("categories", category_overlap), ("facts", fact_overlap)):
             overlap = overlap_of(summary, case.reference)
-            found[f"num_{name}_hit"] = overlap.num_hit
-            found |= {f"num_{name}_predicted": overlap.num_predicted, f"num_{name}_reference": overlap.num_reference}
-    return {name: value for name, value in found.items() if value is not None}
+            values[f"num_{name}_hit"] = overlap.num_hit
+            values |= {f"num_{name}_predicted": overlap.num_predicted, f"num_{name}_reference": overlap.num_reference}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 _MAX_NAME = 60
@@ -261,13 +258,13 @@ def details(summary: Summary, case: StageACase) -> dict[str, Any]:
         "images": list(case.group_images or (case.image.name,)),
     }
     reasons = [_PLACE.sub("", reason) for reason in (*summary.format_problems, *summary.violations)]
-    found: dict[str, Any] = {"photo": photo, "summary": summary.text, "reasons": reasons[:_NUM_REASONS]}
+    record: dict[str, Any] = {"photo": photo, "summary": summary.text, "reasons": reasons[:_NUM_REASONS]}
     if case.reference is not None:
         predicted, expected = _categories(summary), _categories(case.reference)
         counts = {name: [int(name in predicted & expected), int(name in predicted), int(name in expected)] for name in predicted | expected}
-        found["reference"] = case.reference.text
-        found["categories"] = {name[:_MAX_NAME]: counts[name] for name in sorted(counts)}
-    return found
+        record["reference"] = case.reference.text
+        record["categories"] = {name[:_MAX_NAME]: counts[name] for name in sorted(counts)}
+    return record
 
 
 def aggregate(rows: Sequence[Row]) -> dict[str, float]:
@@ -277,13 +274,13 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     of each domain, see `macro_and_min`.
     """
     scored = [(row["scores"], row.get("tags", {})) for row in rows if row.get("scores")]
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, singular in (("categories", "category"), ("facts", "fact")):
-        found |= _ratios(f"{singular}_micro", _added_up(name, [score for score, _ in scored]))
+        metrics |= _ratios(f"{singular}_micro", _added_up(name, [score for score, _ in scored]))
     known = [(bool(score.get("irrelevant", 0.0)), tags["photo"] == "irrelevant") for score, tags in scored if "photo" in tags]
     irrelevant = Overlap.sum(Overlap(predicted and expected, predicted, expected) for predicted, expected in known)
-    found |= {name: value for name, value in _ratios("irrelevant", irrelevant).items() if not name.endswith("f1")}
-    return found | macro_and_min(_by_category(rows))
+    metrics |= {name: value for name, value in _ratios("irrelevant", irrelevant).items() if not name.endswith("f1")}
+    return metrics | macro_and_min(_by_category(rows))
 
 
 def _added_up(name: str, scores: Iterable[Mapping[str, float]]) -> Overlap:

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 LAYOUT = f"<root>/<mission>{SUMMARIES_SUFFIX} and <root>/guidance.json"
-# Two lines need no more, and what does not end shows by its length; prompt and answer fit a context of 4096 tokens.
+# Two lines need no more tokens, and an endless answer shows by its length; prompt and answer fit a context of 4096 tokens.
 _LIMITS = {"max_new_tokens": 320, "max_prompt_tokens": 3776}
 ONE_VOTE = decode_grid([{"temperature": 0.0, "top_p": 1.0, **_LIMITS}])
 THREE_VOTES = decode_grid(

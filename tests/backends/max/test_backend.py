@@ -62,7 +62,7 @@ def test_an_adapter_is_refused(max_text_checkpoint: Path, tmp_path: Path) -> Non
 
 @needs_max
 def test_a_checkpoint_that_sees_is_refused(tiny_vlm_checkpoint: Path) -> None:
-    with pytest.raises(CheckpointError, match="backend 'max': it takes pictures, and MAX in this process runs text models only"):
+    with pytest.raises(CheckpointError, match="backend 'max': it takes images, and MAX in this process runs text models only"):
         build(tiny_vlm_checkpoint)
 
 

@@ -186,7 +186,7 @@ def test_a_refused_request_is_that_requests_fault_and_not_asked_again(status: in
 def test_an_answer_that_is_no_json_is_an_error(body: str) -> None:
     answer, _, _ = ask(Reply(body))
     assert isinstance(answer, BackendError)
-    assert "no JSON" in str(answer)
+    assert "not JSON" in str(answer)
     assert len(str(answer)) < 1000
 
 
@@ -238,7 +238,7 @@ def test_a_proxy_that_cannot_be_used_is_a_matter_of_settings(proxy: str, monkeyp
 
 
 def test_an_address_that_only_the_library_refuses_is_a_matter_of_settings() -> None:
-    with pytest.raises(ConfigError, match="base_url 'http://☃..x' is no address"):
+    with pytest.raises(ConfigError, match="base_url 'http://☃..x' is not an address"):
         HttpClient("http://☃..x")
 
 

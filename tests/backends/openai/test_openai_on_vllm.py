@@ -119,7 +119,7 @@ def test_given_responses_are_scored_as_in_this_process(server: str, served: Engi
     for one, other in zip(mine.rows(), theirs.rows(), strict=True):
         assert other == pytest.approx(one, abs=1e-3)
     assert theirs.rows()[4][0] is None
-    with pytest.raises(RequestsFailed, match="takes pictures with messages only"):
+    with pytest.raises(RequestsFailed, match="takes images with messages only"):
         served.get_logprobs(prompts[5:], responses[5:])
 
 

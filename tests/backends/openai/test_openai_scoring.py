@@ -52,11 +52,11 @@ def test_what_is_impossible_is_minus_infinity():
     [
         (answer(None, -1.0, -2.0), "gave 3 log-probabilities for 4 prompt tokens"),
         (answer(prompt_logprobs=None), "gave no log-probabilities for 4 prompt tokens; is it a vLLM server"),
-        (answer(None, -1.0, None, -3.0), "log-probability of prompt token 2 is no number: None"),
-        (answer(None, -1.0, "a", -3.0), "log-probability of prompt token 2 is no number"),
-        (answer(None, -1.0, math.nan, -3.0), "log-probability of prompt token 2 is no number"),
+        (answer(None, -1.0, None, -3.0), "log-probability of prompt token 2 is not a number: None"),
+        (answer(None, -1.0, "a", -3.0), "log-probability of prompt token 2 is not a number"),
+        (answer(None, -1.0, math.nan, -3.0), "log-probability of prompt token 2 is not a number"),
         (answer(None, -1.0, 0.5, -3.0), "log-probability of prompt token 2 is above 0"),
-        (answer(None, -1.0, -2.0, -3.0, ids=(5, 6, 9, 8)), "log-probability of prompt token 2 is no number"),
+        (answer(None, -1.0, -2.0, -3.0, ids=(5, 6, 9, 8)), "log-probability of prompt token 2 is not a number"),
         (answer(None, -1.0, -2.0, -3.0, prompt_token_ids=[5, 6, 7]), "scored other tokens than those that it was sent"),
         ({"choices": []}, "no choice to read"),
         ([], "no choice to read"),
@@ -69,7 +69,7 @@ def test_an_answer_that_is_none_is_an_error_and_never_a_zero(told, problem):
 
 
 def test_pictures_and_nothing_cannot_be_sent():
-    with pytest.raises(RequestError, match="takes pictures with messages only"):
+    with pytest.raises(RequestError, match="takes images with messages only"):
         scoring_body(replace(prompt(), load_images=lambda: []), "served")
     with pytest.raises(RequestError, match=r"leave out a part of an adapter \(vLLM issue 51594\)"):
         scoring_body(prompt(), "served", has_adapter=True)

@@ -51,14 +51,14 @@ def test_addresses(flavour: str, given: str | None, url: str) -> None:
     [
         ("vlm", None, r"server 'vlm' is unknown; did you mean 'vllm'\? Known: vllm, sglang, trtllm, mlx, max, openai"),
         ("openai", None, "has no port of its own; give its address with --base-url"),
-        ("vllm", "h:8000", "is no address"),
+        ("vllm", "h:8000", "is not an address"),
         ("vllm", "http://me:secret@h", "put the key into EVALHARNESS_API_KEY"),
-        ("vllm", "htp://me:secret@h", "is no address"),
+        ("vllm", "htp://me:secret@h", "is not an address"),
         ("vllm", "http://h?x=1", "more than an address"),
         ("vllm", "http://h?api_key=secret@", "more than an address"),
-        ("vllm", "http://h:port", "is no address"),
-        ("vllm", "http://h:99999", "is no address"),
-        ("vllm", "http://[::1", "is no address"),
+        ("vllm", "http://h:port", "is not an address"),
+        ("vllm", "http://h:99999", "is not an address"),
+        ("vllm", "http://[::1", "is not an address"),
     ],
 )
 def test_what_is_no_address_is_refused(flavour: str, given: str | None, match: str) -> None:

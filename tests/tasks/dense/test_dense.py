@@ -1,4 +1,4 @@
-"""pytest tests/tasks/dense/test_dense.py — the numbers are those of the behaviours in the task's description."""
+"""Dense dumps from cases to numbers and files. Run: pytest tests/tasks/dense/test_dense.py"""
 
 from __future__ import annotations
 

@@ -102,12 +102,6 @@ def test_an_outline_of_a_thousand_points_that_does_not_cross_itself_is_measured(
     assert iou(circle, circle) == pytest.approx(1.0)
 
 
-def test_only_pairs_above_the_minimum_are_given() -> None:
-    truth, predictions = [box(0, 0, 100, 100), box(500, 500, 600, 600)], [box(0, 0, 100, 60), box(0, 0, 100, 40)]
-    assert [(pair.truth, pair.prediction, pair.iou) for pair in overlaps(truth, predictions, 0.5)] == [(0, 0, 0.6)]
-    assert overlaps(truth, [], 0.5) == overlaps([], predictions, 0.5) == []
-
-
 @pytest.mark.engine
 @given(st.lists(boxes(), min_size=1, max_size=6), st.lists(boxes(), min_size=1, max_size=6))
 def test_boxes_agree_with_torchvision(truth: list[DenseObject], predictions: list[DenseObject]) -> None:
@@ -187,10 +181,6 @@ def test_equal_pairs_are_taken_in_order() -> None:
     assert places(match_greedily(pairs)) == [(0, 0), (1, 1)]
     same = [box(0, 0, 10, 10), box(0, 0, 10, 10)]
     assert places(match(same, same)["localization"]) == [(0, 0), (1, 1)]
-
-
-def test_the_best_pair_is_taken_first() -> None:
-    assert places(match_greedily([Pair(0, 0, 0.6), Pair(0, 1, 0.9), Pair(1, 0, 0.7), Pair(1, 1, 0.95)])) == [(1, 1), (0, 0)]
 
 
 def test_each_mode_asks_for_more() -> None:

@@ -1,4 +1,4 @@
-"""pytest tests/tasks/dense/test_metrics.py — the numbers are those of the behaviours in the task's description."""
+"""Scores of one dump, aggregates and tables of many. Run: pytest tests/tasks/dense/test_metrics.py"""
 
 from __future__ import annotations
 

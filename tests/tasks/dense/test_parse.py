@@ -109,24 +109,23 @@ def test_points_may_be_flat_or_paired_numbers_or_texts_of_numbers(points: list[A
     assert not dump.valid
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"desc": LABEL},
-        {"desc": LABEL, "bbox_2d": [1, 2, 3, 4], "poly": [[1, 2], [3, 4], [5, 6]]},
-        {"desc": LABEL, "poly": [[1, 2], [3, 4]]},
-        {"desc": LABEL, "poly": [[1, 2], [3, 4], [5]]},
-        {"desc": LABEL, "poly": [1, 2, 3, 4, 5]},
-        {"desc": LABEL, "bbox_2d": [[[1, 2]], [3, 4]]},
-        {"desc": LABEL, "bbox_2d": "1, 2, 3, 4"},
-        {"desc": LABEL, "bbox_2d": [True, 2, 3, 4]},
-        {"desc": LABEL, "bbox_2d": [1, "_2", 3, 4]},
-        {"desc": WIRE, "line_points": 1, "line": [[1, 2]]},
-    ],
-    ids=["none", "two", "few", "half", "odd", "deep", "text", "bool", "no number", "point"],
-)
+UNUSABLE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "two": {"bbox_2d": [1, 2, 3, 4], "poly": [[1, 2], [3, 4], [5, 6]]},
+    "few": {"poly": [[1, 2], [3, 4]]},
+    "half": {"poly": [[1, 2], [3, 4], [5]]},
+    "odd": {"poly": [1, 2, 3, 4, 5]},
+    "deep": {"bbox_2d": [[[1, 2]], [3, 4]]},
+    "text": {"bbox_2d": "1, 2, 3, 4"},
+    "bool": {"bbox_2d": [True, 2, 3, 4]},
+    "no number": {"bbox_2d": [1, "_2", 3, 4]},
+    "point": {"line_points": 1, "line": [[1, 2]]},
+}
+
+
+@pytest.mark.parametrize("fields", UNUSABLE.values(), ids=UNUSABLE)
 def test_an_object_without_one_usable_geometry_is_dropped_alone(fields: dict[str, Any]) -> None:
-    dump = read_one(**fields)
+    dump = read_one(desc=LABEL, **fields)
     assert corners(dump) == [(1, 1, 2, 2), (3, 3, 4, 4)]
     assert len(dump.dropped) == 1
     assert not dump.valid

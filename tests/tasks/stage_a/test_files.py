@@ -1,4 +1,4 @@
-"""pytest tests/tasks/stage_a/test_files.py"""
+"""Output files of a Stage-A run. Run: pytest tests/tasks/stage_a/test_files.py"""
 
 from __future__ import annotations
 
@@ -47,15 +47,8 @@ def written(tmp_path: Path, *rows: dict[str, Any]) -> dict[str, list[dict[str, A
 def test_each_mission_has_a_file_in_the_five_key_form_and_reads_back(tmp_path: Path) -> None:
     files = written(tmp_path, row("A", 1), row("A", 2, outcome="miss"), row("B", 1, 1, BBU))
     assert set(files) == {f"{RRU}_stage_a.jsonl", f"{BBU}_stage_a.jsonl"}
-    assert files[f"{RRU}_stage_a.jsonl"] == [
-        {
-            "group_id": "A",
-            "mission": RRU,
-            "label": "fail",
-            "images": ["A_1.jpg", "A_2.jpg"],
-            "per_image": {"image_1": "A1", "image_2": "A2"},
-        }
-    ]
+    summaries = {"images": ["A_1.jpg", "A_2.jpg"], "per_image": {"image_1": "A1", "image_2": "A2"}}
+    assert files[f"{RRU}_stage_a.jsonl"] == [{"group_id": "A", "mission": RRU, "label": "fail", **summaries}]
     assert stage_a.read_rows(tmp_path / f"{RRU}_stage_a.jsonl") == files[f"{RRU}_stage_a.jsonl"]
     assert stage_a.read_summaries(tmp_path / f"{RRU}_stage_a.jsonl") == {("A", "fail", "A_1.jpg"): "A1", ("A", "fail", "A_2.jpg"): "A2"}
 

@@ -213,16 +213,8 @@ MISSIONS = {"bbu": "BBU接地线检查", "rru": "RRU安装检查"}
 def scored(text: str, reference: str | None, domain: Any = "bbu", num_tokens: int = 100) -> dict[str, Any]:
     """Return the row of one judged photo."""
     known = None if reference is None else parse_summary(reference, domain)
-    case = stage_a.StageACase(
-        id="x/image_1",
-        image=Path("x.jpg"),
-        mission=MISSIONS[domain],
-        domain=domain,
-        label="pass",
-        group_id="g",
-        image_index=1,
-        reference=known,
-    )
+    place: dict[str, Any] = {"image": Path("x.jpg"), "mission": MISSIONS[domain], "domain": domain, "label": "pass", "group_id": "g"}
+    case = stage_a.StageACase(id="x/image_1", image_index=1, reference=known, **place)
     summary = parse_summary(text, domain)
     tags = {"mission": case.mission, "domain": domain}
     if known is not None:
@@ -294,16 +286,9 @@ def test_the_table_by_category_has_counts_beside_ratios() -> None:
     rows = [scored(line(bbu(WIRE, FIBRE)), line(bbu(WIRE))), scored("无关图片", line(bbu(WIRE)))]
     lines = {entry["category"]: entry for entry in stage_a.tables(rows)["by category"]}
     assert list(lines) == ["光纤", "电线", "无关图片"]  # those of the schema in its order, then others
-    assert lines["电线"] == {
-        "domain": "bbu",
-        "category": "电线",
-        "reference": 2,
-        "predicted": 1,
-        "right": 1,
-        "precision": 1.0,
-        "recall": 0.5,
-        "F1": pytest.approx(2 / 3),
-    }
+    counts = {"reference": 2, "predicted": 1, "right": 1}
+    ratios = {"precision": 1.0, "recall": 0.5, "F1": pytest.approx(2 / 3)}
+    assert lines["电线"] == {"domain": "bbu", "category": "电线", **counts, **ratios}
     assert (lines["光纤"]["recall"], lines["光纤"]["precision"]) == (None, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""pytest tests/tasks/stage_a/test_stage_a_records.py"""
+"""Rows in the five-key form. Run: pytest tests/tasks/stage_a/test_records.py"""
 
 from __future__ import annotations
 

@@ -124,17 +124,10 @@ def test_the_opposite_of_an_invariant_is_refused() -> None:
     assert refused.problem == "says the opposite of S2, which is an invariant"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        GOOD,
-        "若紧固件齐全，则判定通过",
-        "若没有紧固件不合格，则判定通过",
-        "若未见异常，则判定通过",
-        "若没有发现紧固件松动则通过",
-        "若螺丝不紧则判定为不通过",
-    ],
-)
+GOOD_TEXTS = [GOOD, "若紧固件齐全，则判定通过", "若没有紧固件不合格，则判定通过", "若未见异常，则判定通过"]
+
+
+@pytest.mark.parametrize("text", [*GOOD_TEXTS, "若没有发现紧固件松动则通过", "若螺丝不紧则判定为不通过"])
 def test_a_rule_is_a_rule(text: str) -> None:
     assert [one.text for one in check({"op": "upsert", "text": text}).candidates] == [text]
 
