@@ -21,9 +21,6 @@ from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_opt
 __all__ = ["Fallback", "Job", "JobMaker", "JobRequest", "has_images", "split_options"]
 
 
-# Which generation options a backend honours, by its capabilities. Knows nothing about what is done with the rest
-
-
 def split_options(options: GenerationOptions, can: Capabilities) -> tuple[GenerationOptions, tuple[str, ...]]:
     """Return the options that a backend can honour, and the others as `name=value`."""
     changes: dict[str, Any] = {}
@@ -226,12 +223,12 @@ class JobMaker:
 
 def _refuse_scoring(backend: Backend, asked: Sequence[tuple[Request, GenerationOptions]], plugins: Sequence[GenerationPlugin]) -> None:
     """Raise `CapabilityError` or `UnsupportedOption` where given responses are to be scored and cannot be, before anything runs."""
-    options = {id(one): one for request, one in asked if isinstance(request, ScoringRequest)}
-    if not options:
+    scoring = {id(options): options for request, options in asked if isinstance(request, ScoringRequest)}
+    if not scoring:
         return
     if not backend.capabilities.supports_scoring:
         raise CapabilityError(f"backend {backend.name!r} cannot score given responses; use --backend hf or vllm")
     if plugins:
         raise CapabilityError("generation plugins act on what is generated, and a given response is not; leave them out")
-    for one in options.values():
-        check_options(one)
+    for options in scoring.values():
+        check_options(options)

@@ -72,11 +72,11 @@ def _thinking(
     answer = ""
     if is_closed:
         decode = prepared.options.decode
-        rest = finish(replace(completion, token_ids=ending.token_ids[num_tokens:]), prepared.stops, tokenizer, decode).text
+        answer = finish(replace(completion, token_ids=ending.token_ids[num_tokens:]), prepared.stops, tokenizer, decode).text
         if thought.partition(end)[2].strip():  # one token closes the thought and begins the answer, so the mark is plain text
-            rest = ending.text.partition(end)[2]
-            rest = rest.strip() if decode.strip_whitespace else rest
-        answer = postprocess_text(plugins, rest)
+            answer = ending.text.partition(end)[2]
+            answer = answer.strip() if decode.strip_whitespace else answer
+        answer = postprocess_text(plugins, answer)
     thought = thought.partition(end)[0]
     text = thought.partition(start)[2] if start in thought else thought
     return Thinking(text.strip(), answer, is_closed, num_tokens)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["JobStream", "PromptSource"]
 
 
-# The prompts of a call as a backend pulls them: there may be more after there were none
-
-
 class PromptSource:
     """An iterator that ends when there is no prompt at present, and gives those that came meanwhile when it is asked again.
 
