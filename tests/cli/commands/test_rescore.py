@@ -30,7 +30,6 @@ CLOCK_OF_RUN = CLOCK - {"worker"} | {"finished_at", "command", "config", "num_wo
 
 
 def rescore(project: Project, *arguments: str) -> tuple[int, str]:
-    """Run `evalharness rescore` in the project's folder; returns exit code and everything printed."""
     return command(project, "rescore", *arguments)
 
 
