@@ -140,7 +140,7 @@ def main() -> None:
             "compare": lambda: write_comparison([compare(read_side(str(run_dir)), read_side(str(other_dir)), anyway=True)], other_dir),
             "timeline": lambda: write_timelines(list(map(timeline_of, read_tracks([run_dir], []))), [], other_dir),
         }
-        print(f"{asked.cases} cases, samples.jsonl {samples_bytes / 1e6:.1f} MB; importing pandas and tabulate {import_s:.2f} s")
+        print(f"{asked.cases} cases, samples.jsonl {samples_bytes / 1e6:.1f} MB; imports {import_s:.2f} s")
         print("| step | best of | wall s | CPU s | CPU µs per case |\n|:--|--:|--:|--:|--:|")
         for name, step in steps.items():
             times = [_seconds(step) for _ in range(asked.rounds)]

@@ -39,7 +39,4 @@ def write_adapter(folder: Path, tensors: Mapping[str, Sequence[Sequence[float]]]
 
 def lora(module: str, num_out: int, num_in: int, rank: int = 2, seed: int = 1) -> dict[str, list[list[float]]]:
     """Return A and B of a module."""
-    return {
-        f"{module}.lora_A.weight": matrix(rank, num_in, seed),
-        f"{module}.lora_B.weight": matrix(num_out, rank, seed + 1),
-    }
+    return {f"{module}.lora_A.weight": matrix(rank, num_in, seed), f"{module}.lora_B.weight": matrix(num_out, rank, seed + 1)}

@@ -152,7 +152,7 @@ def test_a_missing_engine_is_named_with_the_command_that_installs_it(environment
         options = ("--backend", backend, "--limit", "1", "--report-dir", str(tmp_path), "--run-id", backend)
         printed = python(
             environment, ROOT, "pytest", "evals/test_json_answers.py", "-q", "-p", "no:cacheprovider", *options, "--model", str(FINAL),
-            exit_code=10,
+            exit_code=10
         )  # fmt: skip
         assert f"backend '{backend}' needs {package}, which is not installed; " in printed
         assert f"pip install -e '{ROOT}[{backend}]'" in printed

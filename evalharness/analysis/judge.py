@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from evalharness.analysis.comparison.sheets import Side
     from evalharness.runs.records import RunRecords
 
-__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judged_run", "not_judged", "skipped"]
+__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judged_run"]
 
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3

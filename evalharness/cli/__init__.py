@@ -17,30 +17,13 @@ from evalharness.cli.framework import CommandGroup
 
 __all__ = ["main"]
 
-_PLACE = "evalharness.cli.commands."
 _SECTIONS = {
-    "Start": {
-        "init": _PLACE + "init:init",
-        "doctor": _PLACE + "doctor:doctor",
-    },
-    "Runs": {
-        "show": _PLACE + "show:show",
-        "report": _PLACE + "finished_runs:report",
-        "rescore": _PLACE + "finished_runs:rescore",
-        "merge": _PLACE + "finished_runs:merge",
-        "summary": _PLACE + "finished_runs:summary",
-        "export": _PLACE + "export:export",
-    },
-    "Comparisons": {
-        "compare": _PLACE + "compare:compare",
-        "bless": _PLACE + "compare:bless",
-        "timeline": _PLACE + "compare:timeline",
-    },
-    "Checkpoints": {
-        "generate": _PLACE + "generate:generate",
-        "watch": _PLACE + "watch:watch",
-    },
+    "Start": ("init:init", "doctor:doctor"),
+    "Runs": ("show:show", "finished_runs:report", "finished_runs:rescore", "finished_runs:merge", "finished_runs:summary", "export:export"),
+    "Comparisons": ("compare:compare", "compare:bless", "compare:timeline"),
+    "Checkpoints": ("generate:generate", "watch:watch"),
 }
+"""Heading of the help → "module:command" of `evalharness.cli.commands`."""
 _MESSAGE_CHARS = 2000
 
 
@@ -78,13 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` perhaps, closed the pipe; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # any of many calls on a path can meet it first
+    except Exception as error:
+        if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:  # any of many calls on a path can meet it first
             return _crash()
         _say_error(f"{error.filename}: {error.strerror}; give another path")
         return REFUSED
-    except Exception:
-        return _crash()
     return code if isinstance(code, int) else DONE
 
 

@@ -52,8 +52,7 @@ def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coord
     run_dir = Path(run.report_dir) / run.run_id
     engine = f"dump:{path.stem}"
     rows = [_row(dump, row, engine, path, run.run_id) for row in dump.rows]
-    _make_folder(run_dir)
-    _write_samples(run_dir / "samples.jsonl", rows)
+    _write_samples(run_dir, rows)
     judged = [row for row in rows if was_judged(row)]
     facts: RunFile = {
         "run_id": run.run_id,
@@ -61,7 +60,7 @@ def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coord
         "started_at": started_at,
         "config": run.to_json(),
         "num_workers": 0,
-        "rescored": {"dump": path.name, "sha256": _sha256(path), "changes": []},
+        "rescored": {"dump": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "changes": []},
         **environment_facts(Path.cwd()),
         "finished_at": _now(),
         "interrupted": None,
@@ -89,10 +88,6 @@ def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coord
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read(path: Path, run: RunConfig, coordinates: str) -> _Dump:
@@ -135,7 +130,6 @@ def _kind(path: Path) -> str:
 
 def _row(dump: _Dump, row: Row, engine: str, path: Path, run_id: str) -> Row:
     """Return the row as samples.jsonl has it."""
-    generation = row.get("generation")
     return {
         "nodeid": f"{path.name}::{row['case_id']}",
         "eval": dump.eval,
@@ -156,25 +150,20 @@ def _row(dump: _Dump, row: Row, engine: str, path: Path, run_id: str) -> Row:
         "worker": None,
         "duration_s": None,
         "prompt_sha256": None,
-        "generation": generation,
+        "generation": row.get("generation"),
     }
 
 
-def _make_folder(run_dir: Path) -> None:
+def _write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
+    """Write samples.jsonl into a new folder. Raises `RecordError`."""
     try:
         run_dir.mkdir(parents=True)
+        with (run_dir / "samples.jsonl").open("w", encoding="ascii") as file:
+            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     except FileExistsError:
         raise RecordError(f"run {run_dir.name!r} exists already in {run_dir.parent}; choose another --run-id") from None
     except OSError as error:
-        raise RecordError(f"{run_dir} cannot be created: {error.strerror}; choose another folder with --report-dir") from error
-
-
-def _write_samples(path: Path, rows: Sequence[Row]) -> None:
-    try:
-        with path.open("w", encoding="ascii") as file:
-            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error.strerror}; choose another folder with --report-dir") from error
+        raise RecordError(f"{run_dir} cannot be written: {error.strerror}; choose another folder with --report-dir") from error
 
 
 def _outputs(dump: _Dump, rows: Sequence[Row], run_dir: Path, engine: str, run: RunConfig) -> list[OutputFile]:

@@ -98,11 +98,11 @@ def _metrics(run_dir: Path) -> dict[str, dict[str, float]]:
     """Return {engine: {name: value}} of every number of the report."""
     tables = load_tables(run_dir)
     metrics: dict[str, dict[str, float]] = {}
-    for (name, test, engine, metric), mean in tables.scores[["mean"]].itertuples(name=None):
-        metrics.setdefault(str(engine), {})[_key(name, test, metric)] = float(mean)
-    for (name, test, engine), counts in zip(tables.counts.index, tables.counts.to_dict("records"), strict=True):
-        shown = {f"num_{what}": float(counts[what]) for what in ("cases", "miss", "invalid", "error") if what in counts}
-        metrics.setdefault(str(engine), {}).update({_key(name, test, what): value for what, value in shown.items()})
+    for (name, test, engine, metric), score in tables.scores.items():
+        metrics.setdefault(engine, {})[_key(name, test, metric)] = score.mean
+    for (name, test, engine), counts in tables.counts.items():
+        for what in ("cases", "miss", "invalid", "error"):
+            metrics.setdefault(engine, {})[_key(name, test, f"num_{what}")] = float(counts[what])
     for entry in entries_of(tables.run.get("aggregates")):
         if isinstance(entry.get("value"), (int, float)):
             names = [part for part in (entry.get("eval"), entry.get("test"), entry.get("metric")) if part]

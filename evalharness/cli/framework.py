@@ -89,39 +89,37 @@ def command(name: str, *, examples: Sequence[str], **keywords: Any) -> Callable[
 
 
 class CommandGroup(click.Group):
-    """Commands by section, name and "module:attribute"; a module is imported when its command runs or is listed."""
+    """Commands by section, each "module:command"; a module is imported when its command runs or is listed."""
 
-    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, str]], **keywords: Any) -> None:
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self._sections = sections
-        self._places = {name: place for section in sections.values() for name, place in section.items()}
+        self._sections = {title: [place.split(":")[1] for place in places] for title, places in sections.items()}
+        self._modules = {name: module for places in sections.values() for module, name in (place.split(":") for place in places)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the help."""
-        return list(self._places)
+        return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command, imported now; None for an unknown name."""
-        if cmd_name not in self._places:
+        if cmd_name not in self._modules:
             return None
-        module, _, attribute = self._places[cmd_name].partition(":")
-        loaded: click.Command = getattr(import_module(module), attribute)
+        loaded: click.Command = getattr(import_module(f"evalharness.cli.commands.{self._modules[cmd_name]}"), cmd_name)
         return loaded
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first word names. Raises `UsageError`, with the closest name, for an unknown one."""
         word = args[0]
-        if word not in self._places and not word.startswith("-"):
-            raise click.UsageError(
-                f"{word!r} is not a command{did_you_mean(word, self._places) or '.'} Known: {', '.join(self._places)}.", ctx
-            )
+        if word not in self._modules and not word.startswith("-"):
+            hint = did_you_mean(word, self._modules) or "."
+            raise click.UsageError(f"{word!r} is not a command{hint} Known: {', '.join(self._modules)}.", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of commands per section."""
-        width = max(map(len, self._places))
-        for title, places in self._sections.items():
-            commands = [(name, self.get_command(ctx, name)) for name in places]
+        width = max(map(len, self._modules))
+        for title, names in self._sections.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(title):
                 formatter.write_dl(
                     [(f"{name:{width}}", entry.get_short_help_str(limit=200)) for name, entry in commands if entry is not None]

@@ -339,7 +339,7 @@ def _finish(session: pytest.Session, exitstatus: int) -> None:
 def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows: list[Row]) -> str:
     """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
     from evalharness.pytest_plugin.finish.ci_files import write_github_summary
-    from evalharness.report.writing import report_rows, terminal_summary  # pandas, only now
+    from evalharness.report.writing import report_rows, terminal_summary  # numpy and tabulate, only now
 
     tables = report_rows(state.context.run_dir, rows)
     run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
 from evalharness.api.errors import RecordError
+from evalharness.api.options import GenerationOptions
 from evalharness.report.terminal import print_fields, print_heading, print_text
 from evalharness.report.text import number_text, one_line, plural
 from evalharness.runs.run_file import read_samples
-from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
+from evalharness.runs.schema import Generation, Row, entries_of, generations_of, mapping, text_of
 
 __all__ = ["find_rows", "print_answer", "print_row"]
 
@@ -56,6 +57,8 @@ def print_row(console: Console, row: Row) -> None:
     """Print one row for people: what was asked, what came back, and how it was judged."""
     title = f"{text_of(row.get('case_id'))}: {text_of(row.get('eval'))}::{text_of(row.get('test'))} on {text_of(row.get('engine'))}"
     print_heading(console, title, text_of(row.get("outcome")))
+    usual = GenerationOptions().to_json()
+    options = {name: value for name, value in mapping(row.get("options")).items() if name not in usual or value != usual[name]}
     scores = {name: number_text(value) for name, value in mapping(row.get("scores")).items()}
     print_fields(
         console,
@@ -67,16 +70,16 @@ def print_row(console: Console, row: Row) -> None:
             "nodeid": row.get("nodeid"),
             "worker": row.get("worker"),
             "started": row.get("started_at"),
-            "options": _json(_not_default(mapping(row.get("options")))),
+            "options": json.dumps(options, ensure_ascii=False) if options else None,
         },
     )
     generations = generations_of(row)
     if generations:
         print_text(console, "prompt", text_of(generations[0].get("prompt_text")))
-    for image in _mappings(generations[0].get("images")) if generations else ():
+    for image in entries_of(generations[0].get("images")) if generations else ():
         print_fields(console, {"image": " ".join(f"{name}={text_of(value)}" for name, value in image.items())})
     for step, requests in enumerate(row["steps"] if isinstance(row.get("steps"), list) else [], 1):
-        for number, answer in enumerate(_mappings(requests), 1):
+        for number, answer in enumerate(entries_of(cast("list[Generation]", requests)), 1):
             _print_generation(console, f"step {step}.{number}: ", answer)
     for number, generation in enumerate(generations, 1):
         _print_generation(console, f"sample {number}: " if len(generations) > 1 else "", generation)
@@ -95,21 +98,6 @@ def _print_generation(console: Console, prefix: str, generation: Generation) -> 
         console,
         {"finish": f"{finish}, {tokens}", "seed": generation.get("seed"), "fallback": generation.get("fallback")},
     )
-
-
-def _mappings(value: object) -> Iterator[Any]:
-    yield from (entry for entry in value if isinstance(entry, Mapping)) if isinstance(value, list) else ()
-
-
-def _not_default(options: Mapping[str, Any]) -> dict[str, Any]:
-    from evalharness.api.options import GenerationOptions
-
-    usual = GenerationOptions().to_json()
-    return {name: value for name, value in options.items() if name not in usual or value != usual[name]}
-
-
-def _json(value: Mapping[str, Any]) -> str | None:
-    return json.dumps(value, ensure_ascii=False) if value else None
 
 
 def print_answer(console: Console, row: Mapping[str, Any]) -> None:

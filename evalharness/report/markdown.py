@@ -52,8 +52,8 @@ NUM_OUTPUT_FILES = 50
 NUM_CHANGED_CASES = 500
 
 _FILES_NOTE = (
-    "Texts are cut here. The full ones are in samples.jsonl; samples.csv has one line per sample (cells of up to 32,767 characters);"
-    " report.csv has every number of this page, unrounded."
+    "Long texts are shortened here. samples.jsonl has them in full, samples.csv one line per sample (cells of up to 32,767 characters),"
+    " and report.csv every number of this page, unrounded."
 )
 
 
@@ -80,11 +80,11 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     word, sentence = verdict(tables)
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
     codes = tables.collected
-    num_cases = len(tables.rows.drop_duplicates(["eval", "case_id"]))
-    counts = [f"{int(tables.rows[name].sum()):,} {name}" for name in (*OUTCOMES, "other") if tables.rows[name].any()]
+    num_cases = sum(tables.num_cases.values())
+    counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
     yield (
         f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}, "
-        f"{plural(len(tables.rows), 'sample')}{': ' if counts else ''}{', '.join(counts)}."
+        f"{plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
     )
     remarks = findings(tables)
     if remarks:
@@ -188,12 +188,7 @@ def _count(value: float | None) -> float | None:
     return value if isinstance(value, (int, float)) else None
 
 
-_ENGINE_FACTS = {
-    "checkpoint_path": "path",
-    "fingerprint": "fingerprint",
-    "backend": "backend",
-    "template_sha256": "template",
-}
+_ENGINE_FACTS = {"checkpoint_path": "path", "fingerprint": "fingerprint", "backend": "backend", "template_sha256": "template"}
 
 
 def settings_sections(run: RunFile) -> Iterator[str]:
@@ -306,20 +301,16 @@ MAX_BYTES = 900_000
 
 
 def ci_summary(tables: RunTables) -> str:
-    """Return the summary, headings one level below those of report.md; cut between blocks where GitHub would drop it."""
+    """Return a run in short for the page of a CI job, headings one level below those of report.md; cut where GitHub would drop it."""
     shown: list[str] = []
     num_bytes = 0
-    for block in _blocks(tables):
+    title = f"# Run {markdown_cell(text_of(tables.run.get('run_id')) or tables.run_dir.name)}"
+    for block in (title, *summary_blocks(tables), *gate_blocks(tables), *score_sections(tables)):
+        if block.startswith(("# ", "## ", "### ")):
+            block = f"#{block}"
         num_bytes += len(block.encode("utf-8", "backslashreplace")) + 2
         if num_bytes > MAX_BYTES:
             shown.append("More is left out here; report.md has it.")
             break
         shown.append(block)
     return "\n\n".join(shown) + "\n"
-
-
-def _blocks(tables: RunTables) -> Iterator[str]:
-    yield f"## Run {markdown_cell(text_of(tables.run.get('run_id')) or tables.run_dir.name)}"
-    yield from summary_blocks(tables)
-    for block in (*gate_blocks(tables), *score_sections(tables)):
-        yield f"#{block}" if block.startswith("## ") else block

@@ -22,11 +22,11 @@ from evalharness.runs.run_file import read_run, read_samples, write_run_file
 from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import Row, RunFile, entries_of
 
-__all__ = ["rebuild_run", "replacing", "report_rows", "terminal_summary", "write_reports"]
+__all__ = ["rebuild_run", "report_file", "report_rows", "terminal_summary", "write_reports"]
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
+def report_file(path: Path) -> Iterator[TextIO]:
     """Give a UTF-8 text file (newlines as written) that takes the place of `path` as a whole; see `write_atomically`."""
     advice = "free space or choose another folder with --report-dir, then rebuild the report"
     with write_atomically(path, advice) as file, TextIOWrapper(file, encoding="utf-8", newline="") as text:
@@ -37,11 +37,11 @@ _PAGE_PROBLEM = " could not be made:"
 
 
 def report_rows(run_dir: Path, rows: list[Row]) -> RunTables:
-    """Write all report files of a run whose rows are in memory; return its tables. The rows are let go one by one.
+    """Write all report files of a run whose rows are in memory, and release the rows one by one; return the run's tables.
 
-    As `write_reports`, but that nothing is read again: ten thousand rows take a fifth of a second to read.
+    Saves the time to read them again: a fifth of a second for ten thousand rows.
     """
-    with replacing(run_dir / "samples.csv") as file:
+    with report_file(run_dir / "samples.csv") as file:
         write_samples_csv(file, rows, SampleNames.of(rows))
     tables = load_tables(run_dir, _drained(rows))
     _write_tables(tables)
@@ -49,45 +49,44 @@ def report_rows(run_dir: Path, rows: list[Row]) -> RunTables:
 
 
 def _drained(rows: list[Row]) -> Iterator[Row]:
-    """Yield the rows in their order and let each go: the tables that are made of them need memory too."""
+    """Yield the rows in order and release each: the tables that are made of them need memory too."""
     rows.reverse()
     while rows:
         yield rows.pop()
 
 
 def write_reports(run: Path | RunTables) -> dict[str, Path]:
-    """Write report.md, report.csv, samples.csv and, where evals gave tables, tables.csv, and the pages, with several checkpoints
-    a timeline, too; return their paths by file name.
+    """Write report.md, report.csv, samples.csv, tables.csv (where evals gave tables), the pages, and a timeline of several checkpoints.
 
-    Each file is replaced as a whole. Raises `RecordError` when the run cannot be read or a file cannot be written. Whatever
-    breaks while the pages are made costs no other file: they are missing then, and it is a problem of the run, in run.json too.
+    Returns the paths by file name. Raises `RecordError` when the run cannot be read or a file cannot be written. A page that
+    cannot be made is left out, which becomes a problem of the run in run.json; the other files are written all the same.
     """
     tables = load_tables(run) if isinstance(run, Path) else run
     paths = _write_tables(tables)
-    with replacing(paths["samples.csv"]) as file:
+    with report_file(paths["samples.csv"]) as file:
         names = SampleNames(tables.collected.score_names, tables.collected.tag_keys)
         write_samples_csv(file, read_samples(tables.run_dir), names)
     return paths
 
 
 def _write_tables(tables: RunTables) -> dict[str, Path]:
-    """Write all reports but samples.csv; return the paths of all, that one too."""
+    """Write all reports but samples.csv; return the paths of all, including samples.csv."""
     pages = _write_pages(tables)
     paths = {name: tables.run_dir / name for name in ("report.md", "report.csv", "samples.csv")}
-    with replacing(paths["report.md"]) as file:
+    with report_file(paths["report.md"]) as file:
         for number, block in enumerate(markdown_report(tables)):
             file.write(f"\n{block}\n" if number else f"{block}\n")
-    with replacing(paths["report.csv"]) as file:
+    with report_file(paths["report.csv"]) as file:
         write_report_csv(tables, file)
     if entries_of(tables.run.get("tables")):
         paths["tables.csv"] = tables.run_dir / "tables.csv"
-        with replacing(paths["tables.csv"]) as file:
+        with report_file(paths["tables.csv"]) as file:
             write_tables_csv(tables, file)
     return {**paths, **pages}
 
 
 def _write_pages(tables: RunTables) -> dict[str, Path]:
-    """Return the pages of the run but those that cannot be made; a problem of an earlier attempt is forgotten."""
+    """Write the pages that can be made and return their paths; problems of an earlier attempt are dropped."""
     problems = tables.run.get("problems")
     earlier = problems if isinstance(problems, list) else []
     known = tuple(name + _PAGE_PROBLEM for name in _PAGES)
@@ -113,7 +112,7 @@ def _report_pages(tables: RunTables) -> dict[str, Path]:
 
 
 def _timeline(tables: RunTables) -> dict[str, Path]:
-    """Return the files of a timeline; none of a run of one checkpoint. Scripts of the fake backend are no checkpoints."""
+    """Write a timeline where the run has several checkpoints; scripts of the fake backend are not checkpoints."""
     engines = entries_of(tables.run.get("engines"))
     if len({(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}) < 2:
         return {}

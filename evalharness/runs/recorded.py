@@ -42,7 +42,7 @@ class RecordedRun:
 
     @classmethod
     def read(cls, run_dir: Path, *, may_be_empty: bool = False) -> RecordedRun:
-        """Return the records of a run that ended or was killed. Raises `RecordError` where there is nothing to go by.
+        """Return the records of a run that ended or was killed. Raises `RecordError` where nothing was recorded.
 
         `may_be_empty`: that it was collected is enough, though no case has a record.
         """

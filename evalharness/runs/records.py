@@ -33,17 +33,7 @@ from evalharness.runs.schema import (
 )
 from evalharness.runs.workers import EngineTotals, WorkerTimes
 
-__all__ = [
-    "CaseKey",
-    "CaseRecords",
-    "Failed",
-    "GenerationFacts",
-    "Recorded",
-    "RunRecords",
-    "generation_facts",
-    "read_records",
-    "set_generations",
-]
+__all__ = ["CaseRecords", "Failed", "GenerationFacts", "Recorded", "RunRecords", "generation_facts", "read_records", "set_generations"]
 
 
 CaseKey: TypeAlias = "tuple[str, str, str, str]"
@@ -203,15 +193,15 @@ class _EvalFacts(NamedTuple):
         return cls(variants[0] if len(variants) == 1 else variants, len(variants), entry.get("cases") or {})
 
 
-_NOTHING_TOLD = _EvalFacts()
+_NO_FACTS = _EvalFacts()
 
 
 class _Reader:
-    """Adds up lines. `_told` is what each journal said of its evals so far: rows refer to that."""
+    """Adds up lines. `_eval_facts` is what each journal said of its evals so far: rows refer to it."""
 
     def __init__(self) -> None:
         self.records = RunRecords()
-        self._told: dict[tuple[str, str], _EvalFacts] = {}
+        self._eval_facts: dict[tuple[str, str], _EvalFacts] = {}
         self._nodeids: dict[str, str] = {}
         self._arounds: dict[tuple[str, str], tuple[str, str]] = {}
         self._facts: dict[str, CaseFacts] = {}
@@ -239,7 +229,7 @@ class _Reader:
             entry = cast("EvalLine", values)
             entry["cases"] = self._shared(entry.get("cases") or {})
             records.evals[entry["path"]] = entry
-            self._told[worker, entry["name"]] = _EvalFacts.of(entry)
+            self._eval_facts[worker, entry["name"]] = _EvalFacts.of(entry)
         elif kind == "collected":
             records.collected = cast("Collected", values)
             self._nodeids = {nodeid: nodeid for nodeid in values.get("nodeids", ())}
@@ -295,7 +285,7 @@ class _Reader:
             case.in_steps = steps
 
     def _add_row(self, worker: str, values: dict[str, Any]) -> None:
-        facts = self._told.get((worker, values["eval"]), _NOTHING_TOLD)
+        facts = self._eval_facts.get((worker, values["eval"]), _NO_FACTS)
         # The parser makes new objects for keys and texts of every line; there are many rows.
         interned = {sys.intern(name): value for name, value in values.items()}
         for name in _REPEATED:

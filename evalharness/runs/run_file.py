@@ -21,7 +21,6 @@ from evalharness.runs.atomic import write_atomically
 from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
 __all__ = [
-    "FINISHED",
     "LATEST",
     "environment_facts",
     "find_latest",

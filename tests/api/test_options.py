@@ -19,8 +19,6 @@ from evalharness.api.errors import ContractTypeError, ContractValueError
 from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.api.structured_output import StructuredOutput
 
-# --- stops -------------------------------------------------------------------------------------------------------------
-
 
 def test_a_bare_string_as_stop_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^stop\.stop must be a sequence of strings, got 'END' \(str\)"):
@@ -93,17 +91,13 @@ def test_an_unknown_key_of_stops_is_refused() -> None:
         StopOptions.from_mapping({"stop_strings": ["a"]})
 
 
-# --- options -----------------------------------------------------------------------------------------------------------
-
-
 def test_sampling_at_temperature_zero_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^options\.do_sample is True but options\.temperature is 0; set a temperature above 0"):
         GenerationOptions(do_sample=True)
 
 
 @pytest.mark.parametrize(
-    "do_sample, temperature, samples",
-    [(None, 0.0, False), (None, 0.7, True), (False, 0.7, False), (False, 0.0, False), (True, 0.7, True)],
+    "do_sample, temperature, samples", [(None, 0.0, False), (None, 0.7, True), (False, 0.7, False), (False, 0.0, False), (True, 0.7, True)]
 )
 def test_sampling_follows_do_sample_then_the_temperature(do_sample: bool | None, temperature: float, samples: bool) -> None:
     assert GenerationOptions(do_sample=do_sample, temperature=temperature).samples is samples
@@ -138,9 +132,6 @@ def test_a_negative_eos_id_in_a_list_is_refused_with_its_place() -> None:
 def test_an_extra_never_overrides_a_named_option(key: str) -> None:
     with pytest.raises(ContractValueError, match=rf"^options\.extra_generation_kwargs\.{key} would override a named option"):
         GenerationOptions(extra_generation_kwargs={key: 1})
-
-
-# --- options as plain data ---------------------------------------------------------------------------------------------
 
 
 def test_numbers_in_plain_data_are_cast() -> None:

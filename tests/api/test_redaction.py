@@ -27,7 +27,7 @@ ENV = {
 }
 PLANTED = [
     *(value for name, value in ENV.items() if name not in ("DATABASE_URL", "PYTEST_ADDOPTS")),
-    "db-pass-77", "addopts-secret-1", "cli-secret-2", "ini-secret-3", "remote-pass-4", "url-pass-5", "query-secret-6", "bearer-secret-7",
+    "db-pass-77", "addopts-secret-1", "cli-secret-2", "ini-secret-3", "remote-pass-4", "url-pass-5", "query-secret-6", "bearer-secret-7"
 ]  # fmt: skip
 
 CONFTEST = """
@@ -92,15 +92,15 @@ def planted(project: Project) -> Project:
 
 def leaks(folder: Path) -> list[str]:
     """Return every file below a folder that has a planted secret, as it is or as JSON, XML or HTML write it."""
-    found = []
+    leaking = []
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             content = path.read_bytes()
             for secret in PLANTED:
                 forms = {secret, json.dumps(secret)[1:-1], secret.replace('"', "&quot;"), secret.replace('"', "&#34;")}
                 if any(form.encode("utf-8") in content for form in forms):
-                    found.append(f"{path.relative_to(folder)}: {secret}")
-    return found
+                    leaking.append(f"{path.relative_to(folder)}: {secret}")
+    return leaking
 
 
 def test_a_leak_is_found_in_every_form(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_every_other_annotation_is_one_of_contracts_or_mappings() -> None:
     others = {str(field.type) for cls, _ in CONTRACTS.values() for field in fields(cls)} - set(WRONG_TYPES)
     assert others == {
         "Mapping[str, Any]", "DecodeOptions", "StopOptions", "StructuredOutput | None",
-        "object | None", "tuple[str, str]", "tuple[tuple[str, Any], ...]",
+        "object | None", "tuple[str, str]", "tuple[tuple[str, Any], ...]"
     }  # fmt: skip
 
 
@@ -137,9 +137,6 @@ def test_the_edges_of_a_range_are_legal(path: str, name: str, value: Any) -> Non
     assert getattr(cls(**{**needed, name: value}), name) == value
 
 
-# --- requests ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cls", [TextGenerationRequest, VlmGenerationRequest])
 @pytest.mark.parametrize(
     "messages, path",
@@ -186,9 +183,6 @@ def test_messages_are_kept_as_they_are() -> None:
 def test_image_fields_of_the_wrong_type_are_refused(values: dict[str, Any], path: str) -> None:
     with pytest.raises(ContractTypeError, match=f"^{path}"):
         VlmGenerationRequest([USER], **values)
-
-
-# --- results -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prompt, completion, total", [(3, 4, 7), (None, 4, None), (3, None, None), (0, 0, 0)])

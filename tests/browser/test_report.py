@@ -206,11 +206,11 @@ def test_truth_is_solid_and_prediction_dashed_and_each_can_be_hidden(opened, rep
     assert dashes[0] == "none"
     assert dashes[1] != "none"
     assert page.locator(".photo .shape.truth").count() == page.locator(".photo .shape.prediction").count() == 2
-    assert page.locator(".photo svg").get_attribute("aria-label").endswith("2 true (solid), 2 predicted (dashed)")
+    assert page.locator(".photo svg").get_attribute("aria-label").endswith("2 reference (solid), 2 predicted (dashed)")
     page.keyboard.press("t")
     assert page.locator(".photo .shape.truth").first.is_hidden()
-    assert page.get_by_role("button", name="truth 2").get_attribute("aria-pressed") == "false"
-    assert [cell.split()[0] for cell in page.locator(".case tbody td:first-child").all_text_contents()] == ["missed", "wrong", "found"]
+    assert page.get_by_role("button", name="reference 2").get_attribute("aria-pressed") == "false"
+    assert [cell.split()[0] for cell in page.locator(".case tbody td:first-child").all_text_contents()] == ["missed", "wrong", "hit"]
 
 
 def test_pictures_of_many_cases_are_seen_at_once(opened, report):
@@ -350,7 +350,7 @@ def test_a_changed_photo_is_not_shown_as_what_the_model_saw(opened, tmp_path: Pa
     page = opened(write_report_pages(load_tables(tmp_path / "run"))["report.html"], "#cases")
 
     page.keyboard.press("j")
-    assert page.get_by_text("This photo is not shown: it is gone, or another one now.").is_visible()
+    assert page.get_by_text("This image is not shown: it is gone or has changed.").is_visible()
 
 
 def test_a_run_of_many_cases_goes_on_on_further_pages(opened, tmp_path: Path, monkeypatch):

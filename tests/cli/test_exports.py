@@ -46,8 +46,8 @@ def run(tmp_path: Path) -> Path:
         throughput=[{"engine": LATER, "tokens_per_s": 12.5}],
         aggregates=[
             {"eval": "stage_a", "test": "test_summary", "engine": LATER, "metric": "group_accuracy", "value": 0.25},
-            {"eval": "stage_a", "test": None, "engine": LATER, "metric": "nothing_counted", "value": None},
-        ],
+            {"eval": "stage_a", "test": None, "engine": LATER, "metric": "nothing_counted", "value": None}
+        ]
     )  # fmt: skip
     (folder / "report.md").write_text("# report")
     return folder
@@ -94,7 +94,7 @@ class TestTable:
         assert ": 4 samples, " in capsys.readouterr().out
         table = parquet.read_table(tmp_path / "x.parquet")
         assert {name: str(table.schema.field(name).type) for name in ("text", "step", "score.f1", "token_ids")} == {
-            "text": "string", "step": "int64", "score.f1": "double", "token_ids": "list<element: int64>",
+            "text": "string", "step": "int64", "score.f1": "double", "token_ids": "list<element: int64>"
         }  # fmt: skip
         columns = list(columns_of(run))
         assert table.to_pylist() == [{name: one.get(name) for name in columns} for one in flat_rows(run)]

@@ -149,8 +149,7 @@ def test_an_address_for_an_engine_that_asks_no_server_is_refused_by_the_name_tha
 
 
 @pytest.mark.parametrize(
-    ("given", "read"),
-    [("cpu", "cpu"), ("gpu:0,gpu:2", "gpu:0,gpu:2"), ("cuda:1", "gpu:1"), ("gpu:0, cuda:3", "gpu:0,gpu:3")],
+    ("given", "read"), [("cpu", "cpu"), ("gpu:0,gpu:2", "gpu:0,gpu:2"), ("cuda:1", "gpu:1"), ("gpu:0, cuda:3", "gpu:0,gpu:3")]
 )
 def test_devices_are_spelt_as_trainers_do(tmp_path: Path, given: str, read: str) -> None:
     assert config_of(tmp_path, "--devices", given).devices == read

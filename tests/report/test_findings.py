@@ -66,8 +66,8 @@ def test_checkpoints_that_differ_in_one_answer_are_not_suspect(tmp_path: Path) -
 def test_what_could_not_be_asked_or_broke_is_named(tmp_path: Path) -> None:
     samples = [*rows(17), invalid("a"), invalid("b", outcome="error"), invalid("c", "not run: Ctrl-C", outcome="skip")]
     assert findings_of(tmp_path, samples) == [
-        f"1 of 20 cases of {WHERE} ended in an infrastructure error and count towards no mean",
-        f"1 of 20 cases of {WHERE} are invalid (could not be run) and count towards no mean",
+        f"1 of 20 cases of {WHERE} ended in an infrastructure error: not counted in any mean",
+        f"1 of 20 cases of {WHERE} could not be run (invalid): not counted in any mean",
         "1 case of stage_a on hf:tiny skipped: not run: Ctrl-C",
     ]
 

@@ -39,8 +39,8 @@ def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
         "stage_a::test_summary  hf:tiny      5          1    0        1       0     1  valid 0.750 (n=4)",
         "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.750, needs ≥ 0.95",
         "! 1 of 4 answers of stage_a::test_summary on hf:tiny is malformed (valid is 0)",
-        "! 1 of 5 cases of stage_a::test_summary on hf:tiny are invalid (could not be run) and count towards",
-        "  no mean",
+        "! 1 of 5 cases of stage_a::test_summary on hf:tiny could not be run (invalid): not counted in any",
+        "  mean",
         "! stage_a has only 5 cases: scores may differ by chance alone",
         "FAILED: the gate failed; 1 sample could not be run",
     ]

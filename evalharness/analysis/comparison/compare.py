@@ -28,12 +28,9 @@ __all__ = [
     "CaseChange",
     "Comparison",
     "Coverage",
-    "Difference",
     "MetricChange",
     "compare",
-    "coverage_of",
     "differences",
-    "paired_cases",
 ]
 
 

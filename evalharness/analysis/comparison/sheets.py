@@ -12,7 +12,7 @@ from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
 
-__all__ = ["RATES", "CaseLine", "Sheet", "Side", "domains_apart", "sheets_by_engine", "sheets_of", "was_judged"]
+__all__ = ["RATES", "CaseLine", "Sheet", "Side", "domains_apart", "sheets_by_engine", "was_judged"]
 
 
 RATES = ("pass_rate", "length_rate", "empty_rate")
@@ -79,7 +79,7 @@ class Side:
 
 
 def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
-    """Return what gives a case with its categories as they are called among these: one name in two domains is two categories.
+    """Return a function that renames the categories of a case so that one name in two domains makes two categories.
 
     The tag `domain` says where a case is from; "标签" then is "标签 (bbu)" and "标签 (rru)".
     """
@@ -103,28 +103,16 @@ def was_judged(line: CaseLine) -> bool:
     return line.outcome in _JUDGED
 
 
-def sheets_of(rows: Iterable[Row]) -> dict[tuple[str, str], Sheet]:
-    """Return the sheets of one engine's rows, by eval and test; a case that is there twice has its last row."""
-    sheets: dict[tuple[str, str], Sheet] = {}
-    for row in rows:
-        _add(sheets, row)
-    return sheets
-
-
 def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], Sheet]]:
-    """Return the sheets of each engine, in the order of their first rows."""
+    """Return the sheets of each engine by eval and test, in the order of their first rows; of rows of one case the last counts."""
     engines: dict[str, dict[tuple[str, str], Sheet]] = {}
     for row in rows:
-        _add(engines.setdefault(text_of(row.get("engine")), {}), row)
+        key = text_of(row.get("eval")), text_of(row.get("test"))
+        sheet = engines.setdefault(text_of(row.get("engine")), {}).setdefault(key, Sheet(*key))
+        if sheet.options is None and row.get("options"):
+            sheet.options = _without_seed(row["options"])
+        sheet.cases[text_of(row.get("case_id"))] = _line(row)
     return engines
-
-
-def _add(sheets: dict[tuple[str, str], Sheet], row: Row) -> None:
-    key = text_of(row.get("eval")), text_of(row.get("test"))
-    sheet = sheets.setdefault(key, Sheet(*key))
-    if sheet.options is None and row.get("options"):
-        sheet.options = _without_seed(row["options"])
-    sheet.cases[text_of(row.get("case_id"))] = _line(row)
 
 
 def _line(row: Row) -> CaseLine:

@@ -1,4 +1,13 @@
-"""From what is written on a command line to one side of a comparison: a run directory, one of its engines, or a baseline."""
+"""One side of a comparison, read from a run directory, one of its engines, or a baseline.
+
+A baseline is one side as a small file that can be committed. It has scores, identities and hashes; no texts, no paths:
+
+    {"format": "evalharness baseline", "version": 1, "run_id", "engine", "checkpoint", "fingerprint", "asked",
+     "circumstances", "directions", "tests": [{"eval", "test", "options", "cases": [ids], "columns": {name: column}}]}
+
+A column has one value per case: {"values": [...], "at": "0120…"} (one character per case) where few values occur, else a
+list. Ten thousand cases of twenty scores take about a megabyte, most of it their ids.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, sheets_by_engine, sheets_of
+from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, sheets_by_engine
 from evalharness.analysis.gates import DIRECTIONS
 from evalharness.api.errors import BaselineError, ComparisonError
 from evalharness.runs.atomic import write_atomically
@@ -37,8 +46,7 @@ def read_side(text: str, prefer: str = "") -> Side:
     side = side_of_rows(run, chosen, (row for row in read_samples(path, notes) if str(row.get("engine")) == chosen))
     if not side.sheets:
         raise ComparisonError(f"{path} has no rows for {chosen}; if the run was killed, recover them with: evalharness report {path}")
-    side.source = str(path)
-    side.notes = (*notes, *_unfinished(run))
+    side.source, side.notes = str(path), (*notes, *_unfinished(run))
     return side
 
 
@@ -49,8 +57,7 @@ def read_sides(path: Path) -> tuple[RunFile, list[Side]]:
     engines = sheets_by_engine(read_samples(path, notes))
     sides = [_side(run, engine, sheets) for engine, sheets in engines.items()]
     for side in sides:
-        side.source = str(path)
-        side.notes = (*notes, *_unfinished(run))
+        side.source, side.notes = str(path), (*notes, *_unfinished(run))
     return run, sides
 
 
@@ -94,7 +101,7 @@ def _unfinished(run: RunFile) -> Iterable[str]:
 
 def side_of_rows(run: RunFile, engine: str, rows: Iterable[Row]) -> Side:
     """Return the side of one engine's rows; `run` is run.json, or as much of it as there is."""
-    return _side(run, engine, sheets_of(rows))
+    return _side(run, engine, sheets_by_engine(rows).get(engine, {}))
 
 
 def engine_entry(run: RunFile, engine: str) -> EngineEntry:

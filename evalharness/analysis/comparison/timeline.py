@@ -20,7 +20,7 @@ from evalharness.api.errors import ComparisonError, RecordError
 from evalharness.checkpoints.info import natural_key
 from evalharness.runs.schema import RunFile, entries_of, mapping
 
-__all__ = ["TOKENS", "Best", "Curve", "Flip", "Point", "Timeline", "Track", "read_tracks", "run_folders", "timeline_of"]
+__all__ = ["TOKENS", "Curve", "Timeline", "Track", "read_tracks", "run_folders", "timeline_of"]
 
 
 _NUMBERED = re.compile(r".*\bcheckpoint-([0-9]+)")
@@ -60,7 +60,7 @@ class Track:
 
 
 def run_folders(patterns: Sequence[str]) -> list[Path]:
-    """Return the run directories that paths and patterns name, each once; what a pattern matches and is none is passed over.
+    """Return the run directories that paths and patterns name, each once; whatever else a pattern matches is passed over.
 
     Raises `ComparisonError` for a path that is not a run directory, and where nothing is left.
     """
@@ -78,7 +78,7 @@ def run_folders(patterns: Sequence[str]) -> list[Path]:
 
 
 def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
-    """Return the tracks of runs, those with the most checkpoints first; runs that cannot be used are told in `notes`.
+    """Return the tracks of runs, those with the most checkpoints first; `notes` gets a line for each run that cannot be used.
 
     Raises `ComparisonError` where no run holds a judged row.
     """
@@ -195,6 +195,11 @@ class Curve:
     values: tuple[Mean, ...]
     best: Best | None
     """None where no direction is better, or fewer than two checkpoints were asked the same."""
+
+    @property
+    def best_mean(self) -> Mean | None:
+        """The mean at the best checkpoint."""
+        return next((value for value in self.values if self.best is not None and value.place == self.best.point), None)
 
 
 class Flip(NamedTuple):

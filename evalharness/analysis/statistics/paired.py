@@ -22,8 +22,6 @@ from evalharness.analysis.statistics.intervals import (
 
 __all__ = [
     "LEVEL",
-    "POWER",
-    "Corrected",
     "Mean",
     "PairedChange",
     "detectable_difference",

@@ -66,8 +66,7 @@ def compare(base: str, candidates: Sequence[str], out: Path | None, anyway: bool
     except EvalHarnessError as error:
         raise ComparisonError(f"cannot compare: {error}") from error
     print_lines(open_console(), comparison_lines(comparisons, terminal_width()))
-    for path in paths:
-        print(path)
+    print(*paths, sep="\n")
     return NOT_PASSED if any(comparison.has_regressed for comparison in comparisons) else DONE
 
 
@@ -140,6 +139,5 @@ def timeline(runs: Sequence[str], out: Path | None, seed: int) -> int:
     default = folders[0] if len(folders) == 1 else folders[0].parent if len(parents) == 1 else Path()
     paths = write_timelines(timelines, notes, out or default)
     print_lines(open_console(), timeline_lines(timelines, notes, terminal_width()))
-    for path in paths:
-        print(path)
+    print(*paths, sep="\n")
     return DONE

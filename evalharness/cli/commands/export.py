@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -53,35 +52,28 @@ def export(run: str, kind: str, out: str | None, project: str, online: bool) -> 
     if kind in _TABLES:
         return _table(run_dir, kind, Path(out) if out is not None else run_dir / _TABLES[kind])
     from evalharness.cli.exports import tracks_of
+    from evalharness.cli.trackers import log_to_mlflow, log_to_wandb, write_tensorboard
 
     target = out if out is not None else str(run_dir / _TRACKERS[kind])
     tracks = tracks_of(run_dir)
     if kind == "tensorboard":
-        from evalharness.cli.trackers import write_tensorboard
-
         written: list[object] = [*write_tensorboard(tracks, Path(target))]
     elif kind == "wandb":
-        from evalharness.cli.trackers import log_to_wandb
-
         written = [*log_to_wandb(tracks, Path(target), project=project, online=online)]
     else:
-        from evalharness.cli.trackers import log_to_mlflow
-
         uri = target if "://" in target else Path(target).absolute().as_uri()
         written = [f"{uri}: run {name}" for name in log_to_mlflow(tracks, run_dir, uri=uri, project=project)]
-    for place in written:
-        print(place)
+    print(*written, sep="\n")
     return DONE
 
 
 def _table(run_dir: Path, kind: str, path: Path) -> int:
     from evalharness.cli.exports import write_jsonl, write_parquet
 
-    write: Callable[[Path, Path], int] = write_parquet if kind == "parquet" else write_jsonl
     if path.resolve() == (run_dir / "samples.jsonl").resolve():
         raise ConfigError(f"--out {path} would overwrite the run's own samples.jsonl; choose another name")
     try:
-        count = write(run_dir, path)
+        count = write_parquet(run_dir, path) if kind == "parquet" else write_jsonl(run_dir, path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}; give a file in a folder that exists") from error
     print(f"{path}: {count:,} samples, {path.stat().st_size:,} bytes")

@@ -15,7 +15,7 @@ import click
 from evalharness.api.errors import BROKEN, DONE, NOT_PASSED, ConfigError, ContractTypeError, ContractValueError, nearest_folder
 from evalharness.api.images import image_size
 from evalharness.api.options import GenerationOptions
-from evalharness.api.requests import TextGenerationRequest, VlmGenerationRequest
+from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat
 from evalharness.cli.framework import PATH, command, own_stdout, project_root, resolve_options, run_options
 from evalharness.config import RunConfig
@@ -23,7 +23,6 @@ from evalharness.config.options import ARGUMENTS
 from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn
 
 if TYPE_CHECKING:
-    from evalharness.api.requests import GenerationResult
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 
 __all__ = ["OneOff", "generate", "one_off", "options_of", "read_one_offs"]
@@ -142,7 +141,6 @@ def _generate(
     spec: EngineSpec, run: RunConfig, questions: Sequence[OneOff], stop: Sequence[str], overlay: Path | None
 ) -> Iterator[dict[str, Any]]:
     """Yield one row per request and sample, in their order, each as soon as it and all before it are finished."""
-    from evalharness.api.requests import GenerationResult
     from evalharness.pytest_plugin.execution.engines import open_engine
 
     samples = [(question, sample) for question in questions for sample in range(run.num_samples)]
@@ -154,22 +152,21 @@ def _generate(
         num_yielded = 0
         for place, outcome in engine.stream([question.request for question, _ in samples], options):
             question, sample = samples[place]
-            result = outcome if isinstance(outcome, GenerationResult) else None
             row: dict[str, Any] = {
                 "id": question.id,
                 "engine": spec.id,
                 "checkpoint": spec.checkpoint_path,
                 "sample": sample,
                 "num_samples": run.num_samples,
-                "outcome": "answered" if isinstance(outcome, GenerationResult) else outcome.kind,
-                "problem": None if isinstance(outcome, GenerationResult) else outcome.problem,
+                "outcome": outcome.kind if isinstance(outcome, GenerationFailure) else "answered",
+                "problem": outcome.problem if isinstance(outcome, GenerationFailure) else None,
                 "images": [str(image) for image in question.images],
                 "options": options[place].to_json(),
-                "generation": None if result is None else result.to_json(),
+                "generation": outcome.to_json() if isinstance(outcome, GenerationResult) else None,
                 "timing": {"load_s": round(load_s, 3), "finished_after_s": round(time.monotonic() - started, 3)},
             }
-            if overlay is not None and result is not None:
-                row["overlay"] = _draw(result, question.images[0], overlay, spec, run)
+            if overlay is not None and isinstance(outcome, GenerationResult):
+                row["overlay"] = _draw(outcome, question.images[0], overlay, spec, run)
             ready[place] = row
             while num_yielded in ready:
                 yield ready.pop(num_yielded)

@@ -95,8 +95,7 @@ def init(folder: Path, template: str, model: Path | None) -> int:
     """
     if model is not None and not model.is_dir():
         raise ConfigError(f"--model {model} is not a folder; the nearest that exists is {nearest_folder(model)}")
-    for path in write_project(folder, template, model=model):
-        print(path)
+    print(*write_project(folder, template, model=model), sep="\n")
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     print(f"\nnow run: {go}pytest evals")
     return DONE

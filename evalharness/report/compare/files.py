@@ -20,7 +20,7 @@ from evalharness.analysis.comparison.compare import (
     Comparison,
     MetricChange,
 )
-from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.analysis.statistics.paired import LEVEL, PairedChange
 from evalharness.api.errors import RecordError
 from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
 from evalharness.report.compare.text import (
@@ -41,7 +41,7 @@ from evalharness.report.csv import write_csv
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 from evalharness.report.html.pictures import PictureFile, small_copies
 from evalharness.report.text import number_text, plural
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 
 __all__ = [
     "CASE_COLUMNS",
@@ -114,13 +114,13 @@ def write_comparison(comparisons: Sequence[Comparison], folder: Path) -> list[Pa
     except OSError as error:
         raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
     paths = [folder / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv")]
-    with replacing(paths[0]) as file:
+    with report_file(paths[0]) as file:
         write_compare_page(comparisons, file, folder)
-    with replacing(paths[1]) as file:
+    with report_file(paths[1]) as file:
         file.write("\n\n".join(comparison_blocks(comparisons)) + "\n")
-    with replacing(paths[2]) as file:
+    with report_file(paths[2]) as file:
         write_compare_csv(comparisons, file)
-    with replacing(paths[3]) as file:
+    with report_file(paths[3]) as file:
         write_compare_cases_csv(comparisons, file)
     return paths
 
@@ -169,12 +169,13 @@ def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
         }
         for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True)
     ]
+    sentence = conclusion(comparison)
     return {
         "number": number,
         "candidate": comparison.candidate.label,
         "base": comparison.base.label,
         "verdict": comparison.verdict,
-        "conclusion": conclusion(comparison),
+        "conclusion": sentence[:1].upper() + sentence[1:],
         "remarks": list(remarks(comparison)),
         "hidden": [_hidden(comparison, group, slice_scale) for group in hidden[:NUM_HIDDEN]],
         "num_hidden": len(hidden),
@@ -207,28 +208,24 @@ def hidden_slices(comparison: Comparison) -> list[list[MetricChange]]:
     A slice counts where a metric fell there more than twice as far as over all cases (0.02 at least): the categories first,
     as what a checkpoint has forgotten is a kind of thing more often than a kind of case.
     """
-    overall = {(change.eval, change.test, change.metric): change.change.difference for change in comparison.metrics}
     groups: dict[tuple[str, ...], list[MetricChange]] = {}
     for change in shown_slices(comparison):
-        whole = overall.get((change.eval, change.test, change.metric), overall.get((change.eval, change.test, "category_f1"), 0.0))
-        if change.verdict == REGRESSED and abs(change.change.difference) > max(2 * abs(whole), 0.02):
+        whole = _over_all_cases(comparison, change)
+        if change.verdict == REGRESSED and abs(change.change.difference) > max(2 * abs(whole.difference if whole else 0.0), 0.02):
             groups.setdefault((change.eval, change.test, change.slice_key, change.slice_value), []).append(change)
     return sorted(groups.values(), key=lambda group: (group[0].slice_key != CATEGORY, -abs(group[0].change.difference)))
 
 
+def _over_all_cases(comparison: Comparison, change: MetricChange) -> PairedChange | None:
+    """Return how the metric of a slice changed over all cases of its test; for the score of a category, how category_f1 did."""
+    metrics = {whole.metric: whole.change for whole in comparison.metrics if (whole.eval, whole.test) == (change.eval, change.test)}
+    return metrics.get(change.metric, metrics.get("category_f1"))
+
+
 def _hidden(comparison: Comparison, group: Sequence[MetricChange], scale: float) -> dict[str, Any]:
-    first = group[0]
-    whole = next(
-        (
-            change.change
-            for name in (first.metric, "category_f1")
-            for change in comparison.metrics
-            if (change.eval, change.test, change.metric) == (first.eval, first.test, name)
-        ),
-        None,
-    )
+    whole = _over_all_cases(comparison, group[0])
     return {
-        **_line(first, scale),
+        **_line(group[0], scale),
         "others": [f"{change.metric} {number_text(change.change.base)} → {number_text(change.change.candidate)}" for change in group[1:]],
         "average": "" if whole is None else f"{number_text(whole.base)} → {number_text(whole.candidate)}",
     }

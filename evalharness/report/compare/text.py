@@ -1,4 +1,4 @@
-"""What a comparison says in words and numbers, the same on a terminal and in Markdown. Texts are not escaped here."""
+"""Comparisons in words and numbers: the sentences that all outputs share (not escaped), compare.md, and a terminal's lines."""
 
 from __future__ import annotations
 

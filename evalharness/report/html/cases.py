@@ -50,7 +50,7 @@ def page_ranges(run_dir: Path) -> list[range]:
 
 @dataclass
 class PageRows:
-    """The rows of one page. `blocks` writes them; what it found out is there once it is through."""
+    """The rows of one page. `blocks` writes them and fills the other fields."""
 
     run_dir: Path
     rows: range

@@ -19,12 +19,12 @@ from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
 from evalharness.report.text import number_text, plural
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 from evalharness.runs.lock import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
-__all__ = ["INDEX", "Entry", "run_entries", "write_index"]
+__all__ = ["INDEX", "run_entries", "write_index"]
 
 
 Entry: TypeAlias = "dict[str, Any]"
@@ -35,13 +35,13 @@ _CACHE_VERSION = 1
 MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
 _NAME_CHARS = 200
 _UNFINISHED = {True: "running", False: "killed", None: "unfinished"}
-"""What a run without an end is, by whether a process holds it."""
+"""The state of a run without an end, by whether a process holds its lock."""
 
 
 def run_entries(report_dir: Path) -> list[Entry]:
-    """Return an entry per run directory, the one that started last first; folders that hold no run.json are none.
+    """Return an entry per run directory, newest first; a folder without run.json is not a run.
 
-    Never raises for a run: one that cannot be read is an entry that says so. Raises `OSError` where the folder cannot be listed.
+    A run that cannot be read gets an entry that says so. Raises `OSError` where the folder cannot be listed.
     """
     cache = _read_cache(report_dir / CACHE)
     kept: dict[str, list[Any]] = {}
@@ -62,7 +62,8 @@ def run_entries(report_dir: Path) -> list[Entry]:
             entry = {**entry, "state": _UNFINISHED[is_written_now(folder)]}
         entries.append(entry)
     if kept != cache:
-        _write_cache(report_dir / CACHE, kept)
+        with suppress(RecordError), report_file(report_dir / CACHE) as file:  # the cache only saves time
+            json.dump({"version": _CACHE_VERSION, "runs": kept}, file, allow_nan=False)
     return sorted(entries, key=lambda entry: (entry["started_at"], entry["name"]), reverse=True)
 
 
@@ -72,16 +73,8 @@ def _read_cache(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     runs = mapping(cache).get("runs") if mapping(cache).get("version") == _CACHE_VERSION else {}
-    return {name: entry for name, entry in mapping(runs).items() if isinstance(entry, list) and len(entry) == 3 and _is_entry(entry[2])}
-
-
-def _is_entry(entry: object) -> bool:
-    return isinstance(entry, dict) and {"name", "state", "started_at", "scores", "gates"} <= set(entry)
-
-
-def _write_cache(path: Path, runs: Mapping[str, Any]) -> None:
-    with suppress(RecordError), replacing(path) as file:  # the cache only saves time
-        json.dump({"version": _CACHE_VERSION, "runs": runs}, file, allow_nan=False)
+    known = {name: entry for name, entry in mapping(runs).items() if isinstance(entry, list) and len(entry) == 3}
+    return {name: entry for name, entry in known.items() if {"name", "state", "started_at", "scores", "gates"} <= set(mapping(entry[2]))}
 
 
 def _entry(folder: Path) -> Entry:
@@ -91,30 +84,22 @@ def _entry(folder: Path) -> Entry:
         run = read_run(folder)
     except RecordError as error:
         return {**entry, "state": "broken", "problem": str(error)[:500]}
-    engines = [engine for engine in entries_of(run.get("engines")) if engine]
     gates = entries_of(run.get("gates"))
-    words = Counter(map(gate_state, gates))
+    failed = [f"{_name(gate.get('expression'))} on {_name(gate.get('engine'))}" for gate in gates if gate_state(gate) == "failed"]
+    sizes = [(entry.get("name"), entry.get("num_cases")) for entry in entries_of(run.get("evals"))[:MAX_NAMES]]
     return {
         **entry,
         "state": run_state(run),
         "started_at": text_of(run.get("started_at"))[:40],
         "duration_s": run["duration_s"] if isinstance(run.get("duration_s"), (int, float)) else None,
-        "checkpoints": [_name(engine.get("id")) for engine in engines[:MAX_NAMES]],
-        "evals": [[_name(engine.get("name")), _count(engine.get("num_cases"))] for engine in entries_of(run.get("evals"))[:MAX_NAMES]],
+        "checkpoints": [_name(engine.get("id")) for engine in entries_of(run.get("engines"))[:MAX_NAMES]],
+        "evals": [[_name(name), size if isinstance(size, int) else None] for name, size in sizes],
         "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
-        "gates": dict(words),
-        "failed": [_failed(gate) for gate in gates if gate_state(gate) == "failed"][:MAX_FAILED],
+        "gates": dict(Counter(map(gate_state, gates))),
+        "failed": failed[:MAX_FAILED],
         "scores": _scores(gates),
         "problem": text_of(run.get("interrupted"))[:500],
     }  # fmt: skip
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _failed(gate: GateVerdict) -> str:
-    return f"{_name(gate.get('expression'))} on {_name(gate.get('engine'))}"
 
 
 def _scores(gates: list[GateVerdict]) -> list[list[Any]]:
@@ -146,7 +131,7 @@ _PAGES = (
     ("timeline.html", "timeline"), ("status.html", "status"),
 )  # fmt: skip
 _STATES = {"finished": "", "unfinished": "running, or killed", "broken": "cannot be read"}
-"""What other states are called than by their own names."""
+"""How the page calls states that it does not show by their own names."""
 
 
 def write_index(report_dir: Path) -> Path | None:
@@ -160,7 +145,7 @@ def write_index(report_dir: Path) -> Path | None:
             if path.exists() and _OURS not in path.read_bytes():
                 return None
             entries = run_entries(report_dir)
-            with replacing(path) as file:
+            with report_file(path) as file:
                 write_page(file, "index.html.j2", title=f"Runs in {report_dir.name or report_dir}", scripts=["index.js"],
                            styles=["timeline.css", "index.css"], runs=[_run(report_dir, entry) for entry in entries[:MAX_RUNS]],
                            num_older=max(0, len(entries) - MAX_RUNS), trends=_trends(entries), pages=_folder_pages(report_dir))  # fmt: skip
@@ -222,7 +207,7 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
 def _gate_words(gates: Mapping[str, int]) -> str:
     if gates.get("failed"):
         return f"{gates['failed']} of {plural(sum(gates.values()), 'gate')} failed"
-    return f"{plural(gates['passed'], 'gate')} passed" if gates.get("passed") else "no gate"
+    return next((f"{plural(gates[state], 'gate')} {state}" for state in ("passed", "skipped") if gates.get(state)), "no gate")
 
 
 def _last_engine(entry: Entry) -> list[list[Any]]:

@@ -57,7 +57,11 @@ def write_page(
     """
     script = _joined(("base.js", *scripts))
     style = _joined(("base.css", *styles))
-    policy = content_security_policy(script, style)
+    # The page's own script and style by their hashes, pictures from data URLs, nothing else.
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
     file.writelines(render(template, title=title, style=Markup(style), policy=Markup(policy), **context))
     for block in blocks:
         file.write(block)
@@ -67,14 +71,6 @@ def write_page(
 def render(template: str, **context: Any) -> Iterator[str]:
     """Yield the text of `templates/<template>` part by part; every text of `context` is escaped, whatever it is."""
     return _environment().get_template(template).generate(**context)
-
-
-def content_security_policy(script: str, style: str) -> str:
-    """Return the policy of a page: its own script and style by their hashes, pictures from data URLs, nothing else."""
-    return (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
 
 
 def _hash(text: str) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
     from PIL.ImageFont import ImageFont as BitmapFont
 
-__all__ = ["PictureFile", "Shape", "find_font", "index_entry", "overlay", "picture_files", "small_copies", "small_copy"]
+__all__ = ["PictureFile", "Shape", "index_entry", "overlay", "picture_files", "small_copies", "small_copy"]
 
 MAX_FILE_BYTES = 64_000_000
 MAX_BYTES = 14_000_000
@@ -210,7 +210,7 @@ def overlay(picture: Image.Image, truth: Sequence[Shape] | None, predictions: Se
     numbers = _numbers(truth or (), predictions)
     font_path = find_font()
     font = _font(font_path)
-    headings = (("truth (solid)", truth, False), ("prediction (dashed)", predictions, True))
+    headings = (("reference (solid)", truth, False), ("prediction (dashed)", predictions, True))
     panels = [(heading, shapes, dashed) for heading, shapes, dashed in headings if shapes is not None]
     rows = list(_legend(numbers, truth, predictions, notes, named=font_path is not None))
     height = HEADING_HEIGHT + max(panel.height, len(rows) * ROW_HEIGHT + MARGIN)
@@ -223,7 +223,7 @@ def overlay(picture: Image.Image, truth: Sequence[Shape] | None, predictions: Se
         _draw_shapes(drawn, shapes, numbers, scale, dashed, font)
         canvas.paste(drawn, (left, HEADING_HEIGHT))
     left = len(panels) * (panel.width + MARGIN)
-    pen.text((left, 8), "category (predicted)" if truth is None else "category (true/predicted)", fill=(0, 0, 0), font=font)
+    pen.text((left, 8), "category (predicted)" if truth is None else "category (reference/predicted)", fill=(0, 0, 0), font=font)
     for place, (number, text) in enumerate(rows):
         top = HEADING_HEIGHT + place * ROW_HEIGHT
         if number:
@@ -328,11 +328,11 @@ def index_entry(name: str, case_id: str, truth: Sequence[Shape], predictions: Se
     lines = [f"## {name}", "", f"{markdown_cell(case_id)}", ""]
     numbers = _numbers(truth, predictions)
     if numbers:
-        lines += ["| no. | category | true | predicted |", "|---|---|---|---|"]
+        lines += ["| no. | category | reference | predicted |", "|---|---|---|---|"]
         lines += [
             f"| {number} | {markdown_cell(label) or '(none)'} | {true[label]} | {predicted[label]} |" for label, number in numbers.items()
         ]
     else:
-        lines.append("No objects, neither true nor predicted.")
+        lines.append("No objects, neither in the reference nor predicted.")
     lines += ["", *(f"- {markdown_cell(note)}" for note in notes), ""]
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
@@ -26,7 +27,7 @@ from evalharness.report.html.pictures import PictureFile
 from evalharness.report.markdown import rerun_command, run_facts, value_text
 from evalharness.report.tables import RunTables
 from evalharness.report.text import plural
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, mapping, text_of
 
@@ -34,21 +35,25 @@ __all__ = ["option_lines", "rerun_commands", "write_report_pages"]
 
 
 # Options that say where and how much was run, not what a case was asked.
-_NOT_OF_A_CASE = (
-    "backend",
-    "model",
-    "dtype",
-    "limit",
-    "shard",
-    "spot",
-    "run_id",
-    "resume",
-    "report_dir",
-    "report_html",
-    "baseline",
-    "wait",
+_NOT_OF_A_CASE = frozenset(
+    [
+        "backend",
+        "model",
+        "dtype",
+        "limit",
+        "shard",
+        "spot",
+        "run_id",
+        "resume",
+        "report_dir",
+        "report_html",
+        "baseline",
+        "wait",
+        "devices",
+        "share_devices",
+        "hang_timeout",
+    ]
 )
-_NOR_THESE = ("devices", "share_devices", "hang_timeout")
 _SECRET = re.compile(r"(?:^|_)(?:keys?|token|secrets?|password|passwd|credentials?|auth\w*)$", re.IGNORECASE)
 
 
@@ -68,7 +73,7 @@ def option_lines(run: RunFile) -> tuple[list[tuple[str, str, str]], list[tuple[s
 
 
 def rerun_commands(run: RunFile) -> dict[str, str]:
-    """Return, by engine, what stands behind `pytest NODEID` to ask one case again, quoted for a shell: the engine, and what was set."""
+    """Return, by engine, the arguments after `pytest NODEID` that run one case again, quoted for a shell."""
     settings = list(_set_for_cases(run))
     commands: dict[str, str] = {}
     for engine in entries_of(run.get("engines")):
@@ -84,7 +89,7 @@ def _set_for_cases(run: RunFile) -> Iterator[str]:
         entry = mapping(option)
         value, origin = entry.get("value"), text_of(entry.get("origin"))
         was_set = origin.startswith(("command line", "environment"))
-        if not was_set or value is None or name in (*_NOT_OF_A_CASE, *_NOR_THESE) or _SECRET.search(name):
+        if not was_set or value is None or name in _NOT_OF_A_CASE or _SECRET.search(name):
             continue
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
@@ -104,21 +109,30 @@ def page_name(number: int) -> str:
 
 
 def write_report_pages(tables: RunTables) -> dict[str, Path]:
-    """Write the pages of a run and remove those that an earlier report had more; return their paths by file name.
+    """Write the pages of a run, remove surplus ones of an earlier report, and return the paths by file name.
 
     Raises `RecordError` when the rows cannot be read or a page cannot be written.
     """
     ranges = page_ranges(tables.run_dir)
-    title, context = _title(tables), _context(tables)
-    counts = [_outcomes_of(tables, rows) for rows in ranges]
+    context = _context(tables)
+    title = f"{context['run_id']} · evalharness"
+    pages = [
+        {
+            "number": number,
+            "href": page_name(number),
+            "first": rows.start + 1,
+            "last": rows.stop,
+            "counts": dict(Counter(tables.collected.outcomes[rows.start : rows.stop])),
+        }
+        for number, rows in enumerate(ranges, start=1)
+    ]
     paths: dict[str, Path] = {}
     copies: dict[PictureFile, bytes | None] = {}
     for number, rows in enumerate(ranges, start=1):
         name = page_name(number)
         paths[name] = tables.run_dir / name
         page = PageRows(tables.run_dir, rows, copies=copies)
-        entries = [_page_entry(place, *entry) for place, entry in enumerate(zip(ranges, counts, strict=True), start=1)]
-        with replacing(paths[name]) as file:
+        with report_file(paths[name]) as file:
             write_page(
                 file,
                 "report.html.j2",
@@ -127,7 +141,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
                 scripts=("report.js",),
                 blocks=_blocks(tables, page),
                 number=number,
-                pages=entries,
+                pages=pages,
                 **context,
             )
     for path in tables.run_dir.glob("report-*.html"):
@@ -141,21 +155,6 @@ def _blocks(tables: RunTables, page: PageRows) -> Iterator[str]:
     yield json_block("cases-index", case_columns(tables.collected, page))
     yield json_block("rerun", rerun_commands(tables.run))
     yield json_block("pictures-missing", page.num_missing)
-
-
-def _page_entry(number: int, rows: range, counts: dict[str, int]) -> dict[str, Any]:
-    return {"number": number, "href": page_name(number), "first": rows.start + 1, "last": rows.stop, "counts": counts}
-
-
-def _outcomes_of(tables: RunTables, rows: range) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for outcome in tables.collected.outcomes[rows.start : rows.stop]:
-        counts[outcome] = counts.get(outcome, 0) + 1
-    return counts
-
-
-def _title(tables: RunTables) -> str:
-    return f"{text_of(tables.run.get('run_id')) or tables.run_dir.name} · evalharness"
 
 
 def _context(tables: RunTables) -> dict[str, Any]:
@@ -181,13 +180,13 @@ def _context(tables: RunTables) -> dict[str, Any]:
         "outputs": [text_of(entry.get("path")) for entry in entries_of(run.get("outputs"))],
         "throughput": [_throughput(entry) for entry in entries_of(run.get("throughput"))],
         "command": rerun_command(run),
-        "num_rows": len(tables.rows),
+        "num_rows": tables.num_rows,
     }
 
 
 def _headline_facts(tables: RunTables) -> list[str]:
     run, codes = tables.run, tables.collected
-    num_cases = len(tables.rows.drop_duplicates(["eval", "case_id"]))
+    num_cases = sum(tables.num_cases.values())
     facts = [f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}"]
     if started := text_of(run.get("started_at")):
         facts.append(f"{started[:10]} {started[11:16]} UTC")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from evalharness.analysis.comparison.timeline import Curve, Timeline, read_tracks, timeline_of
 from evalharness.api.errors import RecordError
@@ -14,18 +14,9 @@ from evalharness.report.html.page import render
 from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import number_text, one_line, terminal_text
 from evalharness.report.timeline.page import best_note, category_curves, falls, gate_metrics, main_curves, point_name, write_timeline_page
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 
-__all__ = [
-    "COLUMNS",
-    "FLIP_COLUMNS",
-    "timeline_lines",
-    "write_flips_csv",
-    "write_picture",
-    "write_run_timeline",
-    "write_timeline_csv",
-    "write_timelines",
-]
+__all__ = ["timeline_lines", "write_picture", "write_run_timeline", "write_timelines"]
 
 
 COLUMNS = [
@@ -40,16 +31,6 @@ FLIP_COLUMNS = [
 ]  # fmt: skip
 
 _THROUGHPUT = ("generation_s", "num_generations", "num_prompt_tokens", "num_completion_tokens")
-
-
-def write_timeline_csv(timelines: Sequence[Timeline], file: TextIO) -> None:
-    """Write one line per track, checkpoint, test, slice and metric."""
-    write_csv(file, COLUMNS, (line for timeline in timelines for line in (*_values(timeline), *_throughput(timeline))))
-
-
-def write_flips_csv(timelines: Sequence[Timeline], file: TextIO) -> None:
-    """Write one line per change of a case's score from one checkpoint to the next that judged it."""
-    write_csv(file, FLIP_COLUMNS, (line for timeline in timelines for line in _flips(timeline)))
 
 
 def _point_cells(timeline: Timeline, place: int) -> list[Any]:
@@ -93,10 +74,10 @@ def write_timelines(timelines: Sequence[Timeline], notes: list[str], folder: Pat
     except OSError as error:
         raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
     paths = [write_timeline_page(timelines, notes, folder / "timeline.html"), folder / "timeline.csv", folder / "timeline_flips.csv"]
-    with replacing(paths[1]) as file:
-        write_timeline_csv(timelines, file)
-    with replacing(paths[2]) as file:
-        write_flips_csv(timelines, file)
+    with report_file(paths[1]) as file:
+        write_csv(file, COLUMNS, (line for timeline in timelines for line in (*_values(timeline), *_throughput(timeline))))
+    with report_file(paths[2]) as file:
+        write_csv(file, FLIP_COLUMNS, (line for timeline in timelines for line in _flips(timeline)))
     several = [timeline for timeline in timelines if len(timeline.track.points) > 1]
     for number, timeline in enumerate(several[:MAX_PICTURES], start=1):
         paths.append(write_picture(timeline, folder / ("timeline.svg" if number == 1 else f"timeline-{number}.svg")))
@@ -127,8 +108,8 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
         for test in timeline.tests():
             lines = [[terminal_text(f"{test[0]}::{test[1]}", 60), "best", "mean", "95 % interval", "last", "significance"]]
             for curve in main_curves(timeline, test, held=gate_metrics(timeline)):
-                if curve.best is not None and len(lines) <= NUM_LINES:
-                    best = next(value for value in curve.values if value.place == curve.best.point)
+                best = curve.best_mean
+                if best is not None and len(lines) <= NUM_LINES:
                     interval = f"{number_text(best.low)} … {number_text(best.high)}" if best.low == best.low else "-"
                     cells = [curve.metric, point_name(timeline, best.place), number_text(best.mean), interval]
                     cells += [number_text(curve.values[-1].mean), best_note(timeline, curve)]
@@ -140,13 +121,10 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
         if fallen:
             yield ""
             yield "fell after their best checkpoint:"
-            for curve, value in fallen[:NUM_FALLS]:
+            for curve, *both in fallen[:NUM_FALLS]:
                 where = f"{curve.slice_key} {curve.slice_value}, {curve.metric}" if curve.slice_key else curve.metric
-                best = next(point for point in curve.values if curve.best is not None and point.place == curve.best.point)
-                text = f"{where} of {curve.eval}: {number_text(best.mean)} at {point_name(timeline, best.place)}"
-                yield from wrapped(
-                    f"  {terminal_text(f'{text}, {number_text(value.mean)} at {point_name(timeline, value.place)}', 300)}", columns
-                )
+                means = ", ".join(f"{number_text(end.mean)} at {point_name(timeline, end.place)}" for end in both)
+                yield from wrapped(f"  {terminal_text(f'{where} of {curve.eval}: {means}', 300)}", columns)
             if len(fallen) > NUM_FALLS:
                 yield f"  {len(fallen) - NUM_FALLS} more in timeline.html"
         yield ""
@@ -170,7 +148,7 @@ def write_picture(timeline: Timeline, path: Path) -> Path:
             row = enumerate(curves[start : start + NUM_COLUMNS])
             charts += [{"x": column * _WIDTH, "y": bottom, **_chart(timeline, curve)} for column, curve in row]
             bottom += _HEIGHT
-    with replacing(path) as file:
+    with report_file(path) as file:
         width, height = NUM_COLUMNS * _WIDTH, bottom + _HEADING
         file.writelines(render("timeline.svg.j2", width=width, height=height, headings=headings, charts=charts))
     return path

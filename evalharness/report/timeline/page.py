@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evalharness.analysis.comparison.compare import CATEGORY
 from evalharness.analysis.comparison.sheets import RATES, CaseLine, was_judged
@@ -19,9 +19,9 @@ from evalharness.analysis.statistics.paired import Mean
 from evalharness.report.compare.cases import report_link
 from evalharness.report.html.page import json_block, packed_block, write_page
 from evalharness.report.text import number_text
-from evalharness.report.writing import replacing
+from evalharness.report.writing import report_file
 
-__all__ = ["best_note", "category_curves", "falls", "gate_metrics", "lost", "main_curves", "moved", "point_name", "write_timeline_page"]
+__all__ = ["best_note", "category_curves", "falls", "gate_metrics", "main_curves", "point_name", "write_timeline_page"]
 
 
 _ALWAYS_LAST = (TOKENS, "pass_rate", "length_rate", "empty_rate")
@@ -79,7 +79,7 @@ _LINKS = (("report.html", "Report"), ("compare.html", "Comparison"), ("index.htm
 def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], path: Path) -> Path:
     """Write the page and return its path. Raises `RecordError` where it cannot be written."""
     folder = path.parent
-    with replacing(path) as file:
+    with report_file(path) as file:
         write_page(
             file,
             "timeline.html.j2",
@@ -96,7 +96,7 @@ def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], pat
 
 
 def _track(timeline: Timeline) -> dict[str, Any]:
-    points = timeline.track.points
+    points, fallen = timeline.track.points, falls(timeline)
     return {
         "label": timeline.track.label,
         "is_by_step": timeline.track.is_by_step,
@@ -104,8 +104,8 @@ def _track(timeline: Timeline) -> dict[str, Any]:
         "first": point_name(timeline, 0),
         "last": point_name(timeline, len(points) - 1),
         "remarks": [f"{point.name} was asked differently: {point.asked_otherwise}" for point in points if point.asked_otherwise],
-        "falls": [_fall_line(timeline, *fall) for fall in falls(timeline)[:NUM_FALLS]],
-        "num_falls": len(falls(timeline)),
+        "falls": [_fall_line(timeline, *fall) for fall in fallen[:NUM_FALLS]],
+        "num_falls": len(fallen),
         "tests": [_best_table(timeline, test) for test in timeline.tests()],
         "speed": [_speed(timeline, place) for place in range(len(points))],
     }
@@ -122,10 +122,9 @@ def _best_table(timeline: Timeline, test: tuple[str, str]) -> dict[str, Any]:
     """Return the lines of the table that says which checkpoint is best; metrics that have no better way are left out."""
     lines = []
     for curve in main_curves(timeline, test, held=gate_metrics(timeline)):
-        if curve.best is None:
+        best, last = curve.best_mean, curve.values[-1]
+        if curve.best is None or best is None:
             continue
-        values = {value.place: value for value in curve.values}
-        best, last = values[curve.best.point], curve.values[-1]
         is_fine = last.place == best.place or last.place in curve.best.alike
         lines.append(
             {
@@ -154,36 +153,37 @@ def best_note(timeline: Timeline, curve: Curve) -> str:
     return f"not significantly better than {', '.join(alike)}" if alike else "significantly better than all others"
 
 
-def falls(timeline: Timeline) -> list[tuple[Curve, Mean]]:
-    """Return the curves that fell after their best checkpoint, with the lowest point that is significantly worse; the largest fall first.
+class Fall(NamedTuple):
+    """A curve with its best checkpoint and the lowest later one that is significantly worse."""
+
+    curve: Curve
+    best: Mean
+    worst: Mean
+
+
+def falls(timeline: Timeline) -> list[Fall]:
+    """Return the curves that fell after their best checkpoint, the largest fall first.
 
     Of slices, categories alone count: the others mostly say the same once more. So do the rates that every test has, where a score
     of the test fell.
     """
     fallen = []
     for curve in timeline.curves:
-        if curve.best is None or curve.slice_key not in ("", CATEGORY):
+        best = curve.best_mean
+        if curve.best is None or best is None or curve.slice_key not in ("", CATEGORY):
             continue
         sign = -1 if curve.direction == "lower" else 1
-        best = next(value for value in curve.values if value.place == curve.best.point)
         fair = [value for value in curve.values if value.place > best.place and value.place not in curve.best.alike]
         later = [value for value in fair if not timeline.track.points[value.place].asked_otherwise]
         worst = min(later, key=lambda value: sign * value.mean, default=None)
         if worst is not None and sign * (best.mean - worst.mean) >= SMALLEST_FALL:
-            fallen.append((curve, worst))
-    with_scores = {(curve.eval, curve.test) for curve, _ in fallen if curve.metric not in RATES}
-    shown = [fall for fall in fallen if fall[0].metric not in RATES or (fall[0].eval, fall[0].test) not in with_scores]
-    return sorted(shown, key=lambda fall: -_fall(*fall))
+            fallen.append(Fall(curve, best, worst))
+    with_scores = {(curve.eval, curve.test) for curve, *_ in fallen if curve.metric not in RATES}
+    shown = [fall for fall in fallen if fall.curve.metric not in RATES or (fall.curve.eval, fall.curve.test) not in with_scores]
+    return sorted(shown, key=lambda fall: -abs(fall.best.mean - fall.worst.mean))
 
 
-def _fall(curve: Curve, worst: Mean) -> float:
-    assert curve.best is not None
-    return abs(next(value.mean for value in curve.values if curve.best.point == value.place) - worst.mean)
-
-
-def _fall_line(timeline: Timeline, curve: Curve, worst: Mean) -> dict[str, Any]:
-    assert curve.best is not None
-    best = next(value for value in curve.values if value.place == curve.best.point)
+def _fall_line(timeline: Timeline, curve: Curve, best: Mean, worst: Mean) -> dict[str, Any]:
     return {
         "where": curve.slice_value or curve.metric,
         "what": f"{curve.metric}, {curve.eval}" if curve.slice_key else curve.eval,

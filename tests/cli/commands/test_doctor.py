@@ -102,7 +102,7 @@ def test_transformers_is_really_imported_and_asked_about_a_checkpoint(tiny_vlm_c
     (foreign / "config.json").write_text(json.dumps({"model_type": "no_such_model", "architectures": ["NoSuchModel"]}))
     found = {check.name: check for check in diagnose([str(tiny_vlm_checkpoint), str(foreign)], tmp_path, backends=["hf"])}
     assert "transformers 5." in found["hf"].text
-    assert found[f"hf on {tiny_vlm_checkpoint}"].text == "can take it"
+    assert found[f"hf on {tiny_vlm_checkpoint}"].text == "can run it"
     assert found[f"hf on {foreign}"].status == "problem"
     assert "no_such_model" in found[f"hf on {foreign}"].text
 
@@ -122,7 +122,7 @@ def test_an_import_that_fails_is_shown_with_its_reason(tmp_path: Path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
     [found] = [check for check in diagnose([], tmp_path, backends=["hf"]) if check.name == "hf"]
     assert (found.status, "libbroken.so" in found.text) == ("problem", True)
-    assert found.remedy == "see the whole message: python -m evalharness.backends.probe hf"
+    assert found.remedy == "for the whole message run: python -m evalharness.backends.probe hf"
 
 
 @pytest.mark.engine

@@ -24,29 +24,13 @@ from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, _own_
 
 pytestmark = pytest.mark.slow
 
+PLAIN = "def test_s(case, generation): pass\n"
 CLOCK = {"run_id", "started_at", "duration_s", "worker"}
-CLOCK_OF_RUN = {
-    "run_id",
-    "started_at",
-    "finished_at",
-    "duration_s",
-    "command",
-    "config",
-    "num_workers",
-    "rescored",
-    "problems",
-    "workers",
-    "durations",
-}
+CLOCK_OF_RUN = CLOCK - {"worker"} | {"finished_at", "command", "config", "num_workers", "rescored", "problems", "workers", "durations"}
 
 
 def rescore(project: Project, *arguments: str) -> tuple[int, str]:
     """Run `evalharness rescore` in the project's folder; returns exit code and everything printed."""
-    return command(project, "rescore", *arguments)
-
-
-def command(project: Project, *arguments: str) -> tuple[int, str]:
-    """Run a command of evalharness in the project's folder; returns exit code and everything printed."""
     output = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, _own_modules():
         for name in unwanted(os.environ):
@@ -56,7 +40,7 @@ def command(project: Project, *arguments: str) -> tuple[int, str]:
         patch.chdir(project.root)
         with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             warnings.resetwarnings()
-            code = main(list(arguments))
+            code = main(["rescore", *arguments])
     return code, output.getvalue()
 
 
@@ -212,7 +196,7 @@ def test_a_run_on_transformers_is_scored_again_without_loading_torch(project: Pr
     project.write(conftest=conftest)
     done = subprocess.run(
         [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir), "--run-id", "again"],
-        cwd=project.root, env=environment(), capture_output=True, text=True, timeout=300, check=False,
+        cwd=project.root, env=environment(), capture_output=True, text=True, timeout=300, check=False
     )  # fmt: skip
     assert "loaded: []" in done.stdout, done.stdout + done.stderr
     assert_same(live, Run(done.returncode, done.stdout, 0.0, project.root, "again"))
@@ -342,9 +326,8 @@ class TestWhatIsOthersNow:
         ],
     )
     def test_prompts_that_would_be_others_are_named(self, project: Project, old: str, new: str, what: str) -> None:
-        test = "def test_s(case, generation): pass\n"
-        live = project.write(test_a=MARK + test).run_inline()
-        rescored = again(project.write(test_a=MARK.replace(old, new) + test), live)
+        live = project.write(test_a=MARK + PLAIN).run_inline()
+        rescored = again(project.write(test_a=MARK.replace(old, new) + PLAIN), live)
         assert self.changes(rescored) == {("a", what): ["c0", "c1", "c2", "c3"]}
         assert rescored.counts == {"pass": 4}
 
@@ -410,8 +393,7 @@ class TestWhatIsOthersNow:
         assert rescored.counts == {"pass": 3}
 
     def test_a_module_that_is_gone_is_a_problem_of_the_run(self, project: Project) -> None:
-        test = "def test_s(case, generation): pass\n"
-        live = project.write(test_a=MARK + test, test_b=MARK + test).run_inline()
+        live = project.write(test_a=MARK + PLAIN, test_b=MARK + PLAIN).run_inline()
         (project.root / "test_b.py").unlink()
         rescored = again(project, live)
         assert rescored.exit_code != 0
@@ -499,7 +481,7 @@ class TestOtherTests:
     """
 
     def test_every_stored_generation_of_all_evals_is_judged_per_eval(self, project: Project) -> None:
-        live = project.write(test_a=MARK + "def test_s(case, generation): pass\n", test_b=SAMPLES, helper_check=self.CHECK).run_inline()
+        live = project.write(test_a=MARK + PLAIN, test_b=SAMPLES, helper_check=self.CHECK).run_inline()
         rescored = again(project, live, "--tests", "helper_check.py")
         assert rescored.exit_code == 0, rescored.output
         assert {(row["eval"], row["test"]) for row in rescored.rows} == {
@@ -516,47 +498,42 @@ class TestOtherTests:
             kept = ("generation", "generations", "options", "group", "tags", "engine", "checkpoint", "prompt_sha256")
             assert {key: row.get(key) for key in kept} == {key: old.get(key) for key in kept}
 
+    def judged(self, project: Project, check: str, *, module: str = REFERENCES, changed: str | None = None, gone: bool = False) -> Run:
+        """Return the run that one test of `check` makes of a run of `module`, whose file is then `changed` or gone."""
+        live = project.write(test_a=module + PLAIN, helper_check=f"def test_x(case, generation): assert {check}\n").run_inline()
+        if gone:
+            (project.root / "test_a.py").unlink()
+        elif changed is not None:
+            project.write(test_a=changed)
+        return again(project, live, "--tests", "helper_check.py")
+
     def test_references_are_those_that_the_evals_loader_gives(self, project: Project) -> None:
-        check = "def test_x(case, generation): assert (case.reference, case.length, hasattr(case, 'nothing')) == (case.id * 2, 4, False)\n"
-        live = project.write(test_a=REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
-        rescored = again(project, live, "--tests", "helper_check.py")
+        rescored = self.judged(project, "(case.reference, case.length, hasattr(case, 'nothing')) == (case.id * 2, 4, False)")
         assert (rescored.exit_code, rescored.counts) == (0, {"pass": 4}), rescored.output
 
     def test_a_plain_reference_is_that_of_its_row_and_no_eval_is_loaded(self, project: Project) -> None:
         plain = REFERENCES.replace("UserString(case.id * 2)", "[case.id]")
-        check = "def test_x(case, generation): assert case.reference == [case.id]\n"
-        live = project.write(test_a=plain + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
-        (project.root / "test_a.py").unlink()
-        rescored = again(project, live, "--tests", "helper_check.py")
+        rescored = self.judged(project, "case.reference == [case.id]", module=plain, gone=True)
         assert (rescored.exit_code, rescored.counts) == (0, {"pass": 4}), rescored.output
 
     def test_a_reference_that_is_not_here_any_more_is_an_error_that_says_why(self, project: Project) -> None:
-        check = "def test_x(case, generation): assert len(case.reference) == 4\n"
-        live = project.write(test_a=REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
-        (project.root / "test_a.py").unlink()
-        rescored = again(project, live, "--tests", "helper_check.py")
+        rescored = self.judged(project, "len(case.reference) == 4", gone=True)
         assert rescored.counts == {"error": 4}
         problem = "a run records id, group and tags of case 'c0'; for more its eval is needed: test_a.py is not here"
         assert problem in rescored.row("c0")["problem"]
 
     def test_a_reference_of_a_case_that_is_gone_is_an_error_of_that_case(self, project: Project) -> None:
-        check = "def test_x(case, generation): assert len(case.reference) == 4\n"
-        live = project.write(test_a=REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
-        fewer = REFERENCES.replace("in cases(data_dir)]", "in cases(data_dir)[1:]]")
-        project.write(test_a=fewer + "def test_s(case, generation): pass\n")
-        rescored = again(project, live, "--tests", "helper_check.py")
+        fewer = REFERENCES.replace("in cases(data_dir)]", "in cases(data_dir)[1:]]") + PLAIN
+        rescored = self.judged(project, "len(case.reference) == 4", changed=fewer)
         assert rescored.counts == {"error": 1, "pass": 3}
         assert "eval 'a' has no case 'c0' any more" in rescored.row("c0")["problem"]
 
     def test_tests_that_ask_for_no_reference_load_no_eval(self, project: Project) -> None:
-        check = "def test_x(case, generation): assert generation.text\n"
-        live = project.write(test_a=REFERENCES + "def test_s(case, generation): pass\n", helper_check=check).run_inline()
-        (project.root / "test_a.py").write_text("raise SystemExit('loaded')")
-        assert again(project, live, "--tests", "helper_check.py").counts == {"pass": 4}
+        assert self.judged(project, "generation.text", changed="raise SystemExit('loaded')").counts == {"pass": 4}
 
     def test_failures_stay_what_they_were(self, project: Project) -> None:
         script = project.script({"contains": "c1", "invalid": "no"}, {"contains": "c2", "error": "gone"}, {"text": "fine"})
-        live = project.write(test_a=MARK + "def test_s(case, generation): pass\n", helper_check=self.CHECK).run_inline("--model", script)
+        live = project.write(test_a=MARK + PLAIN, helper_check=self.CHECK).run_inline("--model", script)
         rescored = again(project, live, "--tests", "helper_check.py")
         assert {row["case_id"]: row["outcome"] for row in rescored.rows} == {"c0": "pass", "c1": "invalid", "c2": "error", "c3": "pass"}
 
@@ -568,21 +545,21 @@ class TestOtherTests:
 
     def test_the_modules_own_cases_are_not_loaded(self, project: Project) -> None:
         module = MARK.replace("cases=cases", "cases=lambda data: 1 / 0, aggregate=lambda rows: {'num': len(rows)}")
-        live = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline()
+        live = project.write(test_a=MARK + PLAIN).run_inline()
         project.write(helper_check=module + "def test_x(case, generation): pass\n")
         rescored = again(project, live, "--tests", "helper_check.py")
         assert rescored.counts == {"pass": 4}, rescored.output
         assert [(entry["test"], entry["value"]) for entry in rescored.facts["aggregates"]] == [("test_x[a]", 4.0)]
 
     def test_what_they_made_is_not_scored_again(self, project: Project) -> None:
-        live = project.write(test_a=MARK + "def test_s(case, generation): pass\n", helper_check=self.CHECK).run_inline("--run-id", "live")
+        live = project.write(test_a=MARK + PLAIN, helper_check=self.CHECK).run_inline("--run-id", "live")
         made = again(project, live, "--tests", "helper_check.py")
         code, output = rescore(project, str(made.run_dir))
         assert (code, "was made with --tests from run live; score that run again" in output) == (2, True)
 
 
 def test_the_latest_run_is_scored_again(project: Project) -> None:
-    project.write(test_a=MARK + "def test_s(case, generation): pass\n")
+    project.write(test_a=MARK + PLAIN)
     for name in ("first", "second"):
         project.run_inline("--run-id", name)
     code, output = rescore(project, "latest~1", "--run-id", "again")
@@ -594,7 +571,7 @@ def test_the_latest_run_is_scored_again(project: Project) -> None:
 class TestRefused:
     @pytest.fixture
     def live(self, project: Project) -> Run:
-        return project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline("--run-id", "live")
+        return project.write(test_a=MARK + PLAIN).run_inline("--run-id", "live")
 
     def refused(self, project: Project, *arguments: str) -> str:
         code, output = rescore(project, *arguments)
@@ -606,31 +583,38 @@ class TestRefused:
         assert "nowhere is not a run directory, and " in self.refused(project, "nowhere")
         assert ". is not a run directory" in self.refused(project, ".")
 
-    def test_a_run_without_journal(self, project: Project, live: Run) -> None:
-        shutil.rmtree(live.run_dir / "journal")
-        assert "has no journal, which holds the full generations" in self.refused(project, "reports/live")
+    @pytest.mark.parametrize(
+        ("path", "content", "message"),
+        [
+            pytest.param("journal", None, "has no journal, which holds the full generations", id="no-journal"),
+            pytest.param("run.json", None, "has no run.json, so the options of its cases are unknown", id="no-run-json"),
+            pytest.param("journal/main.jsonl", "", "holds no record of any case", id="empty-journal"),
+            pytest.param("journal/main.jsonl", "[1, 2]\n", "cannot be understood", id="list"),
+            pytest.param("journal/main.jsonl", '{"no": "kind"}\n', "cannot be understood", id="no-kind"),
+            pytest.param("journal/main.jsonl", '{"kind":"row"}\n', "cannot be understood", id="bare-row"),
+            pytest.param("journal/main.jsonl", '{"kind":"generation","generation":{}}\n', "cannot be understood", id="bare-generation"),
+        ],
+    )
+    def test_a_run_without_readable_records(self, project: Project, live: Run, path: str, content: str | None, message: str) -> None:
+        place = live.run_dir / path
+        if content is not None:
+            place.write_text(content)
+        else:
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        assert message in self.refused(project, "reports/live")
 
-    def test_a_run_without_run_json(self, project: Project, live: Run) -> None:
-        (live.run_dir / "run.json").unlink()
-        assert "has no run.json, so the options of its cases are unknown" in self.refused(project, "reports/live")
-
-    def test_an_empty_journal(self, project: Project, live: Run) -> None:
-        (live.run_dir / "journal" / "main.jsonl").write_text("")
-        assert "holds no record of any case" in self.refused(project, "reports/live")
-
-    @pytest.mark.parametrize("line", ["[1, 2]", "3", '{"no": "kind"}', '{"kind":"row"}', '{"kind":"generation","generation":{}}'])
-    def test_a_journal_of_something_else(self, project: Project, live: Run, line: str) -> None:
-        (live.run_dir / "journal" / "main.jsonl").write_text(line + "\n")
-        assert "cannot be understood" in self.refused(project, "reports/live")
-
-    def test_a_run_of_a_newer_version(self, project: Project, live: Run) -> None:
-        (live.run_dir / "run.json").write_text(json.dumps({**live.facts, "schema_version": 99}))
-        assert "has schema_version 99; this evalharness reads up to" in self.refused(project, "reports/live")
-
-    @pytest.mark.parametrize("config", [None, 3, {"seed": {}}, {"seed": {"value": "x"}}])
-    def test_options_that_cannot_be_read(self, project: Project, live: Run, config: object) -> None:
-        (live.run_dir / "run.json").write_text(json.dumps({**live.facts, "config": config}))
-        assert "has no readable options" in self.refused(project, "reports/live")
+    @pytest.mark.parametrize(
+        ("facts", "message"),
+        [
+            pytest.param({"schema_version": 99}, "has schema_version 99; this evalharness reads up to", id="newer-version"),
+            pytest.param({"config": None}, "has no readable options", id="no-options"),
+            pytest.param({"config": {"seed": {}}}, "has no readable options", id="empty-option"),
+            pytest.param({"config": {"seed": {"value": "x"}}}, "has no readable options", id="wrong-option"),
+        ],
+    )
+    def test_a_run_file_that_cannot_be_read(self, project: Project, live: Run, facts: dict[str, Any], message: str) -> None:
+        (live.run_dir / "run.json").write_text(json.dumps({**live.facts, **facts}))
+        assert message in self.refused(project, "reports/live")
 
     def test_evals_that_are_all_gone(self, project: Project, live: Run) -> None:
         (project.root / "test_a.py").unlink()
@@ -641,7 +625,7 @@ class TestRefused:
         assert "--run-id must be" in self.refused(project, "reports/live", "--run-id", "../x")
 
     def test_tests_that_are_no_file(self, project: Project, live: Run) -> None:
-        assert "--tests nothing.py is no file" in self.refused(project, "reports/live", "--tests", "nothing.py")
+        assert "--tests nothing.py is not a file" in self.refused(project, "reports/live", "--tests", "nothing.py")
         assert "--tests pytest.ini is no Python file" in self.refused(project, "reports/live", "--tests", "pytest.ini")
 
     def test_tests_that_hold_none(self, project: Project, live: Run) -> None:

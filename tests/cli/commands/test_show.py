@@ -74,7 +74,7 @@ class TestRow:
         for part in (
             "scores   valid 1.000", "tags     mission m", "prompt\n<user>ask [red]\n", "image  width=80 height=60", "text\nan answer\n",
             "raw text\n", "finish  stop (151645), 20 + 6 tokens", 'reference\n{\n "total": 3\n}', 'details\n{\n "parsed": [\n  1\n ]\n}',
-            "problem  line one\n         line two", 'options  {"max_new_tokens": 16}', "on vllm:tiny: miss",
+            "problem  line one\n         line two", 'options  {"max_new_tokens": 16}', "on vllm:tiny: miss"
         ):  # fmt: skip
             assert part in text
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from evalharness.report.html import index_page
-from evalharness.report.html import index_page as index_entries
 from evalharness.report.html.index_page import CACHE, run_entries, write_index
 from evalharness.runs.lock import RunLock
 from tests.analysis.comparison.runs import ENGINE
@@ -54,6 +53,11 @@ def test_runs_stand_newest_first_with_verdict_scores_and_links(tmp_path: Path) -
     ]  # fmt: skip
 
 
+def test_gates_that_were_skipped_alone_are_not_called_none(tmp_path: Path) -> None:
+    run(tmp_path / "run", gates=[{**gate(), "passed": None, "asked": False}])
+    assert "1 gate skipped" in text(tmp_path)
+
+
 def test_a_score_of_several_runs_has_a_small_curve_oldest_first(tmp_path: Path) -> None:
     for day, value in ((1, 0.0), (2, 0.5), (3, 1.0)):
         run(tmp_path / f"run-{day}", day=day, value=value)
@@ -89,7 +93,7 @@ def test_a_run_without_an_end_is_running_as_long_as_a_process_holds_it(tmp_path:
     assert [entry["state"] for entry in run_entries(tmp_path)] == ["running"]
     lock.close()
     assert [entry["state"] for entry in run_entries(tmp_path)] == ["killed"]
-    monkeypatch.setattr(index_entries, "is_written_now", lambda folder: None)
+    monkeypatch.setattr(index_page, "is_written_now", lambda folder: None)
     assert "running, or killed" in text(tmp_path)
 
 
@@ -117,7 +121,7 @@ def test_what_was_read_once_is_not_read_again_unless_it_changed(tmp_path: Path, 
     first = run_entries(tmp_path)
     (tmp_path / "two/run.json").write_text("{")
     read: list[str] = []
-    monkeypatch.setattr(index_entries, "read_run", lambda folder: read.append(folder.name) or {})
+    monkeypatch.setattr(index_page, "read_run", lambda folder: read.append(folder.name) or {})
     again = {entry["name"]: entry for entry in run_entries(tmp_path)}
     assert read == ["two"]
     assert again["one"] in first

@@ -62,7 +62,7 @@ def block(page: str, name: str) -> Any:
 class TestFalls:
     def test_a_forgotten_category_comes_first_with_where_it_fell(self, forgetful: Path) -> None:
         (timeline,) = made(forgetful)
-        found = [(one.slice_value, one.metric, value.place, value.mean) for one, value in falls(timeline)]
+        found = [(one.slice_value, one.metric, value.place, value.mean) for one, _, value in falls(timeline)]
         assert found == [(FORGOTTEN, "f1 of category", 2, 0.0), ("", "f1", 2, 0.75)]
 
     def test_of_a_test_without_scores_the_share_that_passes_tells(self, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ class TestFalls:
             for n in range(20)
         ]
         (timeline,) = made(run_dir(tmp_path / "run", rows, engines=[engine("checkpoint-1"), engine("checkpoint-2")]))
-        assert [(curve.metric, value.mean) for curve, value in falls(timeline)] == [("pass_rate", 0.0)]
+        assert [(curve.metric, value.mean) for curve, _, value in falls(timeline)] == [("pass_rate", 0.0)]
 
     def test_the_terminal_says_it(self, forgetful: Path) -> None:
         shown = "\n".join(timeline_lines(made(forgetful), ["a note"], 120))

@@ -202,11 +202,11 @@ function diffNodes(before, after) {
 // ---- photos ----
 
 /**
- * Return a photo with shapes on it: truth solid, prediction dashed, each on a white halo.
+ * Return an image with shapes on it: reference solid, prediction dashed, each on a white halo.
  * A shape is {kind: "bbox_2d" | "poly" | "line", points: [x, y, …] in pixels of `width` × `height`, label}.
  */
 function photo({ url, width, height, truth = [], predictions = [], labels = false, name = "photo" }) {
-  const text = truth.length + predictions.length ? `${name}: ${truth.length} true (solid), ${predictions.length} predicted (dashed)` : name;
+  const text = truth.length + predictions.length ? `${name}: ${truth.length} reference (solid), ${predictions.length} predicted (dashed)` : name;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text });
   if (url) picture.append(svg("image", { href: url, width, height, preserveAspectRatio: "none" }));
   const layers = [["truth", truth], ["prediction", predictions]];

@@ -100,13 +100,13 @@ function photosOf(entry, detail, names) {
   if (shapes && urls.length <= 1 && detail.size) {
     const [width, height] = detail.size;
     const scaled = (list) => list.map((shape) => ({ ...shape, points: shape.points.map((share, place) => share * (place % 2 ? height : width)) }));
-    const sides = detail.sides.map((side, number) => el("div", {}, el("h4", {}, `${["base", "candidate"][number]}: ${side.shapes.length} predicted, ${detail.truth.length} true`),
+    const sides = detail.sides.map((side, number) => el("div", {}, el("h4", {}, `${["base", "candidate"][number]}: ${side.shapes.length} predicted, ${detail.truth.length} in the reference`),
       photo({ url: urls[0] ?? null, width, height, truth: scaled(detail.truth), predictions: scaled(side.shapes), labels: true, name: `${names[number]}, ${entry.id}` })));
     return [el("div", { class: "pair" }, sides),
-      el("p", { class: "small muted" }, shapeKey("truth", "true"), " ", shapeKey("prediction", "predicted"), urls.length ? "" : " The photo itself is gone, has changed, or was not recorded.")];
+      el("p", { class: "small muted" }, shapeKey("truth", "reference"), " ", shapeKey("prediction", "prediction"), urls.length ? "" : " The image itself is gone, has changed, or was not recorded.")];
   }
-  if (!urls.length) return entry.pictures.length ? [el("p", { class: "muted small" }, "The photo is gone or has changed since.")] : [];
-  return [el("div", { class: "plain-photos" }, urls.map((url, number) => el("img", { src: url, alt: `photo ${number + 1} of ${entry.id}`, loading: "lazy" })))];
+  if (!urls.length) return entry.pictures.length ? [el("p", { class: "muted small" }, "The image is gone or has changed.")] : [];
+  return [el("div", { class: "plain-photos" }, urls.map((url, number) => el("img", { src: url, alt: `image ${number + 1} of ${entry.id}`, loading: "lazy" })))];
 }
 
 function shapeKey(kind, text) {

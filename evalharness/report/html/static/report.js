@@ -365,18 +365,18 @@ function photosOf(row, data) {
   const urls = (index.pictures[row] ?? []).map((number) => pictureUrl(`picture-${number}`));
   const images = imagesOf(data);
   if (!urls.length && !shapes) {
-    return generationsOf(data)[0]?.images?.length ? el("p", { class: "muted small" }, "The photo is not shown: its path was not recorded.") : null;
+    return generationsOf(data)[0]?.images?.length ? el("p", { class: "muted small" }, "The image is not shown: its path was not recorded.") : null;
   }
   const photos = urls.length ? urls : [null];
   const nodes = photos.map((url, place) => {
     const size = place === 0 && shapes ? shapes : { width: images[place]?.width ?? 4, height: images[place]?.height ?? 3 };
-    if (!url && !(place === 0 && shapes)) return el("p", { class: "muted small" }, "This photo is not shown: it is gone, or another one now.");
+    if (!url && !(place === 0 && shapes)) return el("p", { class: "muted small" }, "This image is not shown: it is gone or has changed.");
     if (photos.length === 1 || (place === 0 && shapes)) return photo({ ...size, url, labels: true, name: data.case_id });
-    return el("img", { src: url, alt: `photo ${place + 1}`, loading: "lazy" });
+    return el("img", { src: url, alt: `image ${place + 1}`, loading: "lazy" });
   });
   const box = el("div", {}, el("div", { class: `photos${nodes.length === 1 ? " is-one" : ""}` }, nodes));
   if (shapes) box.append(photoTools(box, shapes));
-  if (shapes && !urls[0]) box.append(el("p", { class: "muted small" }, "The photo is not shown: it is gone, or another one now."));
+  if (shapes && !urls[0]) box.append(el("p", { class: "muted small" }, "The image is not shown: it is gone or has changed."));
   return box;
 }
 
@@ -390,7 +390,7 @@ function photoTools(box, shapes) {
   for (const layer of hiddenLayers) box.classList.add(`hide-${layer}`);
   box.dataset.photos = "";
   return el("div", { class: "photo-tools", role: "group", "aria-label": "What is drawn" },
-    toggle("truth", "truth", shapes.truth.length, "truth"), toggle("prediction", "prediction", shapes.predictions.length, "prediction"));
+    toggle("truth", "reference", shapes.truth.length, "truth"), toggle("prediction", "prediction", shapes.predictions.length, "prediction"));
 }
 
 const hiddenLayers = new Set();
@@ -401,7 +401,7 @@ function toggleLayer(layer) {
   for (const button of $$(`[data-layer="${layer}"]`)) button.setAttribute("aria-pressed", !hiddenLayers.has(layer));
 }
 
-/** Return the table of true and predicted objects, each pair on a line, what is missed or wrong first. */
+/** Return the table of reference and predicted objects, each pair on a line, what is missed or wrong first. */
 function objectsOf(data) {
   const { truth, predictions, pairs } = data.details ?? {};
   if (!Array.isArray(truth) || !Array.isArray(predictions) || !truth.length + !predictions.length === 2) return [];
@@ -413,11 +413,11 @@ function objectsOf(data) {
   truth.forEach((_, place) => taken[0].has(place) || lines.push(line("missed", "is-miss", place, null, null)));
   predictions.forEach((_, place) => taken[1].has(place) || lines.push(line("wrong", "is-fail", null, place, null)));
   for (const [one, other, iou] of matched) {
-    const row = line("found", "is-pass", one, other, iou ?? null);
+    const row = line("hit", "is-pass", one, other, iou ?? null);
     if (truth[one]?.desc !== predictions[other]?.desc) markDifference(row, String(truth[one]?.desc ?? ""), String(predictions[other]?.desc ?? ""));
     lines.push(row);
   }
-  const table = el("table", {}, el("thead", {}, el("tr", {}, ["", "truth", "prediction"].map((text) => el("th", { scope: "col" }, text)), el("th", { scope: "col", class: "num" }, "IoU"))), el("tbody", {}, lines));
+  const table = el("table", {}, el("thead", {}, el("tr", {}, ["", "reference", "prediction"].map((text) => el("th", { scope: "col" }, text)), el("th", { scope: "col", class: "num" }, "IoU"))), el("tbody", {}, lines));
   return [el("h4", {}, "Objects"), el("div", { class: "scroll" }, table)];
 }
 
