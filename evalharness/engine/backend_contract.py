@@ -18,6 +18,7 @@ then stop it at something it said. What the backend's `Capabilities` exclude is 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -44,7 +45,7 @@ from evalharness.engine.engine import Engine
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["CHATS", "FREE", "TEXTS", "BackendContract", "ask", "decode", "generate", "look", "noise", "outcomes_of"]
+__all__ = ["CHATS", "FREE", "TEXTS", "BackendContract", "EndsAfter", "ask", "decode", "generate", "look", "noise", "outcomes_of"]
 
 TEXTS = (
     "hi",
@@ -110,7 +111,7 @@ def generate(engine: Engine, requests: Sequence[Any], options: Any) -> list[Gene
     return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
 
 
-class _EndsAfter:
+class EndsAfter:
     """A plugin that ends each row after its own number of new tokens."""
 
     name = "ends-after"
@@ -120,13 +121,8 @@ class _EndsAfter:
         self._num_new = num_new
 
     def watch(self, tokenizer: Any) -> Any:
-        shown: list[int] = []
-
-        def push(token_id: int) -> bool:
-            shown.append(token_id)
-            return len(shown) == self._num_new
-
-        return SimpleNamespace(push=push)
+        positions = itertools.count(1)
+        return SimpleNamespace(push=lambda token_id: next(positions) == self._num_new)
 
 
 def _strings_in(engine: Engine, said: GenerationResult, *, num_characters: int = 3) -> Iterator[tuple[str, str, int]]:
@@ -354,12 +350,12 @@ class BackendContract:
     def test_a_plugin_that_watches_tokens_ends_each_row_by_itself(self, engine: Engine, free: list[GenerationResult]) -> None:
         if not engine.backend.capabilities.supports_token_watchers:
             with pytest.raises(CapabilityError, match=f"backend '{engine.name}'"):
-                engine.generate_text_batch(CHATS, FREE, plugins=[_EndsAfter(5)])
+                engine.generate_text_batch(CHATS, FREE, plugins=[EndsAfter(5)])
             return
-        results = engine.generate_text_batch(CHATS, FREE, plugins=[_EndsAfter(5)])
+        results = engine.generate_text_batch(CHATS, FREE, plugins=[EndsAfter(5)])
         assert [result.token_ids for result in results] == [said.token_ids[:5] for said in free]
         assert {(result.finish_reason, result.stop_reason) for result in results} == {("stop", "ends-after")}
-        assert engine.generate_text_batch(CHATS, FREE, plugins=[_EndsAfter(1_000)]) == free
+        assert engine.generate_text_batch(CHATS, FREE, plugins=[EndsAfter(1_000)]) == free
 
     # Images
 

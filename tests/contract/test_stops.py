@@ -44,29 +44,10 @@ def stops_in(engine: Engine, asked: str, said: GenerationResult, *, single: bool
     return found
 
 
-def all_stops(engine: Engine, free: list[GenerationResult], **which: Any) -> list[Stop]:
-    found = [stop for asked, said in zip(TEXTS, free, strict=True) for stop in stops_in(engine, asked, said, **which)[::3][:4]]
-    assert len(found) >= 8
-    return found
-
-
 def stopped_at(engine: Engine, stops: list[Stop], **changes: Any) -> list[GenerationResult]:
     """Return what the engine says when each of these strings stops its own request, all in one call."""
     options = [replace(FREE, stop=StopOptions((stop.string,)), **changes) for stop in stops]
     return generate(engine, [ask(stop.asked) for stop in stops], options)
-
-
-def test_a_stop_string_of_several_tokens_ends_generation_and_cuts_text_only(engine: Engine, free: list[GenerationResult]) -> None:
-    stops = all_stops(engine, free, single=False)
-    whole = dict(zip(TEXTS, free, strict=True))
-    for stop, result in zip(stops, stopped_at(engine, stops), strict=True):
-        said = whole[stop.asked]
-        assert result.text == stop.text, stop
-        assert result.token_ids == said.token_ids[: stop.num_tokens], stop
-        assert result.raw_text == decode(engine, result.token_ids, skip_special_tokens=False).strip()
-        assert stop.string in decode(engine, result.token_ids)
-        assert (result.finish_reason, result.stop_reason) == ("stop", stop.string)
-        assert result.num_completion_tokens == stop.num_tokens
 
 
 def test_a_stop_at_the_very_start_leaves_an_empty_text(engine: Engine, free: list[GenerationResult]) -> None:
@@ -131,13 +112,6 @@ def test_without_stops_raw_text_keeps_the_end_token(engine: Engine) -> None:
         assert result.text == decode(engine, result.token_ids).strip()
 
 
-def test_whitespace_is_kept_in_both_texts_on_request(engine: Engine) -> None:
-    options = replace(FREE, decode=DecodeOptions(strip_whitespace=False))
-    for result in generate(engine, [ask(text) for text in TEXTS], options):
-        assert result.text == decode(engine, result.token_ids)
-        assert result.raw_text == decode(engine, result.token_ids, skip_special_tokens=False)
-
-
 def test_special_tokens_are_kept_in_text_on_request(engine: Engine) -> None:
     options = replace(FREE, decode=DecodeOptions(skip_special_tokens=False))
     results = generate(engine, [ask(text) for text in TEXTS], options)
@@ -149,16 +123,6 @@ def test_a_post_processors_blanks_stay(engine: Engine) -> None:
     (plain,) = engine.generate_text_batch([ask("hi")], FREE)
     (result,) = engine.generate_text_batch([ask("hi")], FREE, plugins=[SimpleNamespace(postprocess_text=" {}\n ".format)])
     assert (result.text, result.raw_text) == (f" {plain.text}\n ", plain.raw_text)
-
-
-def test_an_end_token_that_is_the_last_allowed_one_is_a_stop(engine: Engine) -> None:
-    results = generate(engine, [ask(text) for text in TEXTS], GenerationOptions(max_new_tokens=64))
-    asked, said = next((asked, said) for asked, said in zip(TEXTS, results, strict=True) if said.finish_reason == "stop")
-    (exact,) = generate(engine, [ask(asked)], GenerationOptions(max_new_tokens=len(said.token_ids)))
-    assert (exact.token_ids, exact.finish_reason) == (said.token_ids, "stop")
-    if len(said.token_ids) > 1:
-        (short,) = generate(engine, [ask(asked)], GenerationOptions(max_new_tokens=len(said.token_ids) - 1))
-        assert (short.token_ids, short.finish_reason) == (said.token_ids[:-1], "length")
 
 
 def test_completions_of_a_batch_are_counted_one_by_one(engine: Engine, free: list[GenerationResult]) -> None:

@@ -141,8 +141,6 @@ def test_a_failure_of_the_machine_is_no_refusal(error: Exception) -> None:
         render_prompt(Owner(error), MESSAGES, ChatTemplateOptions())
 
 
-# --- with real templates -----------------------------------------------------------------------------------------------
-
 REFUSALS = {
     "system role": ("{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}", "no system role"),
     "two user turns": (
@@ -194,8 +192,6 @@ def test_a_type_error_inside_a_real_template_surfaces(tiny_tokenizer: Any) -> No
         render_prompt(tiny_tokenizer, [{"role": "user", "content": None}], ChatTemplateOptions())
 
 
-# --- tools -------------------------------------------------------------------------------------------------------------
-
 FUNCTION = {"name": "get-weather", "description": "tells it", "parameters": {"type": "object", "properties": {}}}
 TOOL = {"type": "function", "function": FUNCTION}
 
@@ -240,9 +236,6 @@ def test_one_of_several_named_templates_may_know_tools() -> None:
     owner.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}  # type: ignore[attr-defined]
     render_prompt(owner, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
     assert owner.calls[0][1]["tools"] == [TOOL]
-
-
-# --- hash --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_hash_is_that_of_the_template(tiny_tokenizer: Any) -> None:

@@ -72,9 +72,6 @@ def processor(tiny_vlm_checkpoint: Path) -> Any:
     return AutoProcessor.from_pretrained(tiny_vlm_checkpoint)
 
 
-# --- texts -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_text_is_rendered_and_tokenised_once() -> None:
     prompt = build(text()).prompt
     assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -119,8 +116,6 @@ def test_a_video_placeholder_is_refused(processor: Any) -> None:
         build(text("see <|video_pad|>"), backend=RealBackend.on(processor))
 
 
-# --- lengths -----------------------------------------------------------------------------------------------------------
-
 FITS = [(10, 5, 15), (14, 1, 15), (10, 5, None), (None, 5, 15)]
 TOO_LONG = [
     (15, 1, 15, r"the prompt has 15 tokens, the context 15; shorten it or use smaller images \(--max-pixels\)"),
@@ -150,9 +145,6 @@ def test_the_length_is_checked_when_a_prompt_is_built() -> None:
     build(text(), backend=FakeBackend.from_answers(["x"], max_model_len=num_tokens + 8))
     with pytest.raises(PromptTooLong, match="exceed the context"):
         build(text(), backend=FakeBackend.from_answers(["x"], max_model_len=num_tokens + 7))
-
-
-# --- plans -------------------------------------------------------------------------------------------------------------
 
 
 def test_greedy_is_the_default_and_drops_what_concerns_sampling() -> None:
@@ -201,9 +193,6 @@ def test_stops_that_can_never_be_found_are_refused() -> None:
     with pytest.raises(ConfigError, match="can never be found"):
         builder.sampling_plan(GenerationOptions(stop=StopOptions(("a<|im_end|>",))))
     builder.sampling_plan(GenerationOptions(stop=StopOptions(("a<|im_end|>",)), decode=DecodeOptions(skip_special_tokens=False)))
-
-
-# --- images ------------------------------------------------------------------------------------------------------------
 
 
 def test_images_are_taken_in_message_order_from_parts_and_list() -> None:
@@ -332,9 +321,6 @@ def test_an_image_prompt_that_is_too_long_once_expanded_is_refused_before_its_pi
     assert num_tokens > 100
     with pytest.raises(PromptTooLong, match=rf"prompt \({num_tokens} tokens\) \+ max_new_tokens \(8\)"):
         build(look(part(path)), backend=RealBackend.on(processor, max_model_len=num_tokens + 7))
-
-
-# --- identity ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_hash_tells_prompts_and_pictures_apart_and_nothing_else() -> None:
