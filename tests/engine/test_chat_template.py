@@ -46,12 +46,6 @@ def test_all_four_options_are_passed() -> None:
     assert owner.calls == [(MESSAGES, expected)]
 
 
-def test_thinking_is_off_unless_asked_for() -> None:
-    owner = Owner("prompt")
-    render_prompt(owner, MESSAGES, ChatTemplateOptions())
-    assert owner.calls[0][1]["enable_thinking"] is False
-
-
 def test_a_template_that_rejects_enable_thinking_is_asked_once_more_without_it() -> None:
     owner = Owner(TypeError("got an unexpected keyword argument 'enable_thinking'"), "prompt")
     assert render_prompt(owner, MESSAGES, ChatTemplateOptions()) == "prompt"

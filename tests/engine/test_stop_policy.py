@@ -93,11 +93,6 @@ def test_a_lone_surrogate_as_stop_is_kept_as_a_string(tiny_tokenizer: Any) -> No
     assert resolve_stops(StopOptions(("\ud800",)), (642,), tiny_tokenizer).token_ids == (642,)
 
 
-def test_no_end_of_sequence_and_no_stops_give_nothing_to_stop_at() -> None:
-    plan = resolve_stops(StopOptions(), (), FAKE)
-    assert (plan.token_ids, plan.watched) == ((), ())
-
-
 TRIM = {
     "at the end": ([5, 6, 7], [7], ((5, 6, 7), True)),
     "padding behind it": ([5, 7, 0, 0], [7, 0], ((5, 7), True)),
@@ -188,16 +183,6 @@ def test_an_end_token_that_is_first_gives_an_empty_text() -> None:
 
 def test_no_tokens_at_all_give_an_empty_text() -> None:
     assert end([]) == Ending("", "", "length", None, ())
-
-
-def test_an_end_of_sequence_id_of_0_ends_the_text() -> None:
-    ids = [*FAKE.encode("ab"), 0, *FAKE.encode("c")]
-    ending = end(ids, eos=(0,))
-    assert (ending.text, ending.finish_reason, ending.stop_reason) == ("ab", "stop", None)
-
-
-def test_every_end_of_sequence_id_of_a_list_ends_the_text() -> None:
-    assert end([*FAKE.encode("ab"), PAD, *FAKE.encode("c")], eos=(END, PAD)).text == "ab"
 
 
 class Cleaning(FakeTokenizer):
