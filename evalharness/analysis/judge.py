@@ -165,7 +165,9 @@ def _regressions(comparison: Comparison) -> str:
 
 def _shown(change: MetricChange) -> str:
     where = f" in {change.slice_key} {change.slice_value}" if change.slice_key else ""
-    return f"{change.metric}{where} {change.change.base:.4f} to {change.change.candidate:.4f}"
+    base, candidate = change.change.base, change.change.candidate
+    decimals = 3 if f"{base:.3f}" != f"{candidate:.3f}" else 6
+    return f"{change.metric}{where} {base:.{decimals}f} → {candidate:.{decimals}f}"
 
 
 JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
