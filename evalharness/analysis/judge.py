@@ -155,15 +155,12 @@ def _regressions(comparison: Comparison) -> str:
     regressed = [change for change in (*comparison.metrics, *comparison.slices) if change.verdict == REGRESSED]
     if not regressed:
         return ""
-    overall = sorted((change for change in regressed if not change.slice_key), key=_size)
-    sliced = sorted((change for change in regressed if change.slice_key), key=_size)
+    regressed.sort(key=lambda change: -abs(change.change.difference))
+    overall = [change for change in regressed if not change.slice_key]
+    sliced = [change for change in regressed if change.slice_key]
     shown = [*overall[:_MOST_SHOWN], *sliced[:_MOST_SHOWN]]
     more = f" and {len(regressed) - len(shown)} more" if len(regressed) > len(shown) else ""
     return f"regressed against {comparison.base.label}: {', '.join(map(_shown, shown))}{more}"
-
-
-def _size(change: MetricChange) -> float:
-    return -abs(change.change.difference)
 
 
 def _shown(change: MetricChange) -> str:

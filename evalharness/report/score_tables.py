@@ -144,17 +144,12 @@ def _score_tables(
             [
                 *(markdown_cell(part, 80) for part in key),
                 *(cells.get((*key, name), "-") for name in shown),
-                *(_validity_cell(name, row) for name in validity),
+                *("-" if name == "malformed" and not row["form_judged"] else f"{row[name]:,}" for name in validity),
             ]
             for key, row in counts.items()
         ]
         headers = [*by, *(markdown_cell(name, 60) for name in shown), *(_VALIDITY[name] for name in validity)]
         yield markdown_table(headers, lines, len(by))
-
-
-def _validity_cell(name: str, counts: Mapping[str, int]) -> str:
-    unknown = name == "malformed" and not counts["form_judged"]
-    return "-" if unknown else f"{counts[name]:,}"
 
 
 NUM_TABLES = 40
@@ -204,7 +199,7 @@ def _table(engines: Mapping[str, _Lines]) -> Iterator[str]:
     columns = list(dict.fromkeys(column for _, line in shown for column in line))
     named = columns[:NUM_TABLE_COLUMNS]
     headers = [markdown_cell(column, 60) for column in named]
-    align = ["right" if all(_is_number(line.get(column)) for _, line in shown) else "left" for column in named]
+    align = ["right" if all(isinstance(line.get(column), (int, float, type(None))) for _, line in shown) else "left" for column in named]
     place = None
     if len(engines) > 1:
         place = 1 if align[:1] == ["left"] and _names_lines(columns[0], shown) else 0
@@ -231,10 +226,6 @@ def _compared(column: str, shown: Sequence[tuple[str, Mapping[str, Any]]]) -> li
     """Return the lines by name, in the order of their first use, each engine's below the other's."""
     order = {name: place for place, name in enumerate(dict.fromkeys(text_of(line.get(column)) for _, line in shown))}
     return sorted(shown, key=lambda entry: order[text_of(entry[1].get(column))])
-
-
-def _is_number(value: object) -> bool:
-    return value is None or isinstance(value, (int, float))
 
 
 def _cell(value: object) -> str:

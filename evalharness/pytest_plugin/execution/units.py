@@ -42,7 +42,7 @@ class UnitKey:
 
 
 def num_cases_ahead(engine_id: str) -> int:
-    """Return how many cases, of units that are begun or sent ahead, fill an engine: with more, only memory would grow.
+    """Return how many cases in begun or queued units keep an engine full; more would only take memory.
 
     A worker that has as many gets no further unit, nor begins one: somebody else may be glad of it.
     """
@@ -65,7 +65,7 @@ def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers:
 
 
 def first_tests(units: Mapping[str, UnitKey]) -> set[str]:
-    """Return those tests, of these by unit, that are the first of their case: as they run, so do their unit's generations come in."""
+    """Return the first test of each case: as these run, their unit's generations are used up."""
     first: dict[tuple[UnitKey, str], str] = {}
     for nodeid, unit in units.items():
         node = parse_nodeid(nodeid, (unit.engine,))
@@ -109,7 +109,7 @@ def _equal(num: int, parts: int) -> list[int]:
 
 
 def _ever_smaller(num: int, num_workers: int, smallest: int) -> list[int]:
-    """Return sizes that add up to `num`: one for each worker of half its share, again of what is left, down to the smallest or so.
+    """Return sizes that add up to `num`: one per worker of half its share, again of the remainder, down to about `smallest`.
 
     Workers that are equally quick get equally many: one case more would be generated alone, in the time of a whole batch.
     """
