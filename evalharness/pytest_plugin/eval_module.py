@@ -281,8 +281,7 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
     variants: list[GenerationOptions] = []
     for options in settings:
         options = _overridden(options, _overrides(run), path)
-        if num_samples > 1 and not options.samples:
-            raise ConfigError(f"{path}: num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0")
+        options.check_num_samples(f"{path}: num_samples", num_samples)
         seed = run.seed if options.seed is None else options.seed
         if options.seed is not None and run.is_set("seed"):
             # Seeds that differ still do: several samples of one setting would otherwise draw the same.

@@ -13,8 +13,7 @@ import pytest
 
 from evalharness.api.cases import Case
 from evalharness.api.errors import BackendError, RecordError
-from evalharness.api.requests import GenerationFailure, GenerationResult
-from evalharness.pytest_plugin.execution.case_request import Outcome
+from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution, Origin
 from evalharness.pytest_plugin.outcomes import ItemRecord

@@ -130,7 +130,7 @@ BAD_GRIDS = {
     "bool": ([SETTING], True, "samples_per_decode must be an int of at least 1, got True"),
     "without top_p": ([{**SETTING, "top_p": None}], 1, r"grid\[0\] lacks top_p"),
     "unknown": ([SETTING, {**SETTING, "top_k": 3}], 1, r"grid\[1\] has an unknown 'top_k'"),
-    "greedy": ([{**SETTING, "temperature": 0}], 2, r"grid\[0\] is greedy: 2 samples would be equal"),
+    "greedy": ([{**SETTING, "temperature": 0}], 2, r"grid\[0\]: samples_per_decode 2 with greedy decoding gives equal samples"),
 }
 
 
