@@ -99,7 +99,7 @@ def build_engine_around(
     unsupported_options: str = "refuse",
     on_notice: Callable[[str], None] | None = None,
 ) -> Engine:
-    """Return an engine on a transformers model that is in memory, such as one in training: no second copy, and left as it was found.
+    """Return an engine on a transformers model that is in memory, such as one in training, without copying or changing it.
 
     Give its tokenizer, or the processor that holds it. Each step of an optimizer is a new `weight_version`.
     """

@@ -238,15 +238,15 @@ class Engine:
         plugins: Sequence[Any] = (),
         should_stop: Callable[[], bool] = lambda: False,
         on_asked: Callable[[int], None] = lambda position: None,
-        more: Callable[[], Job | None] = lambda: None,
+        next_job: Callable[[], Job | None] = lambda: None,
     ) -> Generator[tuple[int, Outcome], None, None]:
         """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
 
         `options` is one for all or one per request. Everything that can be refused is refused at the first `next`,
         before anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` when the engine breaks.
         Closing the iterator, or `should_stop()` turning True, aborts what still runs. `on_asked(position)` is called as each
-        request is made ready for the backend. `more()` is called whenever the backend has room and nothing is left to ask: what
-        it returns, made by `join`, is asked too; None for nothing at present. Most backends ask again while they still work on something.
+        request is made ready for the backend. `next_job()` is called whenever the backend has room and no request is waiting: the job
+        that it returns, made by `prepare_join`, runs in this call, too. None: nothing now; most backends ask again while requests run.
         """
         each = [options] * len(requests) if isinstance(options, GenerationOptions) else list(options)
         if len(each) != len(requests):
@@ -259,8 +259,8 @@ class Engine:
             can_join = len(jobs) == 1 and jobs[0].note is None and not normalised
             for job in jobs:
                 cache = self._cache if job.note is None and not normalised else None
-                joining = more if can_join else lambda: None
-                run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_asked=on_asked, more=joining)
+                joining = next_job if can_join else lambda: None
+                run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_asked=on_asked, next_job=joining)
                 yield from run.outcomes(should_stop)
 
     def _with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
@@ -271,11 +271,11 @@ class Engine:
         with self._lock:
             return run(self._jobs.own_job(requests, [options] * len(requests), self.weights.version).prompts())
 
-    def join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
-        """Return requests, with positions from `first` on, that a running `stream` of this engine can take up by its `more`.
+    def prepare_join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
+        """Return a job that a running `stream` of this engine can take up by `next_job`; its positions begin at `first`.
 
-        None where they need a call of their own, which then says what is the matter with them, if anything is; with a cache, which has
-        an answer only once it is there.
+        None where the requests need a call of their own: with a cache, which has an answer only once it is there, for images that go to
+        the fallback, and for what is refused, which that call then names.
         """
         if self._cache is not None:
             return None

@@ -23,29 +23,20 @@ __all__ = ["Fallback", "Job", "JobMaker", "JobRequest", "has_images", "split_opt
 
 def split_options(options: GenerationOptions, can: Capabilities) -> tuple[GenerationOptions, tuple[str, ...]]:
     """Return the options that a backend can honour, and the others as `name=value`."""
-    changes: dict[str, Any] = {}
-    ignored = []
-    if options.no_repeat_ngram_size and not can.supports_no_repeat_ngram:
-        ignored.append(f"no_repeat_ngram_size={options.no_repeat_ngram_size}")
-        changes["no_repeat_ngram_size"] = None
-    if not options.use_cache and not can.supports_use_cache_off:
-        ignored.append("use_cache=False")
-        changes["use_cache"] = True
-    if options.logprobs and not can.supports_logprobs:
-        ignored.append("logprobs=True")
-        changes["logprobs"] = False
-    if options.logprobs_kind != "raw" and not can.supports_processed_logprobs:
-        ignored.append(f"logprobs_kind={options.logprobs_kind!r}")
-        changes["logprobs_kind"] = "raw"
-    if options.entropies and not can.supports_entropies:
-        ignored.append("entropies=True")
-        changes["entropies"] = False
-    if options.structured is not None and options.structured.kind not in can.structures:
-        ignored.append(f"structured.{options.structured.kind}")
-        changes["structured"] = None
-    if options.max_thinking_tokens is not None and not can.supports_thinking_budget:
-        ignored.append(f"max_thinking_tokens={options.max_thinking_tokens}")
-        changes["max_thinking_tokens"] = None
+    structured = options.structured
+    without = {  # what the options are where the backend cannot honour them
+        "no_repeat_ngram_size": (bool(options.no_repeat_ngram_size) and not can.supports_no_repeat_ngram, None),
+        "use_cache": (not options.use_cache and not can.supports_use_cache_off, True),
+        "logprobs": (options.logprobs and not can.supports_logprobs, False),
+        "logprobs_kind": (options.logprobs_kind != "raw" and not can.supports_processed_logprobs, "raw"),
+        "entropies": (options.entropies and not can.supports_entropies, False),
+        "structured": (structured is not None and structured.kind not in can.structures, None),
+        "max_thinking_tokens": (options.max_thinking_tokens is not None and not can.supports_thinking_budget, None),
+    }
+    changes: dict[str, Any] = {name: value for name, (is_left_out, value) in without.items() if is_left_out}
+    ignored = [
+        f"structured.{structured.kind}" if name == "structured" and structured else f"{name}={getattr(options, name)!r}" for name in changes
+    ]
     extras = options.extra_generation_kwargs
     unknown = [key for key in extras if key not in can.extra_options]
     if unknown:

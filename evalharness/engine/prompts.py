@@ -1,6 +1,6 @@
 """Requests → prompts: rendered, tokenised and measured once, before any backend sees them. Knows no torch.
 
-Pictures are referred to, not held (`request_images.py`).
+Images are opened later (`request_images.py`).
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ __all__ = ["JobStream", "PromptSource"]
 
 
 class PromptSource:
-    """An iterator that ends when there is no prompt at present, and gives those that came meanwhile when it is asked again.
+    """An iterator that may go on after its end: asked again, it gives the prompts that came in the meantime.
 
-    A backend that takes the first end for the last one misses nothing: the rest is asked in a call of its own.
+    A backend that stops at the first end loses nothing: the remaining prompts run in a call of their own.
     """
 
     def __init__(self, next_prompt: Callable[[], Prompt | None]) -> None:
@@ -47,10 +47,10 @@ class PromptSource:
 
 
 class JobStream:
-    """The outcomes of a job and of those that `more` adds to it, by position.
+    """The outcomes of a job and of those that `next_job` adds to it, by position.
 
-    `cache`: where answers are looked up and kept, under `identity()`, what says which weights answer; None: nowhere. `on_asked`,
-    `more`: see `Engine.stream`.
+    `cache`: where answers are looked up and kept, under `identity()`, which says which weights answer; None: nowhere. `on_asked`,
+    `next_job`: see `Engine.stream`.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class JobStream:
         identity: Callable[[], Mapping[str, Any]],
         *,
         on_asked: Callable[[int], None],
-        more: Callable[[], Job | None],
+        next_job: Callable[[], Job | None],
     ) -> None:
         self._job, self._plugins = job, plugins
         self._cache, self._identity = cache, identity
-        self._on_asked, self._more = on_asked, more
+        self._on_asked, self._next_job = on_asked, next_job
         self._waiting = deque(job.requests)
         self._running: dict[int, PreparedRequest] = {}
         self._known: deque[tuple[int, Outcome]] = deque()  # refused, or had from the cache: whatever needs no backend
@@ -86,7 +86,7 @@ class JobStream:
             yield from self._take_known()  # their verdict does not depend on the engine that broke
             raise
         finally:
-            # Left to the garbage collector, a backend would go on with what nobody waits for.
+            # Left to the garbage collector, a backend would keep generating after its caller has gone.
             close = getattr(outputs, "close", None)
             if close is not None:
                 close()
@@ -103,7 +103,7 @@ class JobStream:
         """Return the next prompt that the backend has to answer, None where there is none at present."""
         while True:
             if not self._waiting:
-                joining = self._more()
+                joining = self._next_job()
                 if joining is None:
                     return None
                 self._waiting.extend(joining.requests)

@@ -192,25 +192,17 @@ def _whole_schema(tool: Tool | Mapping[str, Any]) -> Tool | Mapping[str, Any]:
     return {**tool, "parameters": {"type": "object", "properties": properties, "required": list(properties)}}
 
 
+_METADATA = (
+    *("finish_reason", "stop_reason", "seed", "num_prompt_tokens", "num_completion_tokens"),
+    *("logprobs_kind", "weight_version", "cached", "backend"),
+)
+
+
 def _result(results: Sequence[GenerationResult], logprobs: bool, logits: ResponseLogits | None) -> InferenceResult:
-    metadata = [
-        {
-            "finish_reason": result.finish_reason,
-            "stop_reason": result.stop_reason,
-            "seed": result.seed,
-            "num_prompt_tokens": result.num_prompt_tokens,
-            "num_completion_tokens": result.num_completion_tokens,
-            "logprobs_kind": result.logprobs_kind,
-            "weight_version": result.weight_version,
-            "cached": result.cached,
-            "backend": result.backend,
-        }
-        for result in results
-    ]
     return InferenceResult(
         [result.text for result in results],
         [list(result.token_ids) for result in results],
         [None if result.logprobs is None else list(result.logprobs) for result in results] if logprobs else None,
         logits,
-        metadata,
+        [{name: getattr(result, name) for name in _METADATA} for result in results],
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,9 +59,11 @@ def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers:
         known.setdefault(case_id, len(known))
     sizes = _sizes({key: len(known) for key, known in cases.items()}, num_workers)
     shards = {key: [shard for shard, size in enumerate(each) for _ in range(size)] for key, each in sizes.items()}
+    keys = {(engine, path): [UnitKey(engine, path, shard) for shard in range(len(each))] for (engine, path), each in sizes.items()}
     units = {}
     for nodeid, (path, _, engine, case_id) in parsed.items():
-        units[nodeid] = UnitKey(engine, path, shards[engine, path][cases[engine, path][case_id]])
+        shard = shards[engine, path][cases[engine, path][case_id]]
+        units[sys.intern(nodeid)] = keys[engine, path][shard]  # interned: the rows that are read at the end hold the same ids
     return units
 
 
