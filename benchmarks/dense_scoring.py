@@ -1,9 +1,9 @@
-"""How long it takes to read and score dense dumps, on one core.
+"""Measures the time to read and score dense dumps, on one core.
 
     python -m benchmarks.dense_scoring [--outputs 10000] [--objects 20]
 
-Draws answers with boxes, polygons and lines in the proportions of the site photos, most near a true object, some wrong,
-or cut off. Prints CPU seconds, all threads together, of reading, judging and making the report, for a tenth and for all.
+Draws answers with boxes, polygons and lines in the proportions of the site photos: most near a true object, some wrong or cut off.
+Prints CPU seconds, all threads together, of reading, judging and reporting, for a tenth of the answers and for all.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def draw_object(rng: Random) -> DenseObject:
     return DenseObject(kind, corners, f"类别={rng.choice(CATEGORIES)},可见性=完整,符合性=符合")
 
 
-def moved(rng: Random, one: DenseObject) -> DenseObject:
-    """Return the object as a model might see it: a little off, now and then something else."""
+def moved(rng: Random, entry: DenseObject) -> DenseObject:
+    """Return the object as a model might predict it: a little off, sometimes another object."""
     if rng.random() < 0.05:
         return draw_object(rng)
-    desc = draw_object(rng).desc if rng.random() < 0.05 else one.desc
-    return DenseObject(one.type, tuple(min(1000, max(0, value + rng.randint(-6, 6))) for value in one.points), desc)
+    desc = draw_object(rng).desc if rng.random() < 0.05 else entry.desc
+    return DenseObject(entry.type, tuple(min(1000, max(0, value + rng.randint(-6, 6))) for value in entry.points), desc)
 
 
 def draw_picture(rng: Random, num_objects: int) -> tuple[str, list[DenseObject]]:
     """Return an answer and the true objects."""
     truth = [draw_object(rng) for _ in range(num_objects)]
-    text = render_dump([moved(rng, one) for one in truth], "bbu")
+    text = render_dump([moved(rng, entry) for entry in truth], "bbu")
     return (text[: -rng.randint(1, 200)] if rng.random() < 0.03 else text), truth
 
 
@@ -62,7 +62,7 @@ def measure(pictures: list[tuple[str, list[DenseObject]]]) -> dict[str, float]:
     """Return CPU seconds by step."""
     read_s, dumps = timed(lambda: [parse_dump(text, "bbu") for text, _ in pictures])
     judge_s, judged = timed(lambda: [judge_dump(dump, truth) for dump, (_, truth) in zip(dumps, pictures, strict=True)])
-    rows = [{"case_id": str(place), "tags": {"mission": str(place % 6)}, **vars(one)} for place, one in enumerate(judged)]
+    rows = [{"case_id": str(place), "tags": {"mission": str(place % 6)}, **vars(scores)} for place, scores in enumerate(judged)]
     report_s, _ = timed(lambda: (aggregate(rows), tables(rows)))
     return {"read": read_s, "judge": judge_s, "aggregate and tables": report_s}
 

@@ -1,11 +1,11 @@
-"""Kills processes of runs at random moments, resumes the runs, and compares their rows with those of one that nobody disturbed.
+"""Kills processes of runs at random moments, resumes the runs, and compares their rows with those of an undisturbed run.
 
     python -m benchmarks.fault_campaign --backend vllm --victim engine --kills 20 --seed 1
 
-`worker` and `controller` run with -n2 (vLLM with -n1: two of its engines fill a small machine), `engine` is vLLM's engine process,
-by turns in a run without workers and in one with -n1. Every session gets one SIGKILL, at a moment drawn over the length of the
-undisturbed run (for `engine` from the appearance of its process on), until a session came to its end before it; then the run is
-resumed once more. All is greedy, in float32, on a tiny checkpoint. The tests do a few of these; this does as many as wanted.
+The victims `worker` and `controller` run with -n2 (vLLM with -n1, as two of its engines fill a small machine); `engine` is vLLM's engine
+process, alternately in a run without workers and with -n1. Each session gets one SIGKILL, at a random moment within the length of the
+undisturbed run (for `engine`, after its process appeared), until a session ends before its kill; then the run is resumed once more.
+Everything is greedy, in float32, on a tiny checkpoint. The tests do a few such kills; this does as many as you want.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Campaign:
             return ()
         from fixtures.make_tiny_checkpoint import make_tiny_checkpoint
 
-        own = ("--device=cpu",) if self.backend == "hf" else ("--max-model-len=512",)
-        return (f"--model={make_tiny_checkpoint(root / 'tiny')}", "--dtype=float32", *own)
+        limits = ("--device=cpu",) if self.backend == "hf" else ("--max-model-len=512",)
+        return (f"--model={make_tiny_checkpoint(root / 'tiny')}", "--dtype=float32", *limits)
 
     def mode(self) -> tuple[str, ...]:
         """Return xdist's part of the next session's command line."""
@@ -114,10 +114,10 @@ class Campaign:
         if self.victim == "controller":
             os.kill(process.pid, signal.SIGKILL)
             return True
-        found = self._victims(process)
-        if found:
-            self.draw.choice(found).kill()
-        return bool(found)
+        victims = self._victims(process)
+        if victims:
+            self.draw.choice(victims).kill()
+        return bool(victims)
 
     def _victims(self, process: subprocess.Popen[str]) -> list[psutil.Process]:
         return engines_of(process.pid) if self.victim == "engine" else workers_of(process.pid)
@@ -165,7 +165,7 @@ class Campaign:
     def _compare(self, run: Run, calm: Run) -> None:
         counts, wanted = generations(run.run_dir), generations(calm.run_dir)
         lost, twice = wanted.keys() - counts.keys(), [place for place, number in counts.items() if number > 1]
-        differing = sum(one != other for one, other in zip(content(run), content(calm), strict=False))
+        differing = sum(row != calm_row for row, calm_row in zip(content(run), content(calm), strict=False))
         if lost or twice or differing or len(run.rows) != len(calm.rows):
             self.tally.problems.append(f"{run.run_id}: {len(lost)} lost, {len(twice)} twice, {differing} rows differ, {len(run.rows)} rows")
 

@@ -1,16 +1,16 @@
-"""The harness as users run it, `pytest … --backend vllm -n N`, against `LLM.generate` on the same prompts, on one GPU and on several.
+"""Compares `pytest … --backend vllm -n N` with `LLM.generate` on the same prompts, on one GPU and on several.
 
     python -m benchmarks.gpu_scaling FOLDER --kind text-4b                all steps, on one, two and four GPUs
-    python -m benchmarks.gpu_scaling FOLDER --kind vl-4b prepare raw      some steps only; FOLDER keeps what is made and measured
+    python -m benchmarks.gpu_scaling FOLDER --kind vl-4b prepare raw      some steps only; FOLDER keeps all results
     python -m benchmarks.gpu_scaling FOLDER --kind text-4b prepare harness table --workers 4 --checkpoints 10
 
 `prepare` writes checkpoints of random weights, prompts and, for vl, photos. `raw` times `LLM.generate` in a process of its
-own, on an engine with the harness's arguments: its first call is what a run of the harness compares with, the second makes no
-texts, which is the least that it can do. `harness` runs pytest on `throughput/test_answers.py` and reads the journal: tokens
-from first request to last result. `table` prints what FOLDER/results.jsonl has.
+own, on an engine with the harness's arguments: once with texts, to compare the harness with, and once without, its minimum.
+`harness` runs pytest on `throughput/test_answers.py` and reads the journal: tokens from first request to last result. `table`
+prints FOLDER/results.jsonl.
 
-With N workers the rate is N x tokens / worker-seconds, the seconds of each worker counted from its own first request to the
-last result of all: starting up is left out, waiting at the end is not. Swaps between checkpoints count.
+With N workers the rate is N x tokens / worker-seconds; the seconds of each worker run from its own first request to the last result
+of all workers. So start-up does not count, but waiting at the end and swaps between checkpoints do.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def raw_prompts(folder: Path, processor: Any) -> Callable[[], list[dict[str, Any
     from PIL import Image
 
     template = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
-    asked = [request(case) for case in load_cases(folder)]
-    texts = [processor.apply_chat_template(list(one.messages), **template) for one in asked]
+    requests = [request(case) for case in load_cases(folder)]
+    texts = [processor.apply_chat_template(list(entry.messages), **template) for entry in requests]
     images = [case.reference[1] for case in load_cases(folder)]
 
     def make() -> list[dict[str, Any]]:

@@ -1,14 +1,13 @@
-"""A whole session on lent GPUs in calls of some minutes: checks of everything that runs on a GPU, then the measurements.
+"""Runs a session on lent GPUs in calls of a few minutes each: tests of everything that runs on a GPU, then the measurements.
 
-    python -m benchmarks.gpu_session one FOLDER     what one card shows: tests/gpu, overheads, changes of weights, parity of dtypes
-    python -m benchmarks.gpu_session two FOLDER     what two show: one worker and two, texts and photos, two checkpoints
-    python -m benchmarks.gpu_session one two FOLDER --list    the steps and what has become of them
+    python -m benchmarks.gpu_session one FOLDER     on one GPU: tests/gpu, overheads, changes of weights, parity of dtypes
+    python -m benchmarks.gpu_session two FOLDER     on two GPUs: one worker and two, texts and photos, two checkpoints
+    python -m benchmarks.gpu_session one two FOLDER --list    the steps and their states
 
-Each call begins steps as long as they fit into `--limit-s` and ends before it; the next call goes on with those that are left.
-A step that needs one card runs beside another one where there are two; steps that need the same thing wait for it. Every step has a
-time of its own after which it is killed with all its processes; one that fails stops no other, but those that need what it makes.
-Logs are in FOLDER/logs, and what counts of them is printed at the end of the call. Exit codes: 0 all is done, 1 something failed, 3
-something is left: call again.
+Each call starts steps while they fit into `--limit-s`, and ends before it; the next call continues with the remaining steps.
+On two GPUs, two steps that need one GPU run side by side; steps wait for the steps that they need. Every step has a time limit, after
+which it is killed with all its processes. A step that fails stops only the steps that need its results. Logs are in FOLDER/logs, and
+their main lines are printed at the end of the call. Exit codes: 0 all steps are done, 1 a step failed, 3 steps remain: call again.
 """
 
 from __future__ import annotations
@@ -182,12 +181,12 @@ class Session:
         print(f"{time.strftime('%T')} {self.line(step)}", flush=True)
 
     def line(self, step: Step) -> str:
-        """Return what has become of a step."""
-        found = self.done.get(step.name)
-        if found is None:
+        """Return the state of a step."""
+        outcome = self.done.get(step.name)
+        if outcome is None:
             return f"{step.name:16} left"
-        word = "ok" if found["code"] == 0 else f"FAILED ({found['code']})"
-        return f"{step.name:16} {word:12} {found['seconds']:>6} s  {found['note']}"
+        word = "ok" if outcome["code"] == 0 else f"FAILED ({outcome['code']})"
+        return f"{step.name:16} {word:12} {outcome['seconds']:>6} s  {outcome['note']}"
 
     def shown(self, step: Step) -> list[str]:
         """Return the lines of a step's log that count."""

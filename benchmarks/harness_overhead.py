@@ -1,10 +1,10 @@
-"""What the harness adds to pytest, with the fake backend: time per case, collection, import, memory.
+"""Measures what the harness adds to pytest, with the fake backend: time per case, collection, import, memory.
 
     python benchmarks/harness_overhead.py [--num-cases 10000] [--rounds 3]
 
 A bare run (`@pytest.mark.parametrize` over as many numbers, this plugin switched off) and an eval run (generation,
-scores, a gate, journal, samples, reports) alternate in fresh processes. Prints medians and ratios. CPU seconds say what
-the work costs on a busy machine; wall seconds what a user waits.
+scores, a gate, journal, samples, reports) alternate in fresh processes. Prints medians and ratios. CPU seconds are the
+cost of the work, even on a busy machine; wall seconds are the wait of a user.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What changes of weights cost on a running engine: another checkpoint, the same weights from memory, sleep and wake.
+"""Measures changes of weights on a running engine: another checkpoint, the same weights from memory, sleep and wake.
 
     python -m benchmarks.live_weights CHECKPOINT OTHER [--backend vllm|hf]
 
-CHECKPOINT and OTHER are of one architecture (`gpu_scaling … prepare --checkpoints 2` makes two). Every change is followed by the same
-few prompts, one at a time, and the table says whether their greedy ids and log-probabilities are those of the same weights before
-(random weights whose head is the embedding repeat the last token, whatever they are). Without a GPU vLLM does not sleep, and those
-lines are left out.
+CHECKPOINT and OTHER have one architecture (`gpu_scaling … prepare --checkpoints 2` makes two). After every change the same few prompts
+run, one at a time, and the table says whether their greedy ids and log-probabilities equal those of the same weights before. (Random
+weights with tied embeddings always repeat the last token.) Without a GPU vLLM cannot sleep, and those lines are absent.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ def answers(engine: Engine) -> Answers:
     return [(result.token_ids, tuple(result.logprobs or ())) for result in results]
 
 
-def are_same(found: Answers, wanted: Answers) -> bool:
+def are_same(answers: Answers, wanted: Answers) -> bool:
     """Return whether two sets of answers have the same ids, and log-probabilities that differ by no more than rounding."""
-    pairs = [pair for (_, one), (_, other) in zip(found, wanted, strict=True) for pair in zip(one, other, strict=True)]
-    return [ids for ids, _ in found] == [ids for ids, _ in wanted] and all(abs((a or 0.0) - (b or 0.0)) <= TOLERANCE for a, b in pairs)
+    pairs = [pair for (_, logprobs), (_, expected) in zip(answers, wanted, strict=True) for pair in zip(logprobs, expected, strict=True)]
+    return [ids for ids, _ in answers] == [ids for ids, _ in wanted] and all(abs((a or 0.0) - (b or 0.0)) <= TOLERANCE for a, b in pairs)
 
 
 def tensors_of(checkpoint: Path) -> dict[str, Any]:
@@ -114,8 +113,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts = {name: value for name, value in engine.backend.describe().items() if name in ("vllm", "torch", "device", "dtype")}
     print(f"\n{arguments.backend}: {facts}\n\n| change | s | GiB in use after it | answers as they should be |\n|---|---|---|---|")
     for row in rows:
-        said = {None: "", True: "yes", False: "NO"}[row["same"]]
-        print(f"| {row['what']} | {row['seconds']:.2f} | {row['used_gib']:.1f} | {said} |")
+        verdict = {None: "", True: "yes", False: "NO"}[row["same"]]
+        print(f"| {row['what']} | {row['seconds']:.2f} | {row['used_gib']:.1f} | {verdict} |")
     print(json.dumps({"backend": arguments.backend, **facts, "rows": rows}))
     if any(row["same"] is False for row in rows):
         raise SystemExit(1)

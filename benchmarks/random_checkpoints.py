@@ -1,7 +1,7 @@
-"""Random weights in the shapes of real checkpoints, with a tokenizer of our own: what a speed is measured on.
+"""Makes checkpoints of random weights in the shapes of real ones, with a tokenizer of our own, to measure speeds on.
 
 `small` and `small-vl` are tiny and run anywhere; `4b`, `1b` and `vl-4b` have the shapes of Qwen3-4B, Qwen3-0.6B and
-Qwen3-VL-4B and want a GPU to be made on. Every id of the vocabulary is a token that decodes to text, as real ones do.
+Qwen3-VL-4B and need a GPU. Every id of the vocabulary decodes to text, as in real checkpoints.
 """
 
 from __future__ import annotations

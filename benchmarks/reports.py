@@ -31,13 +31,13 @@ def make_photos(folder: Path, count: int) -> list[dict[str, Any]]:
     with io.BytesIO() as file:
         small.resize((1152, 864)).save(file, "JPEG", quality=85)
         content = file.getvalue()
-    found = []
+    photos = []
     for number in range(count):
         path = folder / f"{number:05d}.jpg"
         path.write_bytes(content + number.to_bytes(8, "big"))
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        found.append({"width": 1152, "height": 864, "sha256": sha256, "path": str(path)})
-    return found
+        photos.append({"width": 1152, "height": 864, "sha256": sha256, "path": str(path)})
+    return photos
 
 
 def sample_row(number: int, rng: random.Random, text_chars: int, photo: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=2_000, help="Number of cases with a photo (default 2000)")
     parser.add_argument("--browser", action="store_true", help="Open the page in Chromium too")
     parser.add_argument("--rounds", type=int, default=5, help="Rounds; the best counts (default 5)")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     started = time.perf_counter()
     from evalharness.analysis.comparison.compare import compare
@@ -126,9 +126,9 @@ def main() -> None:
     import_s = time.perf_counter() - started
     with tempfile.TemporaryDirectory() as folder:
         run_dir, other_dir = Path(folder) / "one", Path(folder) / "two"
-        photos = make_photos(Path(folder) / "photos", min(asked.images, asked.cases))
-        make_run(run_dir, asked.cases, asked.text_chars, photos=photos)
-        make_run(other_dir, asked.cases, asked.text_chars, seed=1, photos=photos)
+        photos = make_photos(Path(folder) / "photos", min(arguments.images, arguments.cases))
+        make_run(run_dir, arguments.cases, arguments.text_chars, photos=photos)
+        make_run(other_dir, arguments.cases, arguments.text_chars, seed=1, photos=photos)
         tables = load_tables(run_dir)
         samples_bytes = (run_dir / "samples.jsonl").stat().st_size
         baseline_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -140,18 +140,18 @@ def main() -> None:
             "compare": lambda: write_comparison([compare(read_side(str(run_dir)), read_side(str(other_dir)), anyway=True)], other_dir),
             "timeline": lambda: write_timelines(list(map(timeline_of, read_tracks([run_dir], []))), [], other_dir),
         }
-        print(f"{asked.cases} cases, samples.jsonl {samples_bytes / 1e6:.1f} MB; importing pandas and tabulate {import_s:.2f} s")
+        print(f"{arguments.cases} cases, samples.jsonl {samples_bytes / 1e6:.1f} MB; imports {import_s:.2f} s")
         print("| step | best of | wall s | CPU s | CPU µs per case |\n|:--|--:|--:|--:|--:|")
         for name, step in steps.items():
-            times = [_seconds(step) for _ in range(asked.rounds)]
+            times = [_seconds(step) for _ in range(arguments.rounds)]
             wall_s, cpu_s = (min(column) for column in zip(*times, strict=True))
-            print(f"| {name} | {asked.rounds} | {wall_s:.3f} | {cpu_s:.3f} | {cpu_s / asked.cases * 1e6:.0f} |")
+            print(f"| {name} | {arguments.rounds} | {wall_s:.3f} | {cpu_s:.3f} | {cpu_s / arguments.cases * 1e6:.0f} |")
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - baseline_bytes
         print(f"peak memory above the start: {grown / 1e6:.0f} MB")
         pages = [run_dir / "report.html", *run_dir.glob("report-*.html")]
         print("pages: " + ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in pages))
-        if asked.browser:
-            print("\n".join(_in_browser(pages[0], asked.rounds)))
+        if arguments.browser:
+            print("\n".join(_in_browser(pages[0], arguments.rounds)))
 
 
 def _in_browser(path: Path, rounds: int) -> list[str]:
@@ -172,8 +172,8 @@ def _in_browser(path: Path, rounds: int) -> list[str]:
             shown = time.perf_counter()
             page.locator("#search").fill("DEMO-17")
             page.locator("#matches").filter(has_text=" of ").wait_for()
-            found = time.perf_counter()
-            lines.append(f"Chromium: list after {listed - started:.2f} s, case {shown - listed:.2f} s, search {found - shown:.2f} s")
+            searched = time.perf_counter()
+            lines.append(f"Chromium: list after {listed - started:.2f} s, case {shown - listed:.2f} s, search {searched - shown:.2f} s")
             page.close()
         browser.close()
     return lines

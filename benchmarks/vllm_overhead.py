@@ -1,12 +1,12 @@
-"""Time from first request to last result: `LLM.generate` itself, our vllm backend, and the whole engine on top of it.
+"""Measures the time from first request to last result: `LLM.generate` alone, our vllm backend, and the whole engine.
 
     python benchmarks/vllm_overhead.py                         # tiny random model, CPU or GPU
     python benchmarks/vllm_overhead.py --shape 4b              # Qwen3-4B's shape, random bf16 weights (GPU, 8 GB of disk)
     python benchmarks/vllm_overhead.py --model path/to/checkpoint --num-requests 256 --max-new-tokens 128
 
-All in one process on one engine, the same requests, in turn, several rounds; the prefix cache is emptied before each.
-`LLM.generate` is timed as people call it, which makes texts, and without texts, which is the least that it can do. Our
-backend hands on ids; the engine renders the chat template, tokenises, decodes and finds the reason of the end.
+All three run the same requests in turn, in one process on one engine, for several rounds; the prefix cache is emptied before each.
+`LLM.generate` is timed with texts, as people call it, and without, which is its minimum. Our backend returns ids; the engine renders
+the chat template, tokenises, decodes and determines the finish reason.
 """
 
 from __future__ import annotations

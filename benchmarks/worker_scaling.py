@@ -1,10 +1,10 @@
-"""Several workers against one on a simulated engine: what the harness leaves unused of engines that run side by side.
+"""Compares several workers with one on a simulated engine: the share of parallel engines that the harness leaves unused.
 
     python -m benchmarks.worker_scaling [--workers 1 4] [--cases 384] [--spread 0.5] [--rounds 3]
 
-Engines are `simulated/conftest.py`'s, which wait instead of computing, so that two cores are enough for four of them. What is told is
-the harness's share only: units, hand-over, tests, ends. Rates are counted as in `gpu_scaling.py`, start-up apart. Where answers are
-unequal, several engines cannot be that many times as fast: what is possible at all, `engine_model.shared_queue_s`, is told beside it.
+The engines of `simulated/conftest.py` wait instead of computing, so that two cores are enough for four of them. The result is the
+harness's share only: units, hand-over, tests, ends. Rates are counted as in `gpu_scaling.py`, without start-up. With answers of unequal
+length, N engines cannot be N times as fast; the possible rate, `engine_model.shared_queue_s`, is printed beside the measured one.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", type=int, default=384, help="Number of cases (default: 384)")
     parser.add_argument("--spread", type=float, default=0.0, help="How unequal answers are: 0.5 for 16 to 48 tokens (default: 0, 32 each)")
     parser.add_argument("--rounds", type=int, default=3, help="Rounds, all numbers of workers in each; medians count (default: 3)")
-    asked = parser.parse_args(argv)
-    rates: dict[int, list[float]] = {num: [] for num in asked.workers}
+    arguments = parser.parse_args(argv)
+    rates: dict[int, list[float]] = {num: [] for num in arguments.workers}
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(asked.rounds):
-            for num_workers in asked.workers:
-                values = run(Path(folder), num_workers, asked.cases, asked.spread, number)
+        for number in range(arguments.rounds):
+            for num_workers in arguments.workers:
+                values = run(Path(folder), num_workers, arguments.cases, arguments.spread, number)
                 rates[num_workers].append(values["tokens_per_s"])
                 idle = ", ".join(str(worker["idle_share"]) for worker in values["by_worker"])
                 units = ", ".join(str(worker["num_units"]) for worker in values["by_worker"])
                 ends = ", ".join(f"{seconds:.2f}" for seconds in values["idle_at_end_s"].values())
                 print(f"{num_workers} workers: {values['tokens_per_s']:.0f} tok/s, {values['generating_tokens_per_s']:.0f} a worker while")
                 print(f"    generating, {values['seconds']:.1f} s; idle {idle}; units {units}; s idle at the end {ends}", flush=True)
-    single = statistics.median(rates[asked.workers[0]])
-    lengths = [num_tokens(f"c{number:05}", asked.spread) for number in range(asked.cases)]
-    for num_workers in asked.workers[1:]:
-        possible = shared_queue_s(lengths, asked.workers[0]) / shared_queue_s(lengths, num_workers)
+    single = statistics.median(rates[arguments.workers[0]])
+    lengths = [num_tokens(f"c{number:05}", arguments.spread) for number in range(arguments.cases)]
+    for num_workers in arguments.workers[1:]:
+        possible = shared_queue_s(lengths, arguments.workers[0]) / shared_queue_s(lengths, num_workers)
         ratio = statistics.median(rates[num_workers]) / single
-        print(f"{num_workers} workers ÷ {asked.workers[0]}: {ratio:.2f}, possible {possible:.2f}")
+        print(f"{num_workers} workers ÷ {arguments.workers[0]}: {ratio:.2f}, possible {possible:.2f}")
 
 
 if __name__ == "__main__":

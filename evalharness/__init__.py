@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from evalharness.api.structured_output import StructuredOutput
     from evalharness.engine.build import build_engine, build_engine_around
     from evalharness.engine.engine import Engine, EngineWarning
+    from evalharness.report.flat_table import samples_frame
 
 __all__ = [
     "Case",
@@ -59,6 +60,7 @@ __all__ = [
     "VlmPreprocessOptions",
     "build_engine",
     "build_engine_around",
+    "samples_frame",
 ]
 
 _HOMES = {
@@ -75,6 +77,7 @@ _HOMES = {
     "evalharness.api.structured_output": ("StructuredOutput",),
     "evalharness.engine.build": ("build_engine", "build_engine_around"),
     "evalharness.engine.engine": ("Engine", "EngineWarning"),
+    "evalharness.report.flat_table": ("samples_frame",),
 }  # fmt: skip
 
 

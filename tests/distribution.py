@@ -1,4 +1,4 @@
-"""How `make test` spreads the tests over workers: file by file, all files that start vLLM on one worker, what takes long first."""
+"""Spreads the tests of `make test` over workers: file by file, the slowest first, all files that start vLLM on one worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 VLLM = "vLLM"
-"""The unit of all files that start vLLM: they share engines, and two at once would take each other's memory and cores."""
+"""The unit of all files that start vLLM: they share engines, and two engines at once would compete for memory and cores."""
 
 _STARTS_VLLM = re.compile(r"mark\.vllm|vllm_vlm_backend|vllm_endless|vllm_engine")
 _PARAMETRIZED_BY_FOLDER = frozenset({"contract"})  # their conftest.py has the marker

@@ -1,6 +1,6 @@
-"""The fast tier, `pytest tests --fast`: every test but those of real engines and browsers, and those that take long or start pytest.
+"""The fast tier, `pytest tests --fast`: all tests except those of real engines and browsers, slow ones, and those that start pytest.
 
-A test is left out by one of the markers below, which it has itself or through its module's `pytestmark`, or because it takes one of
+A test is left out if it, or its module, has one of the markers below, or if it uses one of
 `ENGINE_FIXTURES`. Nothing in the tier can import torch, not even a process that a test starts: see tests/no_torch/sitecustomize.py.
 """
 

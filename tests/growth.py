@@ -1,4 +1,4 @@
-"""Whether work grows by the length of a text, told apart from work by its square on any machine, however busy."""
+"""Asserts that work grows linearly with the length of a text, not with its square, even on a busy machine."""
 
 from __future__ import annotations
 

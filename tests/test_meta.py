@@ -42,7 +42,7 @@ HEAVY = ("torch", "torchvision", "transformers", "vllm", "pandas", "numpy", "sci
 # Each child imports one module into an interpreter that has imported nothing of the package yet, only what is slow.
 IMPORT_EACH_ALONE = """
 import importlib, os, sys
-import pandas, pytest, tabulate
+import numpy, pytest, tabulate
 for name in sys.argv[1:]:
     child = os.fork()
     if not child:
@@ -190,7 +190,7 @@ def test_no_class_leaves_its_attributes_to_a_subclass() -> None:
     [
         pytest.param({"torch", "torchvision", "transformers", "vllm", "safetensors", "accelerate"}, "backends/", id="torch"),
         pytest.param({"pytest", "_pytest", "xdist", "pluggy"}, ("pytest_plugin/", "engine/backend_contract.py"), id="pytest"),
-        pytest.param({"pandas", "tabulate"}, "report/", id="tables"),
+        pytest.param({"tabulate"}, "report/", id="tables"),
         pytest.param({"jinja2"}, ("report/", "backends/"), id="templates"),
         pytest.param({"scipy"}, "analysis/statistics/", id="statistics"),
         pytest.param({"rich"}, ("report/", "cli/"), id="terminal"),

@@ -1,4 +1,4 @@
-"""Whether there is a vLLM for the tests that start one, and if not, why: as `make` found when it made the environment."""
+"""Whether vLLM is installed for the tests that start it, and if not, why, as `make` recorded when it made the environment."""
 
 from __future__ import annotations
 

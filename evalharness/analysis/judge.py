@@ -12,20 +12,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError
 from evalharness.runs.run_file import find_latest, is_latest
 from evalharness.runs.samples import count_outcomes, eval_entries
-from evalharness.runs.schema import Aggregate, EngineEntry, EngineLine, EvalLine, GateVerdict, Row, RunFile
+from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
     from evalharness.analysis.comparison.compare import Comparison, MetricChange
     from evalharness.analysis.comparison.sheets import Side
     from evalharness.runs.records import RunRecords
 
-__all__ = ["RegressionJudge", "engine_entries", "find_baseline", "judged_run"]
+__all__ = ["RegressionJudge", "find_baseline", "judged_run"]
 
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
@@ -155,20 +155,19 @@ def _regressions(comparison: Comparison) -> str:
     regressed = [change for change in (*comparison.metrics, *comparison.slices) if change.verdict == REGRESSED]
     if not regressed:
         return ""
-    overall = sorted((change for change in regressed if not change.slice_key), key=_size)
-    sliced = sorted((change for change in regressed if change.slice_key), key=_size)
+    regressed.sort(key=lambda change: -abs(change.change.difference))
+    overall = [change for change in regressed if not change.slice_key]
+    sliced = [change for change in regressed if change.slice_key]
     shown = [*overall[:_MOST_SHOWN], *sliced[:_MOST_SHOWN]]
     more = f" and {len(regressed) - len(shown)} more" if len(regressed) > len(shown) else ""
     return f"regressed against {comparison.base.label}: {', '.join(map(_shown, shown))}{more}"
 
 
-def _size(change: MetricChange) -> float:
-    return -abs(change.change.difference)
-
-
 def _shown(change: MetricChange) -> str:
     where = f" in {change.slice_key} {change.slice_value}" if change.slice_key else ""
-    return f"{change.metric}{where} {change.change.base:.4f} to {change.change.candidate:.4f}"
+    base, candidate = change.change.base, change.change.candidate
+    decimals = 3 if f"{base:.3f}" != f"{candidate:.3f}" else 6
+    return f"{change.metric}{where} {base:.{decimals}f} → {candidate:.{decimals}f}"
 
 
 JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
@@ -215,43 +214,6 @@ def judge_gates(
 def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
     num = sum(row["outcome"] == "skip" and row["started_at"] is None for row in rows)
     return f"{num} of {len(rows)} cases were not run ({interrupted or 'the session ended before them'})" if num else None
-
-
-def engine_entries(specs: Iterable[EngineEntry], lines: Iterable[EngineLine]) -> list[EngineEntry]:
-    """Return what run.json says of each engine: its spec, its settings as last described, and how it was loaded.
-
-    Each worker has an engine of its own: what they counted (`num_batches_halved`) is summed.
-    """
-    described: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    openings: defaultdict[str, list[EngineLine]] = defaultdict(list)
-    still_open: dict[tuple[str, str], int] = {}
-    for line in lines:
-        engine, settings = line["id"], line["settings"]
-        if "load_s" in line:
-            openings[engine].append(line)
-            still_open[line["worker"], engine] = len(described[engine])
-            described[engine].append(settings)
-        else:
-            described[engine][still_open[line["worker"], engine]] = settings
-    return [{**spec, **_loaded(described[spec["id"]], openings[spec["id"]])} for spec in specs]
-
-
-def _loaded(described: Sequence[Mapping[str, Any]], openings: Sequence[EngineLine]) -> EngineEntry:
-    """Return settings, and how often and in how many seconds (mean) the checkpoint was loaded, or swapped into a running engine."""
-    swaps = [line["load_s"] for line in openings if line.get("how") == "swap"]
-    loads = [line["load_s"] for line in openings if line.get("how") != "swap"]
-    settings = dict(described[-1]) if described else {}
-    if "num_batches_halved" in settings:
-        settings["num_batches_halved"] = sum(facts.get("num_batches_halved", 0) for facts in described)
-    return {
-        "template_sha256": settings.pop("template_sha256", None),
-        "settings": settings,
-        "num_loads": len(loads),
-        "load_s": round(sum(loads) / len(loads), 3) if loads else None,
-        "num_swaps": len(swaps),
-        "swap_s": round(sum(swaps) / len(swaps), 3) if swaps else None,
-        "cold_because": sorted({line["cold_because"] for line in openings if "cold_because" in line}),
-    }
 
 
 def judged_run(

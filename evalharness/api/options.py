@@ -23,7 +23,7 @@ from evalharness.api.checks import (
     check_token_ids,
     known_keys,
 )
-from evalharness.api.errors import ContractTypeError, ContractValueError
+from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import DEFAULT_MARKS
 
@@ -184,6 +184,11 @@ class GenerationOptions:
     def samples(self) -> bool:
         """Whether tokens are drawn at random (False: greedy)."""
         return self.temperature > 0 if self.do_sample is None else self.do_sample
+
+    def check_num_samples(self, name: str, num_samples: int) -> None:
+        """Raise `ConfigError` for several samples of greedy options, which would be equal; `name` is what the number is called."""
+        if num_samples > 1 and not self.samples:
+            raise ConfigError(f"{name} {num_samples} with greedy decoding gives equal samples; set a temperature above 0 or ask for one")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> GenerationOptions:

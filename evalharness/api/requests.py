@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from evalharness.api.checks import check_boolean, check_sequence, check_token_ids
 from evalharness.api.errors import (
@@ -25,10 +25,15 @@ from evalharness.api.options import LogprobsKind
 from evalharness.api.thinking import Thinking
 from evalharness.api.tools import Tool, read_tools
 
+if TYPE_CHECKING:
+    from evalharness.api.scoring import ScoringRequest
+
 __all__ = [
     "FinishReason",
     "GenerationFailure",
     "GenerationResult",
+    "Outcome",
+    "Request",
     "TextGenerationRequest",
     "TokenGenerationRequest",
     "VlmGenerationRequest",
@@ -200,6 +205,12 @@ class GenerationFailure:
         """Return a recorded failure; an unknown `cause` is dropped."""
         known = {error.__name__: error for error in (RequestError, PromptTooLong, ImageError, TemplateError)}
         return cls("invalid" if kind == "invalid" else "error", problem, known[cause](problem) if cause in known else None)
+
+
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
+"""What an engine can be asked."""
+Outcome: TypeAlias = "GenerationResult | GenerationFailure"
+"""What becomes of a request."""
 
 
 def nothing_ran(refused: Mapping[int, RequestError], num_requests: int) -> RequestsFailed:

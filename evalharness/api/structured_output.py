@@ -93,17 +93,17 @@ class StructuredOutput:
         return hash(json.dumps(self.to_json(), sort_keys=True))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the one that is given, as plain JSON data."""
+        """Return the field that is set, as plain JSON data."""
         value = getattr(self, self.kind)
         return {self.kind: list(value) if isinstance(value, tuple) else value}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> StructuredOutput:
-        """Return what `to_json` wrote, or a file of settings says."""
-        given = {key: value for key, value in known_keys("structured", mapping, cls).items() if value is not None}
-        if isinstance(given.get("choice"), list):
-            given["choice"] = tuple(given["choice"])
-        return cls(**given)
+        """Return the output that `to_json` or a settings file describes. Raises `ContractValueError` for an unknown key."""
+        values = {key: value for key, value in known_keys("structured", mapping, cls).items() if value is not None}
+        if isinstance(values.get("choice"), list):
+            values["choice"] = tuple(values["choice"])
+        return cls(**values)
 
     def as_choice_grammar(self) -> str:
         """Return the grammar of a `choice`, as vLLM writes it."""

@@ -1,4 +1,4 @@
-"""Weights that come from a trainer, as a backend takes them: an adapter's tensors as an adapter's folder, names paired, ties known."""
+"""What brings new weights to a running backend, checked before anything changes: a checkpoint, an adapter, a trainer's tensors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import CheckpointError, ContractTypeError, ContractValueError
+from evalharness.api.showing import first_names
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, is_adapter, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 
 __all__ = [
     "GivenWeights",
     "Pairing",
+    "adapter_at",
     "check_checkpoint",
     "given_adapter",
     "holds_adapter",
@@ -27,11 +29,8 @@ __all__ = [
 ]
 
 
-# Which weight of a model is meant by each name that a trainer gives it. Without torch
-
 # What wraps a module in training, and stands in the names of its weights.
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod", "module"})
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def pair_names(given: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[
     A name means the weight of its own name, else the only one that differs in no more than the parts by which models and
     their checkpoints, or wrappers of training, differ. `ContractValueError` where two mean one weight, or a shape differs.
     """
-    bare = {name: name if name in wanted else _unwrapped(name) for name in given}
+    bare = {name: name if name in wanted else ".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in given}
     left = [name for name, plain in bare.items() if plain not in wanted]
     fitting = fits_of({bare[name] for name in left}, wanted)
     pairs = {name: plain if plain in wanted else fitting[plain] for name, plain in bare.items() if plain in wanted or plain in fitting}
@@ -65,33 +64,25 @@ def pair_names(given: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[
     return Pairing(pairs, tuple(sorted(set(given) - set(pairs))))
 
 
-def _unwrapped(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
 def refuse_unmatched(not_matched: tuple[str, ...], missing: tuple[str, ...]) -> None:
     """Raise `ContractValueError` for names that would be ignored, or weights that would stay as they were."""
     if not_matched:
         raise ContractValueError(
-            f"{len(not_matched)} of the names mean no weight of the model, such as {_some(not_matched)}; "
+            f"{len(not_matched)} of the names mean no weight of the model, such as {first_names([*map(repr, not_matched)], 5)}; "
             "leave them out, or have them left out and reported with strict=False"
         )
     if missing:
         raise ContractValueError(
-            f"{len(missing)} weights of the model are not given, such as {_some(missing)}; give all, "
+            f"{len(missing)} weights of the model are not given, such as {first_names([*map(repr, missing)], 5)}; give all, "
             "or have these stay as they are and reported with strict=False"
         )
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
 
 
 _PEFT = "peft's get_peft_model_state_dict(model)"
 
 
-def check_checkpoint(path: str, running: LoadedFolder) -> None:
-    """Raise `CheckpointError` for a path that is no folder of a whole model."""
+def check_checkpoint(path: str, running: LoadedFolder, why_not: Callable[[Path], str | None]) -> None:
+    """Raise `CheckpointError` unless the path is a folder of a whole model that can take the place of the running one."""
     folder = Path(path)
     if running.problem is not None:
         raise CheckpointError(f"nothing can take the place of {running.path}: {running.problem}")
@@ -99,15 +90,19 @@ def check_checkpoint(path: str, running: LoadedFolder) -> None:
         raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
     if is_adapter(folder):
         raise CheckpointError(f"{path} is an adapter, not a whole model; use load_adapter")
+    if (problem := why_not(folder)) is not None:
+        raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
+
+
+def adapter_at(path: str, shapes: Mapping[str, tuple[int, ...]]) -> Adapter:
+    """Return the adapter in that folder, fitted to tensors of these shapes; `CheckpointError` as `read_adapter`, and for no folder."""
+    if not Path(path).is_dir():
+        raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
+    return read_adapter(Path(path), shapes)
 
 
 def holds_adapter(tensors: Mapping[str, Any]) -> bool:
-    """Return whether these are the tensors of a LoRA adapter; `ContractTypeError` where any of them is no tensor."""
-    _check_tensors(tensors)
-    return any("lora_" in name for name in tensors)
-
-
-def _check_tensors(tensors: Mapping[str, Any]) -> None:
+    """Return whether these are the tensors of a LoRA adapter; `ContractTypeError` where any of them is not a tensor."""
     import torch
 
     for name, tensor in tensors.items():
@@ -117,6 +112,7 @@ def _check_tensors(tensors: Mapping[str, Any]) -> None:
             raise ContractValueError(
                 f"{name!r} is a part of a sharded tensor, or has no values; gather whole tensors first (FSDP: full_state_dict)"
             )
+    return any("lora_" in name for name in tensors)
 
 
 @contextmanager
@@ -234,9 +230,6 @@ def _equal(one: Any, other: Any) -> bool:
 def _is_twin(one: Any, other: Any) -> bool:
     """Return whether both are one piece of memory: a head that shares the embedding's weight stands twice in a model's state_dict."""
     return one is other or (one.shape == other.shape and one.dtype == other.dtype and one.data_ptr() == other.data_ptr() != 0)
-
-
-# A base's tensors with an adapter's product added: what a merged checkpoint would hold, made while it is read
 
 
 def merged_weights(weights: Iterable[tuple[str, Any]], adapter: Adapter, dtype: Any) -> Iterator[tuple[str, Any]]:

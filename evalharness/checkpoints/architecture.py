@@ -14,7 +14,7 @@ from evalharness.api.showing import excerpt
 from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights, read_json
 
-__all__ = ["LoadedFolder", "architecture_difference", "companion_difference", "tensor_difference"]
+__all__ = ["LoadedFolder", "architecture_difference", "companion_difference", "loading_difference", "tensor_difference"]
 
 # What a config says about how it was written, not about the model.
 _HARMLESS = frozenset({"_name_or_path", "transformers_version"})
@@ -66,6 +66,15 @@ class LoadedFolder:
 def _stamps(folder: Path) -> tuple[tuple[Any, ...], ...]:
     states = [(name, (folder / name).stat()) for name in find_weights(folder, allow_pickle=True).files]
     return tuple((name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino) for name, state in states)
+
+
+def loading_difference(running: LoadedFolder, other: Path) -> str | None:
+    """Return why an engine that keeps its config, tokenizer and processor cannot load `other` in place of `running`; None where it can."""
+    return (
+        architecture_difference(running, other, dtype_matters=False)
+        or companion_difference(running, other)
+        or tensor_difference(running, other)
+    )
 
 
 def architecture_difference(running: LoadedFolder, other: Path, *, dtype_matters: bool) -> str | None:

@@ -1,14 +1,16 @@
-"""A finished run for other tools: a flat table of its samples (JSONL, Parquet), and its metrics by training step.
+"""A finished run for other tools: a flat table of its samples (JSONL, Parquet), or its metrics by training step for trackers.
 
 Reads the run directory only, which holds no secrets (`api/redaction.py`). Optional libraries are imported when an export needs them.
+Each track is one run of a tracker. TensorBoard needs no TensorFlow; W&B stays offline unless told otherwise.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -16,13 +18,26 @@ from typing import Any
 
 from evalharness.api.errors import MissingDependency
 from evalharness.api.installing import missing_package
+from evalharness.report.flat_table import columns_of, flat_rows
 from evalharness.report.tables import load_tables
 from evalharness.report.text import printable, terminal_text
-from evalharness.runs.run_file import read_run, read_samples
-from evalharness.runs.schema import RunFile, entries_of, generations_of, mapping, text_of
+from evalharness.runs.run_file import read_run
+from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
-__all__ = ["COLUMNS", "Point", "Track", "columns_of", "flat_rows", "load", "tracks_of", "write_jsonl", "write_parquet"]
+__all__ = [
+    "Point",
+    "Track",
+    "load",
+    "log_to_mlflow",
+    "log_to_wandb",
+    "tracks_of",
+    "write_jsonl",
+    "write_parquet",
+    "write_tensorboard",
+]
 
+_ARTIFACTS = ("report.md", "report.csv", "run.json")
+_MAX_PARAM_CHARS = 500
 NUM_PICTURES = 20
 """Images of spot checks that trackers get per engine, at most."""
 _UNSAFE = re.compile(r"[^\w.\- ]+")
@@ -98,11 +113,11 @@ def _metrics(run_dir: Path) -> dict[str, dict[str, float]]:
     """Return {engine: {name: value}} of every number of the report."""
     tables = load_tables(run_dir)
     metrics: dict[str, dict[str, float]] = {}
-    for (name, test, engine, metric), mean in tables.scores[["mean"]].itertuples(name=None):
-        metrics.setdefault(str(engine), {})[_key(name, test, metric)] = float(mean)
-    for (name, test, engine), counts in zip(tables.counts.index, tables.counts.to_dict("records"), strict=True):
-        shown = {f"num_{what}": float(counts[what]) for what in ("cases", "miss", "invalid", "error") if what in counts}
-        metrics.setdefault(str(engine), {}).update({_key(name, test, what): value for what, value in shown.items()})
+    for (name, test, engine, metric), score in tables.scores.items():
+        metrics.setdefault(engine, {})[_key(name, test, metric)] = score.mean
+    for (name, test, engine), counts in tables.counts.items():
+        for what in ("cases", "miss", "invalid", "error"):
+            metrics.setdefault(engine, {})[_key(name, test, f"num_{what}")] = float(counts[what])
     for entry in entries_of(tables.run.get("aggregates")):
         if isinstance(entry.get("value"), (int, float)):
             names = [part for part in (entry.get("eval"), entry.get("test"), entry.get("metric")) if part]
@@ -137,69 +152,7 @@ def _config(run: RunFile) -> dict[str, Any]:
     return {"run_id": text_of(run.get("run_id")), "git_commit": mapping(run.get("git")).get("commit"), **options}
 
 
-_ROW = ("run_id", "nodeid", "eval", "test", "case_id", "group", "engine", "checkpoint", "backend", "outcome", "problem", "prompt_sha256",
-        "worker", "started_at")  # fmt: skip
-_GENERATION_TEXTS = ("text", "raw_text", "prompt_text", "finish_reason", "stop_reason", "weight_version", "fallback")
-_GENERATION_COUNTS = ("num_prompt_tokens", "num_completion_tokens", "seed")
-_AS_JSON = ("details", "options", "reference")
-COLUMNS: Mapping[str, str] = {
-    **dict.fromkeys(_ROW, "text"),
-    "duration_s": "float",
-    "step": "int",
-    "epoch": "float",
-    **dict.fromkeys(_GENERATION_TEXTS, "text"),
-    **dict.fromkeys(_GENERATION_COUNTS, "int"),
-    "num_generations": "int",
-    "token_ids": "ints",
-    **dict.fromkeys(("generations", *_AS_JSON), "text"),
-}
-"""Name → type (text, int, float, ints) of the columns that every export has; `step` and `epoch` are the checkpoint's, null if unknown."""
-
 _ROWS_PER_GROUP = 1000
-
-
-def columns_of(run_dir: Path) -> dict[str, str]:
-    """Return name → type of all columns of a run's table in their order: `COLUMNS`, then scores, then tags."""
-    scores: dict[str, None] = {}
-    tags: dict[str, None] = {}
-    for row in read_samples(run_dir):
-        scores.update(dict.fromkeys(f"score.{printable(name)}" for name in mapping(row.get("scores"))))
-        tags.update(dict.fromkeys(f"tag.{printable(name)}" for name in mapping(row.get("tags"))))
-    return {**COLUMNS, **dict.fromkeys(scores, "float"), **dict.fromkeys(tags, "text")}
-
-
-def flat_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the table, one at a time, without the columns that a row lacks."""
-    training = {text_of(entry.get("id")): mapping(entry.get("training")) for entry in entries_of(read_run(run_dir).get("engines"))}
-    for row in read_samples(run_dir):
-        generations = generations_of(row)
-        first = generations[0] if generations else {}
-        trained = training.get(text_of(row.get("engine")), {})
-        flat: dict[str, Any] = {name: row.get(name) for name in _ROW}
-        flat |= {name: first.get(name) for name in (*_GENERATION_TEXTS, *_GENERATION_COUNTS)}
-        flat |= {"duration_s": row.get("duration_s"), "step": trained.get("step"), "epoch": trained.get("epoch")}
-        flat |= {"num_generations": len(generations), "token_ids": first.get("token_ids")}
-        flat |= {"generations": json.dumps(generations) if len(generations) > 1 else None}
-        flat |= {name: json.dumps(value) for name in _AS_JSON if (value := row.get(name)) is not None}
-        typed = {name: _typed(value, COLUMNS[name]) for name, value in flat.items()}
-        typed |= {f"score.{printable(name)}": _typed(value, "float") for name, value in mapping(row.get("scores")).items()}
-        typed |= {f"tag.{printable(name)}": _typed(value, "text") for name, value in mapping(row.get("tags")).items()}
-        yield typed
-
-
-def _typed(value: Any, kind: str) -> Any:
-    """Return a value as its column's type, None for a value of another type."""
-    if value is None:
-        return None
-    if kind == "text":
-        return printable(value if isinstance(value, str) else str(value))
-    is_number = isinstance(value, (int, float))
-    if kind == "float":
-        number = float(value) if is_number and abs(value) < 1e308 else math.nan
-        return number if math.isfinite(number) else None
-    if kind == "int":
-        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
-    return value if isinstance(value, list) and all(isinstance(part, int) and abs(part) < 2**63 for part in value) else None
 
 
 def write_jsonl(run_dir: Path, path: Path) -> int:
@@ -228,3 +181,81 @@ def write_parquet(run_dir: Path, path: Path) -> int:
                 count, rows = count + len(rows), []
         writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
     return count + len(rows)
+
+
+def log_to_mlflow(tracks: Sequence[Track], run_dir: Path, *, uri: str, project: str) -> list[str]:
+    """Log every track, with the run's tables as artifacts, to the experiment `project` at `uri`; return the ids of MLflow's runs."""
+    if "://" not in uri or uri.startswith("file:"):
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow refuses a plain folder without this
+    client = load("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
+    entities = load("mlflow.entities", "mlflow")
+    experiment = client.get_experiment_by_name(project)
+    experiment_id = client.create_experiment(project) if experiment is None else experiment.experiment_id
+    ids, now_ms = [], int(time.time() * 1000)
+    for track in tracks:
+        run_id = client.create_run(experiment_id, run_name=f"{track.run_id}-{track.name}").info.run_id
+        for name, value in track.config.items():
+            client.log_param(run_id, name, str(value)[:_MAX_PARAM_CHARS])
+        for point in track.points:
+            metrics = [entities.Metric(name, value, now_ms, point.step) for name, value in point.metrics.items()]
+            for start in range(0, len(metrics), 1000):
+                client.log_batch(run_id, metrics=metrics[start : start + 1000])
+            for name, path in point.pictures.items():
+                client.log_artifact(run_id, str(path), f"step-{point.step}/{Path(name).parent}")
+        for artifact in _ARTIFACTS:
+            if (run_dir / artifact).is_file():
+                client.log_artifact(run_id, str(run_dir / artifact))
+        client.set_terminated(run_id)
+        ids.append(run_id)
+    return ids
+
+
+def write_tensorboard(tracks: Sequence[Track], folder: Path) -> list[Path]:
+    """Write scalars and images below `folder`, one folder per track, which later runs of the track share; return these folders."""
+    writers = load("tensorboard.summary.writer.event_file_writer", "tensorboard")
+    events, summaries = (
+        load("tensorboard.compat.proto.event_pb2", "tensorboard"),
+        load("tensorboard.compat.proto.summary_pb2", "tensorboard"),
+    )
+    from PIL import Image
+
+    paths = []
+    for track in tracks:
+        path = folder / track.name
+        writer = writers.EventFileWriter(str(path), filename_suffix=f".{track.run_id}")
+        for point in track.points:
+            values = [summaries.Summary.Value(tag=name, simple_value=value) for name, value in point.metrics.items()]
+            for name, picture in point.pictures.items():
+                with Image.open(picture) as opened:
+                    width, height = opened.size
+                image = summaries.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=picture.read_bytes())
+                values.append(summaries.Summary.Value(tag=name, image=image))
+            writer.add_event(events.Event(step=point.step, wall_time=time.time(), summary=summaries.Summary(value=values)))
+        writer.close()
+        paths.append(path)
+    return paths
+
+
+def log_to_wandb(tracks: Sequence[Track], folder: Path, *, project: str, online: bool) -> list[Path]:
+    """Log every track and return the folders of W&B's runs, which `wandb sync` uploads where they are offline."""
+    wandb = load("wandb", "wandb")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    settings = wandb.Settings(console="off", silent=True, disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True)
+    for track in tracks:
+        run = wandb.init(
+            project=project,
+            name=f"{track.run_id}-{track.name}",
+            group=track.name,
+            config=track.config,
+            dir=str(folder),
+            mode="online" if online else "offline",
+            settings=settings,
+        )
+        for point in track.points:
+            pictures = {name: wandb.Image(str(path)) for name, path in point.pictures.items()}
+            run.log({**point.metrics, **pictures}, step=point.step)
+        paths.append(Path(run.dir).parent)
+        run.finish()
+    wandb.teardown()  # ends the writing process; only then everything is on disk
+    return paths

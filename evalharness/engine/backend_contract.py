@@ -18,6 +18,7 @@ then stop it at something it said. What the backend's `Capabilities` exclude is 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -44,7 +45,7 @@ from evalharness.engine.engine import Engine
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["CHATS", "FREE", "TEXTS", "BackendContract", "ask", "decode", "generate", "look", "noise", "outcomes_of"]
+__all__ = ["CHATS", "FREE", "TEXTS", "BackendContract", "EndsAfter", "ask", "decode", "generate", "look", "noise", "outcomes_of"]
 
 TEXTS = (
     "hi",
@@ -110,7 +111,7 @@ def generate(engine: Engine, requests: Sequence[Any], options: Any) -> list[Gene
     return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
 
 
-class _EndsAfter:
+class EndsAfter:
     """A plugin that ends each row after its own number of new tokens."""
 
     name = "ends-after"
@@ -120,23 +121,18 @@ class _EndsAfter:
         self._num_new = num_new
 
     def watch(self, tokenizer: Any) -> Any:
-        shown: list[int] = []
-
-        def push(token_id: int) -> bool:
-            shown.append(token_id)
-            return len(shown) == self._num_new
-
-        return SimpleNamespace(push=push)
+        positions = itertools.count(1)
+        return SimpleNamespace(push=lambda token_id: next(positions) == self._num_new)
 
 
-def _strings_in(engine: Engine, said: GenerationResult, *, num_characters: int = 3) -> Iterator[tuple[str, str, int]]:
+def _strings_in(engine: Engine, answer: GenerationResult, *, num_characters: int = 3) -> Iterator[tuple[str, str, int]]:
     """Yield strings of several tokens that a text holds, what stands before each, and the number of tokens up to its end."""
-    whole = decode(engine, said.token_ids)
+    whole = decode(engine, answer.token_ids)
     for start in range(1, len(whole) - num_characters):
         string = whole[start : start + num_characters]
         # Blanks at its edges would be stripped; the mark of a broken character is no text.
         if string == string.strip() and "\ufffd" not in string and len(engine.tokenizer.encode(string, add_special_tokens=False)) > 1:
-            num_tokens = next(n for n in range(1, len(said.token_ids) + 1) if string in decode(engine, said.token_ids[:n]))
+            num_tokens = next(n for n in range(1, len(answer.token_ids) + 1) if string in decode(engine, answer.token_ids[:n]))
             yield string, whole[: whole.find(string)].strip(), num_tokens
 
 
@@ -165,7 +161,7 @@ class BackendContract:
 
     def test_many_requests_give_one_result_each_in_order(self, engine: Engine, free: list[GenerationResult]) -> None:
         results = engine.generate_text_batch(CHATS * 6, SHORT)
-        assert [result.token_ids for result in results] == [said.token_ids[:4] for said in free] * 6
+        assert [result.token_ids for result in results] == [answer.token_ids[:4] for answer in free] * 6
 
     def test_no_requests_give_no_results(self, engine: Engine) -> None:
         assert engine.generate_text_batch([], FREE) == engine.generate_vlm_batch([], FREE) == []
@@ -174,7 +170,7 @@ class BackendContract:
     def test_options_may_differ_by_request(self, engine: Engine, free: list[GenerationResult]) -> None:
         caps = [1 + position % 5 for position in range(len(CHATS))]
         results = generate(engine, CHATS, [replace(FREE, max_new_tokens=cap) for cap in caps])
-        assert [result.token_ids for result in results] == [said.token_ids[:cap] for said, cap in zip(free, caps, strict=True)]
+        assert [result.token_ids for result in results] == [answer.token_ids[:cap] for answer, cap in zip(free, caps, strict=True)]
 
     def test_counts_are_those_of_prompt_and_completion(self, engine: Engine) -> None:
         for result in generate(engine, CHATS, GenerationOptions(max_new_tokens=24)):
@@ -184,8 +180,10 @@ class BackendContract:
             assert result.num_total_tokens == len(ids) + len(result.token_ids)
 
     def test_texts_are_those_of_the_ids(self, engine: Engine, free: list[GenerationResult]) -> None:
-        assert [said.text for said in free] == [decode(engine, said.token_ids).strip() for said in free]
-        assert [said.raw_text for said in free] == [decode(engine, said.token_ids, skip_special_tokens=False).strip() for said in free]
+        assert [answer.text for answer in free] == [decode(engine, answer.token_ids).strip() for answer in free]
+        assert [answer.raw_text for answer in free] == [
+            decode(engine, answer.token_ids, skip_special_tokens=False).strip() for answer in free
+        ]
         for result in generate(engine, CHATS, replace(FREE, decode=DecodeOptions(strip_whitespace=False))):
             assert result.text == decode(engine, result.token_ids)
 
@@ -256,19 +254,21 @@ class BackendContract:
     # Stops
 
     def test_a_stop_string_of_several_tokens_ends_generation_and_cuts_text_only(self, engine: Engine, free: list[GenerationResult]) -> None:
-        stops = [(chat, said, *stop) for chat, said in zip(CHATS, free, strict=True) for stop in list(_strings_in(engine, said))[::3][:4]]
+        stops = [
+            (chat, answer, *stop) for chat, answer in zip(CHATS, free, strict=True) for stop in list(_strings_in(engine, answer))[::3][:4]
+        ]
         assert stops, "nothing that the model says can be a stop string"
         options = [replace(FREE, stop=StopOptions((string,)), max_new_tokens=200) for _, _, string, _, _ in stops]
         results = generate(engine, [chat for chat, *_ in stops], options)
-        for (_, said, string, text, num_tokens), result in zip(stops, results, strict=True):
+        for (_, answer, string, text, num_tokens), result in zip(stops, results, strict=True):
             assert result.text == text, string
-            assert result.token_ids == said.token_ids[:num_tokens], string
+            assert result.token_ids == answer.token_ids[:num_tokens], string
             assert (result.finish_reason, result.stop_reason) == ("stop", string)
             assert result.raw_text == decode(engine, result.token_ids, skip_special_tokens=False).strip()
 
     def test_the_earliest_of_several_stop_strings_counts(self, engine: Engine, free: list[GenerationResult]) -> None:
-        for chat, said in zip(CHATS, free, strict=True):
-            strings = list(_strings_in(engine, said))
+        for chat, answer in zip(CHATS, free, strict=True):
+            strings = list(_strings_in(engine, answer))
             if len(strings) > 3 and len(strings[0][1]) < len(strings[3][1]):
                 options = replace(FREE, stop=StopOptions((strings[3][0], "never said", strings[0][0])))
                 (result,) = generate(engine, [chat], options)
@@ -277,18 +277,18 @@ class BackendContract:
         pytest.skip("no text has two stop strings")
 
     def test_an_ordinary_token_given_as_stop_id_is_not_in_the_text(self, engine: Engine, free: list[GenerationResult]) -> None:
-        options = [replace(FREE, stop=StopOptions((), (said.token_ids[5],))) for said in free]
-        for said, result in zip(free, generate(engine, CHATS, options), strict=True):
-            ids = said.token_ids[: said.token_ids.index(said.token_ids[5]) + 1]
+        options = [replace(FREE, stop=StopOptions((), (answer.token_ids[5],))) for answer in free]
+        for answer, result in zip(free, generate(engine, CHATS, options), strict=True):
+            ids = answer.token_ids[: answer.token_ids.index(answer.token_ids[5]) + 1]
             assert result.token_ids == ids
             assert result.text == decode(engine, ids[:-1]).strip()
-            assert (result.finish_reason, result.stop_reason) == ("stop", said.token_ids[5])
+            assert (result.finish_reason, result.stop_reason) == ("stop", answer.token_ids[5])
 
     @pytest.mark.parametrize("num_new", [1, 2, 7])
     def test_the_length_cap_is_exact(self, engine: Engine, free: list[GenerationResult], num_new: int) -> None:
-        for said, result in zip(free, generate(engine, CHATS, replace(FREE, max_new_tokens=num_new)), strict=True):
+        for answer, result in zip(free, generate(engine, CHATS, replace(FREE, max_new_tokens=num_new)), strict=True):
             assert (result.finish_reason, result.stop_reason) == ("length", None)
-            assert result.token_ids == said.token_ids[:num_new]
+            assert result.token_ids == answer.token_ids[:num_new]
 
     def test_a_text_ends_at_its_first_end_token_even_the_last_allowed_one(self, engine: Engine, free: list[GenerationResult]) -> None:
         ends = (free[0].token_ids[8], free[0].token_ids[4])
@@ -303,7 +303,7 @@ class BackendContract:
     def test_greedy_is_repeatable_and_do_sample_false_is_greedy(self, engine: Engine, free: list[GenerationResult]) -> None:
         assert generate(engine, CHATS, FREE) == free
         results = generate(engine, CHATS, replace(FREE, do_sample=False, temperature=0.7, top_p=0.3, seed=5))
-        assert [(result.token_ids, result.seed) for result in results] == [(said.token_ids, None) for said in free]
+        assert [(result.token_ids, result.seed) for result in results] == [(answer.token_ids, None) for answer in free]
 
     def test_a_seed_gives_the_same_again_alone_and_in_any_company(self, engine: Engine) -> None:
         first = generate(engine, CHATS, SAMPLED)
@@ -319,7 +319,7 @@ class BackendContract:
 
     def test_sampling_among_the_best_token_alone_is_greedy(self, engine: Engine, free: list[GenerationResult]) -> None:
         results = generate(engine, CHATS, replace(SAMPLED, top_p=1e-6))
-        assert [result.token_ids for result in results] == [said.token_ids for said in free]
+        assert [result.token_ids for result in results] == [answer.token_ids for answer in free]
 
     # Scores
 
@@ -354,12 +354,12 @@ class BackendContract:
     def test_a_plugin_that_watches_tokens_ends_each_row_by_itself(self, engine: Engine, free: list[GenerationResult]) -> None:
         if not engine.backend.capabilities.supports_token_watchers:
             with pytest.raises(CapabilityError, match=f"backend '{engine.name}'"):
-                engine.generate_text_batch(CHATS, FREE, plugins=[_EndsAfter(5)])
+                engine.generate_text_batch(CHATS, FREE, plugins=[EndsAfter(5)])
             return
-        results = engine.generate_text_batch(CHATS, FREE, plugins=[_EndsAfter(5)])
-        assert [result.token_ids for result in results] == [said.token_ids[:5] for said in free]
+        results = engine.generate_text_batch(CHATS, FREE, plugins=[EndsAfter(5)])
+        assert [result.token_ids for result in results] == [answer.token_ids[:5] for answer in free]
         assert {(result.finish_reason, result.stop_reason) for result in results} == {("stop", "ends-after")}
-        assert engine.generate_text_batch(CHATS, FREE, plugins=[_EndsAfter(1_000)]) == free
+        assert engine.generate_text_batch(CHATS, FREE, plugins=[EndsAfter(1_000)]) == free
 
     # Images
 

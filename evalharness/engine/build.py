@@ -42,10 +42,12 @@ def build_backend(
 
 
 def _limit_context(backend: Backend, max_model_len: int) -> None:
-    own = backend.max_model_len
-    if own is not None and max_model_len > own:
+    context = backend.max_model_len
+    if context is not None and max_model_len > context:
         backend.close()
-        raise ConfigError(f"max_model_len {max_model_len} is more than the checkpoint's context of {own} tokens; lower it or leave it out")
+        raise ConfigError(
+            f"max_model_len {max_model_len} is more than the checkpoint's context of {context} tokens; lower it or leave it out"
+        )
     backend.max_model_len = max_model_len
 
 
@@ -63,7 +65,7 @@ def build_engine(
 ) -> Engine:
     """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed.
 
-    `backend` is one of `known_backends()`, or "auto" for what works best here (`auto_backend.py`); `Engine.chosen` then says why.
+    `backend` is one of `known_backends()`, or "auto" for what works best here (`hardware/auto_backend.py`); `Engine.chosen` then says why.
     """
     chosen = choose_backend(config) if backend == AUTO else None
     if chosen is not None:
@@ -97,7 +99,7 @@ def build_engine_around(
     unsupported_options: str = "refuse",
     on_notice: Callable[[str], None] | None = None,
 ) -> Engine:
-    """Return an engine on a transformers model that is in memory, such as one in training: no second copy, and left as it was found.
+    """Return an engine on a transformers model that is in memory, such as one in training, without copying or changing it.
 
     Give its tokenizer, or the processor that holds it. Each step of an optimizer is a new `weight_version`.
     """

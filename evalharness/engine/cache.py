@@ -38,7 +38,7 @@ _EVICT_EVERY = 256  # answers; counting the file's rows for each would cost more
 
 @dataclass
 class CacheCounts:
-    """How many answers came from the cache, how many of the asked could have and did not, and how many can never."""
+    """How many requests the cache answered, how many it could have answered but did not, and how many can never be cached."""
 
     hits: int = 0
     misses: int = 0
@@ -48,7 +48,7 @@ class CacheCounts:
 def cache_key(identity: Mapping[str, Any], prompt: Prompt, image_hashes: Sequence[str]) -> str:
     """Return the SHA-256 (hex) of everything that an answer depends on, as structure: no two questions share one by their texts."""
     plan = asdict(prompt.plan)
-    asked = {
+    question = {
         "engine": dict(identity),
         "prompt": prompt.text,
         "token_ids": list(prompt.token_ids),
@@ -56,7 +56,7 @@ def cache_key(identity: Mapping[str, Any], prompt: Prompt, image_hashes: Sequenc
         "images": list(image_hashes),
         "plan": plan,
     }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
 
 
 def is_deterministic(plan: SamplingPlan, *, seed_was_given: bool) -> bool:

@@ -42,7 +42,7 @@ def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: Ch
         from evalharness.tool_calls import prompt_part  # few requests have tools, and it brings its parsers along
 
         read = read_tools(tools)
-        if _knows_tools(owner):
+        if _names(owner, "tools"):  # a template without the variable ignores them silently
             extra["tools"] = [tool.to_json() for tool in read]
         else:
             messages = _with_system_part(messages, prompt_part(read))
@@ -50,11 +50,6 @@ def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: Ch
     if not isinstance(prompt, str):
         raise TypeError(f"the chat template gave {type(prompt).__name__}, not str")
     return prompt
-
-
-def _knows_tools(owner: Any) -> bool:
-    """Return whether the template, or one of several, has the variable `tools`; one that does not ignores them silently."""
-    return _names(owner, "tools")
 
 
 def knows_enable_thinking(owner: Any) -> bool:

@@ -9,6 +9,7 @@ runs them, weights.py changes weights. Knows nothing about evals or pytest.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -20,94 +21,26 @@ from evalharness.api.checks import check_integer, check_sequence
 from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, EvalHarnessError
 from evalharness.api.hooks import normalise_plugins
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
-from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.requests import GenerationResult, Outcome, Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.backends.base import Backend, Prompt, TensorBackend
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
 from evalharness.engine.jobs import Fallback, Job, JobMaker, has_images
-from evalharness.engine.prompts import Request
 from evalharness.engine.results import all_results
-from evalharness.engine.stream import JobStream, Outcome
+from evalharness.engine.stream import JobStream
 from evalharness.engine.weights import EngineWeights
 
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
 
-__all__ = ["MAX_LOGIT_BYTES", "Engine", "EngineWarning", "options_of_samples", "response_logits", "response_logprobs"]
+__all__ = ["MAX_LOGIT_BYTES", "Engine", "EngineWarning", "options_of_samples"]
 
-
-# Scores of given responses, asked of an engine: `Engine.get_logprobs` and `Engine.get_logits`
 
 MAX_LOGIT_BYTES = 2 * 1024**3
 """How large the answer of `get_logits` may be unless another size is allowed: 2 GiB is 3,500 tokens of a vocabulary of 150,000."""
 _FLOAT32_BYTES = 4
 
-
-def response_logprobs(
-    engine: Engine,
-    prompts: Sequence[Chat | TokenIds],
-    responses: Sequence[TokenIds],
-    options: GenerationOptions,
-    *,
-    ends: bool,
-    grad: bool,
-) -> ResponseScores:
-    """See `Engine.get_logprobs`."""
-    requests = _requests(prompts, responses, ends)
-    if not grad:
-        outcomes: dict[int, Any] = dict(engine.stream(requests, options))
-        return scores_of(all_results([outcomes[index] for index in range(len(requests))]))
-    backend = _tensor_backend(engine.backend, "give gradients")
-    return engine.with_prompts(
-        requests, options, lambda made: replace(backend.response_logprobs(made, grad=True), weight_version=engine.weights.version)
-    )
-
-
-def response_logits(
-    engine: Engine, prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds], *, ends: bool, grad: bool, max_bytes: int
-) -> ResponseLogits:
-    """See `Engine.get_logits`."""
-    requests = _requests(prompts, responses, ends)
-    check_integer("max_bytes", max_bytes, minimum=0)
-    backend = _tensor_backend(engine.backend, "give logits")
-
-    def run(made: Sequence[Prompt]) -> ResponseLogits:
-        shape = (len(made), max((len(prompt.response_ids or ()) for prompt in made), default=0), backend.vocab_size)
-        num_bytes = shape[0] * shape[1] * shape[2] * _FLOAT32_BYTES
-        if num_bytes > max_bytes:
-            raise ConfigError(
-                f"the logits {list(shape)} in float32 would take {num_bytes:,} bytes, more than max_bytes={max_bytes:,}; "
-                "ask for fewer or shorter responses at once, use get_logprobs, or allow more"
-            )
-        return replace(backend.response_logits(made, grad=grad), weight_version=engine.weights.version)
-
-    return engine.with_prompts(requests, GenerationOptions(), run)
-
-
-def _requests(prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds], ends: bool) -> list[ScoringRequest]:
-    for name, given in (("prompts", prompts), ("responses", responses)):
-        if isinstance(given, str):
-            raise ContractValueError(f"{name} must be a list, one per pair, got one text: {given[:80]!r}")
-        check_sequence(name, given, "texts, token ids or chats, one per pair")
-    if len(prompts) != len(responses):
-        raise ContractValueError(f"{len(prompts)} prompts but {len(responses)} responses; give one response for each prompt")
-    requests = []
-    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        try:
-            requests.append(ScoringRequest(prompt, response, ends))
-        except (ContractTypeError, ContractValueError) as error:
-            raise type(error)(f"pair {number}: {error}") from None
-    return requests
-
-
-def _tensor_backend(backend: Backend, what: str) -> TensorBackend:
-    if not backend.capabilities.supports_logits:
-        raise CapabilityError(f"backend {backend.name!r} cannot {what}: its model is not a torch module of this process; use --backend hf")
-    assert isinstance(backend, TensorBackend)
-    return backend
-
-
-# How several samples of one request are decoded
+Made = TypeVar("Made")
 
 
 def options_of_samples(options: GenerationOptions, num_samples: int) -> list[GenerationOptions]:
@@ -116,18 +49,14 @@ def options_of_samples(options: GenerationOptions, num_samples: int) -> list[Gen
     `ConfigError` for several samples of greedy options, the same on every backend.
     """
     check_integer("num_samples", num_samples, minimum=1)
-    if num_samples > 1 and not options.samples:
-        raise ConfigError(f"num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0 or ask for one")
+    options.check_num_samples("num_samples", num_samples)
     if options.seed is None:
         return [options] * num_samples
     return [replace(options, seed=options.seed + k) for k in range(num_samples)]
 
 
-Made = TypeVar("Made")
-
-
 class EngineWarning(UserWarning):
-    """Something was done otherwise than asked, with permission: a fallback, or options left out."""
+    """The engine did something other than requested, with permission: it used a fallback, or left options out."""
 
 
 class Engine:
@@ -180,7 +109,7 @@ class Engine:
 
     @property
     def backend(self) -> Backend:
-        """The backend that runs what it can."""
+        """The primary backend; image requests that it cannot run go to the fallback."""
         return self._backend
 
     @property
@@ -226,8 +155,8 @@ class Engine:
         sample of greedy options, which would be equal.
         """
         each = options_of_samples(options, num_samples)
-        asked = [request for request in requests for _ in each]
-        results = self._batch(asked, each * len(requests), plugins)
+        repeated = [request for request in requests for _ in each]
+        results = self._batch(repeated, each * len(requests), plugins)
         return [results[start : start + num_samples] for start in range(0, len(results), num_samples)]
 
     def generate_vlm_batch(
@@ -256,7 +185,14 @@ class Engine:
         `grad` (hf): torch tensors through which gradients reach the loaded model's weights. `CapabilityError` and `UnsupportedOption`
         for what the backend cannot do, `RequestsFailed` where any pair cannot be scored; one that is too long is never cut.
         """
-        return response_logprobs(self, prompts, responses, options or GenerationOptions(), ends=ends, grad=grad)
+        requests = _scoring_requests(prompts, responses, ends)
+        options = options or GenerationOptions()
+        if not grad:
+            return scores_of(self._batch(requests, options, ()))
+        backend = _tensor_backend(self._backend, "give gradients")
+        return self._with_prompts(
+            requests, options, lambda made: replace(backend.response_logprobs(made, grad=True), weight_version=self.weights.version)
+        )
 
     def get_logits(
         self,
@@ -271,7 +207,21 @@ class Engine:
 
         `ConfigError`, before anything runs, where they would take more than `max_bytes`.
         """
-        return response_logits(self, prompts, responses, ends=ends, grad=grad, max_bytes=max_bytes)
+        requests = _scoring_requests(prompts, responses, ends)
+        check_integer("max_bytes", max_bytes, minimum=0)
+        backend = _tensor_backend(self._backend, "give logits")
+
+        def run(made: Sequence[Prompt]) -> ResponseLogits:
+            shape = (len(made), max((len(prompt.response_ids or ()) for prompt in made), default=0), backend.vocab_size)
+            num_bytes = math.prod(shape) * _FLOAT32_BYTES
+            if num_bytes > max_bytes:
+                raise ConfigError(
+                    f"the logits {list(shape)} in float32 would take {num_bytes:,} bytes, more than max_bytes={max_bytes:,}; "
+                    "ask for fewer or shorter responses at once, use get_logprobs, or allow more"
+                )
+            return replace(backend.response_logits(made, grad=grad), weight_version=self.weights.version)
+
+        return self._with_prompts(requests, GenerationOptions(), run)
 
     def check_options(self, options: Iterable[GenerationOptions]) -> None:
         """Raise what `stream` would raise for these options, `UnsupportedOption` or `BackendError`, before anything is asked with them.
@@ -288,15 +238,15 @@ class Engine:
         plugins: Sequence[Any] = (),
         should_stop: Callable[[], bool] = lambda: False,
         on_asked: Callable[[int], None] = lambda position: None,
-        more: Callable[[], Job | None] = lambda: None,
+        next_job: Callable[[], Job | None] = lambda: None,
     ) -> Generator[tuple[int, Outcome], None, None]:
         """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
 
         `options` is one for all or one per request. Everything that can be refused is refused at the first `next`,
         before anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` when the engine breaks.
         Closing the iterator, or `should_stop()` turning True, aborts what still runs. `on_asked(position)` is called as each
-        request is made ready for the backend. `more()` is called whenever the backend has room and nothing is left to ask: what
-        it returns, made by `join`, is asked too; None for nothing at present. Most backends ask again while they still work on something.
+        request is made ready for the backend. `next_job()` is called whenever the backend has room and no request is waiting: the job
+        that it returns, made by `prepare_join`, runs in this call, too. None: nothing now; most backends ask again while requests run.
         """
         each = [options] * len(requests) if isinstance(options, GenerationOptions) else list(options)
         if len(each) != len(requests):
@@ -309,11 +259,11 @@ class Engine:
             can_join = len(jobs) == 1 and jobs[0].note is None and not normalised
             for job in jobs:
                 cache = self._cache if job.note is None and not normalised else None
-                joining = more if can_join else lambda: None
-                run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_asked=on_asked, more=joining)
+                joining = next_job if can_join else lambda: None
+                run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_asked=on_asked, next_job=joining)
                 yield from run.outcomes(should_stop)
 
-    def with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
+    def _with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
         """Return what `run` makes of the requests' prompts, while no other call has the backend.
 
         `RequestsFailed`, with an outcome for each request, where one has no prompt, or where `run` raises it. Nothing ran then.
@@ -321,11 +271,11 @@ class Engine:
         with self._lock:
             return run(self._jobs.own_job(requests, [options] * len(requests), self.weights.version).prompts())
 
-    def join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
-        """Return requests, with positions from `first` on, that a running `stream` of this engine can take up by its `more`.
+    def prepare_join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
+        """Return a job that a running `stream` of this engine can take up by `next_job`; its positions begin at `first`.
 
-        None where they need a call of their own, which then says what is the matter with them, if anything is; with a cache, which has
-        an answer only once it is there.
+        None where the requests need a call of their own: with a cache, which has an answer only once it is there, for images that go to
+        the fallback, and for what is refused, which that call then names.
         """
         if self._cache is not None:
             return None
@@ -353,3 +303,26 @@ class Engine:
 
 def _warn(message: str) -> None:
     warnings.warn(message, EngineWarning, stacklevel=3)
+
+
+def _scoring_requests(prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds], ends: bool) -> list[ScoringRequest]:
+    for name, values in (("prompts", prompts), ("responses", responses)):
+        if isinstance(values, str):
+            raise ContractValueError(f"{name} must be a list, one per pair, got one text: {values[:80]!r}")
+        check_sequence(name, values, "texts, token ids or chats, one per pair")
+    if len(prompts) != len(responses):
+        raise ContractValueError(f"{len(prompts)} prompts but {len(responses)} responses; give one response for each prompt")
+    requests = []
+    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        try:
+            requests.append(ScoringRequest(prompt, response, ends))
+        except (ContractTypeError, ContractValueError) as error:
+            raise type(error)(f"pair {number}: {error}") from None
+    return requests
+
+
+def _tensor_backend(backend: Backend, what: str) -> TensorBackend:
+    if not backend.capabilities.supports_logits:
+        raise CapabilityError(f"backend {backend.name!r} cannot {what}: its model is not a torch module of this process; use --backend hf")
+    assert isinstance(backend, TensorBackend)
+    return backend

@@ -12,43 +12,31 @@ from typing import Any
 from evalharness.api.errors import CapabilityError, RequestError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin, RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
-from evalharness.api.requests import VlmGenerationRequest, nothing_ran
+from evalharness.api.requests import Request, VlmGenerationRequest, nothing_ran
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.backends.base import Backend, Capabilities, Prompt, preflight
 from evalharness.engine.chat_template import check_template_owner, knows_enable_thinking
-from evalharness.engine.prompts import PromptBuilder, Request, check_options
+from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_options
 
-__all__ = ["Fallback", "Job", "JobMaker", "has_images", "split_options"]
-
-
-# Which generation options a backend honours, by its capabilities. Knows nothing about what is done with the rest
+__all__ = ["Fallback", "Job", "JobMaker", "JobRequest", "has_images", "split_options"]
 
 
 def split_options(options: GenerationOptions, can: Capabilities) -> tuple[GenerationOptions, tuple[str, ...]]:
     """Return the options that a backend can honour, and the others as `name=value`."""
-    changes: dict[str, Any] = {}
-    ignored = []
-    if options.no_repeat_ngram_size and not can.supports_no_repeat_ngram:
-        ignored.append(f"no_repeat_ngram_size={options.no_repeat_ngram_size}")
-        changes["no_repeat_ngram_size"] = None
-    if not options.use_cache and not can.supports_use_cache_off:
-        ignored.append("use_cache=False")
-        changes["use_cache"] = True
-    if options.logprobs and not can.supports_logprobs:
-        ignored.append("logprobs=True")
-        changes["logprobs"] = False
-    if options.logprobs_kind != "raw" and not can.supports_processed_logprobs:
-        ignored.append(f"logprobs_kind={options.logprobs_kind!r}")
-        changes["logprobs_kind"] = "raw"
-    if options.entropies and not can.supports_entropies:
-        ignored.append("entropies=True")
-        changes["entropies"] = False
-    if options.structured is not None and options.structured.kind not in can.structures:
-        ignored.append(f"structured.{options.structured.kind}")
-        changes["structured"] = None
-    if options.max_thinking_tokens is not None and not can.supports_thinking_budget:
-        ignored.append(f"max_thinking_tokens={options.max_thinking_tokens}")
-        changes["max_thinking_tokens"] = None
+    structured = options.structured
+    without = {  # what the options are where the backend cannot honour them
+        "no_repeat_ngram_size": (bool(options.no_repeat_ngram_size) and not can.supports_no_repeat_ngram, None),
+        "use_cache": (not options.use_cache and not can.supports_use_cache_off, True),
+        "logprobs": (options.logprobs and not can.supports_logprobs, False),
+        "logprobs_kind": (options.logprobs_kind != "raw" and not can.supports_processed_logprobs, "raw"),
+        "entropies": (options.entropies and not can.supports_entropies, False),
+        "structured": (structured is not None and structured.kind not in can.structures, None),
+        "max_thinking_tokens": (options.max_thinking_tokens is not None and not can.supports_thinking_budget, None),
+    }
+    changes: dict[str, Any] = {name: value for name, (is_left_out, value) in without.items() if is_left_out}
+    ignored = [
+        f"structured.{structured.kind}" if name == "structured" and structured else f"{name}={getattr(options, name)!r}" for name in changes
+    ]
     extras = options.extra_generation_kwargs
     unknown = [key for key in extras if key not in can.extra_options]
     if unknown:
@@ -63,24 +51,38 @@ def has_images(request: Request) -> bool:
 
 
 @dataclass(frozen=True)
+class JobRequest:
+    """A request at its position in the call; `options` as its backend honours them, without those that are `ignored`."""
+
+    position: int
+    request: Request
+    options: GenerationOptions
+    ignored: tuple[str, ...]
+    builder: PromptBuilder
+
+    def prepare(self) -> PreparedRequest:
+        """Return the prompt; `RequestError` where there can be none."""
+        return replace(self.builder.build(self.position, self.request, self.options), ignored=self.ignored)
+
+
+@dataclass(frozen=True)
 class Job:
-    """What one backend does in one call; `requests`: position, request, options as honoured, options left out."""
+    """What one backend does in one call; `note` says why where it is not the first choice."""
 
     backend: Backend
     note: str | None
     weight_version: str
-    builder: PromptBuilder
-    requests: tuple[tuple[int, Request, GenerationOptions, tuple[str, ...]], ...]
+    requests: tuple[JobRequest, ...]
 
     def prompts(self) -> list[Prompt]:
         """Return the prompts of all requests, made now; `RequestsFailed`, with an outcome for each request, where one has none."""
         prompts: list[Prompt] = []
         refused: dict[int, RequestError] = {}
-        for i, request, honoured, _ in self.requests:
+        for request in self.requests:
             try:
-                prompts.append(self.builder.build(i, request, honoured).prompt)
+                prompts.append(request.prepare().prompt)
             except RequestError as error:
-                refused[i] = error
+                refused[request.position] = error
         if refused:
             raise nothing_ran(refused, len(self.requests)) from refused[min(refused)]
         return prompts
@@ -187,8 +189,8 @@ class JobMaker:
         honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
         for value, _ in honoured.values():
             backend.check_plan(builder.sampling_plan(value))
-        each = tuple((first + i, requests[i], *honoured[id(options[i])]) for i in positions)
-        return Job(backend, note, weight_version, builder, each)
+        each = tuple(JobRequest(first + i, requests[i], *honoured[id(options[i])], builder) for i in positions)
+        return Job(backend, note, weight_version, each)
 
     def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
         """Return the options without what the backend cannot honour, and what that is; raises unless leaving out is allowed."""
@@ -212,12 +214,12 @@ class JobMaker:
 
 def _refuse_scoring(backend: Backend, asked: Sequence[tuple[Request, GenerationOptions]], plugins: Sequence[GenerationPlugin]) -> None:
     """Raise `CapabilityError` or `UnsupportedOption` where given responses are to be scored and cannot be, before anything runs."""
-    options = {id(one): one for request, one in asked if isinstance(request, ScoringRequest)}
-    if not options:
+    scoring = {id(options): options for request, options in asked if isinstance(request, ScoringRequest)}
+    if not scoring:
         return
     if not backend.capabilities.supports_scoring:
         raise CapabilityError(f"backend {backend.name!r} cannot score given responses; use --backend hf or vllm")
     if plugins:
         raise CapabilityError("generation plugins act on what is generated, and a given response is not; leave them out")
-    for one in options.values():
-        check_options(one)
+    for options in scoring.values():
+        check_options(options)

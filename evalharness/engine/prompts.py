@@ -1,6 +1,6 @@
 """Requests → prompts: rendered, tokenised and measured once, before any backend sees them. Knows no torch.
 
-Pictures are referred to, not held (`request_images.py`).
+Images are opened later (`request_images.py`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from evalharness.api import images
 from evalharness.api.errors import ConfigError, ImageError, PromptTooLong, RequestError, UnsupportedOption
 from evalharness.api.hooks import RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
-from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.requests import Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat, ScoringRequest, chat_of
 from evalharness.api.thinking import ThinkingBudget
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
@@ -26,7 +26,6 @@ from evalharness.engine.stop_policy import StopPlan, resolve_stops
 __all__ = [
     "PreparedRequest",
     "PromptBuilder",
-    "Request",
     "bare_prompt",
     "check_length",
     "check_options",
@@ -38,8 +37,6 @@ __all__ = [
     "token_ids_sha256",
 ]
 
-
-# Token ids of prompts and responses that are scored: texts that are no chat, responses, and what must fit. Knows no torch
 
 _WORD_SPACE = "\u2581"  # how SentencePiece's tokenizers write the space before a word
 
@@ -63,7 +60,7 @@ def text_of_ids(ids: Sequence[int], tokenizer: Any) -> str:
 
 
 def bare_prompt(prompt: str | tuple[int, ...], tokenizer: Any) -> tuple[str, tuple[int, ...]]:
-    """Return text and ids of a prompt that is no chat: a text begins as its tokenizer begins texts (BOS), once, and has no end token."""
+    """Return text and ids of a prompt that is not a chat: a text begins as its tokenizer begins texts (BOS), once, and has no end token."""
     if not isinstance(prompt, str):
         return text_of_ids(prompt, tokenizer), prompt
     ids = text_ids(prompt, tokenizer)
@@ -76,8 +73,8 @@ def bare_prompt(prompt: str | tuple[int, ...], tokenizer: Any) -> tuple[str, tup
 
 def response_ids(request: ScoringRequest, tokenizer: Any, eos_token_ids: tuple[int, ...], image_token_id: int | None) -> tuple[int, ...]:
     """Return the ids of a response, its end token included where it is asked for; `RequestError` where it cannot be scored."""
-    given = request.response
-    ids = _continuation_ids(given, tokenizer) if isinstance(given, str) else tuple(given)
+    response = request.response
+    ids = _continuation_ids(response, tokenizer) if isinstance(response, str) else tuple(response)
     if image_token_id is not None and image_token_id in ids:
         raise RequestError(f"the response holds the image placeholder (token {image_token_id}); pictures belong into the prompt")
     if not request.ends:
@@ -128,14 +125,15 @@ def check_room(num_prompt_tokens: int | None, num_response_tokens: int, max_mode
         )
 
 
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
-
 _SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
 
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A prompt with what is needed to turn its completion into a result; `response_text`: of a given response, as it was given."""
+    """A prompt with what is needed to turn its completion into a result.
+
+    `response_text`: of a given response, as it was given. `ignored`: the options that its backend cannot honour.
+    """
 
     prompt: Prompt
     stops: StopPlan
@@ -143,6 +141,7 @@ class PreparedRequest:
     images: RequestImages | None
     response_text: str | None = None
     thinking_marks: tuple[str, str] | None = None
+    ignored: tuple[str, ...] = ()
 
 
 class PromptBuilder:
@@ -164,19 +163,19 @@ class PromptBuilder:
         plan = self.sampling_plan(options)
         if num_tokens is not None:
             plan.check_prompt_tokens(num_tokens)
-        given = self._response_ids(request, options) if isinstance(request, ScoringRequest) else None
-        if given is None:
+        response = self._response_ids(request, options) if isinstance(request, ScoringRequest) else None
+        if response is None:
             check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
         else:
-            check_room(num_tokens, len(given), self._backend.max_model_len)
+            check_room(num_tokens, len(response), self._backend.max_model_len)
             plan = replace(plan, seed=None)  # nothing is drawn
         load = request_images.load if request_images is not None else None
         given_as_ids = isinstance(request.prompt, tuple) if isinstance(request, ScoringRequest) else chat is None
         call = self._chat(chat) if chat is not None and request_images is not None else None
-        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, given)
-        response = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
+        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, response)
+        response_text = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
         marks = None if isinstance(request, ScoringRequest) else self._marks_of(text)
-        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response, marks)
+        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response_text, marks)
 
     def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...]]:
         owner = self.template_owner("text" if request_images is None else "vlm")
@@ -214,12 +213,12 @@ class PromptBuilder:
         return text
 
     def _chat(self, request: TextGenerationRequest | VlmGenerationRequest) -> ChatCall:
-        asked = self._chat_template
+        options = self._chat_template
         return ChatCall(
             without_pictures(request.messages),
-            asked.add_generation_prompt,
-            asked.continue_final_message,
-            asked.enable_thinking,
+            options.add_generation_prompt,
+            options.continue_final_message,
+            options.enable_thinking,
             tuple(tool if isinstance(tool, Mapping) else tool.to_json() for tool in request.tools),
         )
 
@@ -273,10 +272,10 @@ class PromptBuilder:
         if not placeholder:
             return
         wanted = len(request_images.sources) if request_images is not None else 0
-        found = text.count(placeholder)
-        if found != wanted:
+        num_placeholders = text.count(placeholder)
+        if num_placeholders != wanted:
             raise ImageError(
-                f"the rendered prompt has {found} image placeholders ({placeholder}) for {wanted} images; "
+                f"the rendered prompt has {num_placeholders} image placeholders ({placeholder}) for {wanted} images; "
                 "write no placeholder into a message's text, and use a chat template that gives each image one"
             )
 

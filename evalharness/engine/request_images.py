@@ -1,6 +1,6 @@
-"""The pictures of a request: which there are, in which order, and what is known of them once they are opened. Knows no torch.
+"""The images of a request: their sources in prompt order, and their facts once they are opened. Knows no torch.
 
-They are referred to, not held: a prompt opens its pictures when its backend asks for them.
+A request refers to its images and does not hold them: a prompt opens them when its backend asks for them.
 """
 
 from __future__ import annotations

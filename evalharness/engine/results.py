@@ -23,11 +23,10 @@ def result_of(
     backend: Backend,
     *,
     fallback: str | None = None,
-    ignored: tuple[str, ...] = (),
     plugins: Sequence[GenerationPlugin] = (),
     weight_version: str | None = None,
 ) -> GenerationResult:
-    """Return the result of one completion; `fallback` says why another backend ran it, `ignored` what was left out."""
+    """Return the result of one completion; `fallback` says why another backend ran it."""
     ending = finish(completion, prepared.stops, backend.tokenizer, prepared.options.decode)
     plan = prepared.prompt.plan
     facts = prepared.images.facts if prepared.images is not None else ()
@@ -47,7 +46,7 @@ def result_of(
         seed=plan.seed if plan.temperature > 0 and prepared.prompt.response_ids is None else None,
         backend=backend.name,
         fallback=fallback,
-        ignored_options=ignored,
+        ignored_options=prepared.ignored,
         prompt_sha256=prompt_sha256(prepared.prompt, facts),
         prompt_text=prepared.prompt.text,
         weight_version=weight_version,
@@ -73,11 +72,11 @@ def _thinking(
     answer = ""
     if is_closed:
         decode = prepared.options.decode
-        rest = finish(replace(completion, token_ids=ending.token_ids[num_tokens:]), prepared.stops, tokenizer, decode).text
+        answer = finish(replace(completion, token_ids=ending.token_ids[num_tokens:]), prepared.stops, tokenizer, decode).text
         if thought.partition(end)[2].strip():  # one token closes the thought and begins the answer, so the mark is plain text
-            rest = ending.text.partition(end)[2]
-            rest = rest.strip() if decode.strip_whitespace else rest
-        answer = postprocess_text(plugins, rest)
+            answer = ending.text.partition(end)[2]
+            answer = answer.strip() if decode.strip_whitespace else answer
+        answer = postprocess_text(plugins, answer)
     thought = thought.partition(end)[0]
     text = thought.partition(start)[2] if start in thought else thought
     return Thinking(text.strip(), answer, is_closed, num_tokens)

@@ -153,5 +153,5 @@ def _num_tokens_with(string: str, token_ids: Sequence[int], tokenizer: Any, deco
 
 
 def _earliest(text: str, strings: Sequence[str]) -> tuple[int, str | None]:
-    found = [(position, string) for string in strings if (position := text.find(string)) >= 0]
-    return min(found, key=lambda item: item[0]) if found else (-1, None)
+    places = [(position, string) for string in strings if (position := text.find(string)) >= 0]
+    return min(places, key=lambda place: place[0]) if places else (-1, None)

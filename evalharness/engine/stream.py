@@ -9,30 +9,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import RequestError
 from evalharness.api.hooks import GenerationPlugin
-from evalharness.api.options import GenerationOptions
-from evalharness.api.requests import GenerationFailure, GenerationResult
+from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.backends.base import Completion, Prompt
 from evalharness.engine.jobs import Job
-from evalharness.engine.prompts import PreparedRequest, PromptBuilder, Request
+from evalharness.engine.prompts import PreparedRequest
 from evalharness.engine.results import result_of
 
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
 
-__all__ = ["JobStream", "Outcome", "PromptSource"]
-
-
-# The prompts of a call as a backend pulls them: there may be more after there were none
+__all__ = ["JobStream", "PromptSource"]
 
 
 class PromptSource:
-    """An iterator that ends when there is no prompt at present, and gives those that came meanwhile when it is asked again.
+    """An iterator that may go on after its end: asked again, it gives the prompts that came in the meantime.
 
-    A backend that takes the first end for the last one misses nothing: the rest is asked in a call of its own.
+    A backend that stops at the first end loses nothing: the remaining prompts run in a call of their own.
     """
 
     def __init__(self, next_prompt: Callable[[], Prompt | None]) -> None:
@@ -50,14 +46,11 @@ class PromptSource:
         return prompt
 
 
-Outcome: TypeAlias = "GenerationResult | GenerationFailure"
-
-
 class JobStream:
-    """The outcomes of a job and of those that `more` adds to it, by position.
+    """The outcomes of a job and of those that `next_job` adds to it, by position.
 
-    `cache`: where answers are looked up and kept, under `identity()`, what says which weights answer; None: nowhere. `on_asked`,
-    `more`: see `Engine.stream`.
+    `cache`: where answers are looked up and kept, under `identity()`, which says which weights answer; None: nowhere. `on_asked`,
+    `next_job`: see `Engine.stream`.
     """
 
     def __init__(
@@ -68,19 +61,15 @@ class JobStream:
         identity: Callable[[], Mapping[str, Any]],
         *,
         on_asked: Callable[[int], None],
-        more: Callable[[], Job | None],
+        next_job: Callable[[], Job | None],
     ) -> None:
         self._job, self._plugins = job, plugins
         self._cache, self._identity = cache, identity
-        self._on_asked, self._more = on_asked, more
-        self._waiting: deque[tuple[PromptBuilder, int, Request, GenerationOptions, tuple[str, ...]]] = deque()
-        self._take_up(job)
-        self._running: dict[int, tuple[PreparedRequest, tuple[str, ...]]] = {}
+        self._on_asked, self._next_job = on_asked, next_job
+        self._waiting = deque(job.requests)
+        self._running: dict[int, PreparedRequest] = {}
         self._known: deque[tuple[int, Outcome]] = deque()  # refused, or had from the cache: whatever needs no backend
         self._keys: dict[int, str] = {}  # under which an answer is to be kept
-
-    def _take_up(self, job: Job) -> None:
-        self._waiting.extend((job.builder, *one) for one in job.requests)
 
     def outcomes(self, should_stop: Callable[[], bool]) -> Iterator[tuple[int, Outcome]]:
         """Yield `(position, result or failure)` per request; `should_stop()` turning True ends it early, as closing it does."""
@@ -97,14 +86,14 @@ class JobStream:
             yield from self._take_known()  # their verdict does not depend on the engine that broke
             raise
         finally:
-            # Left to the garbage collector, a backend would go on with what nobody waits for.
+            # Left to the garbage collector, a backend would keep generating after its caller has gone.
             close = getattr(outputs, "close", None)
             if close is not None:
                 close()
         yield from self._take_known()
         if self._running and not should_stop():
-            for i in self._running:
-                yield i, GenerationFailure("error", f"backend {self._job.backend.name!r} gave no output for this request")
+            for position in self._running:
+                yield position, GenerationFailure("error", f"backend {self._job.backend.name!r} gave no output for this request")
 
     def _take_known(self) -> Iterator[tuple[int, Outcome]]:
         while self._known:
@@ -114,26 +103,27 @@ class JobStream:
         """Return the next prompt that the backend has to answer, None where there is none at present."""
         while True:
             if not self._waiting:
-                joining = self._more()
+                joining = self._next_job()
                 if joining is None:
                     return None
-                self._take_up(joining)
+                self._waiting.extend(joining.requests)
                 continue
-            builder, i, request, options, ignored = self._waiting.popleft()
-            self._on_asked(i)
+            request = self._waiting.popleft()
+            position = request.position
+            self._on_asked(position)
             try:
-                prepared = builder.build(i, request, options)
+                prepared = request.prepare()
                 cached = self._cached(prepared)
             except RequestError as error:
-                self._known.append((i, GenerationFailure("invalid", str(error), error)))
+                self._known.append((position, GenerationFailure("invalid", str(error), error)))
             except Exception as error:  # one request must not take the others along
-                self._known.append((i, _error("preparing the prompt", error)))
+                self._known.append((position, _error("preparing the prompt", error)))
             else:
                 if cached is None:
-                    self._running[i] = (prepared, ignored)
+                    self._running[position] = prepared
                     return prepared.prompt
-                outcome = self._read(prepared, cached, ignored)
-                self._known.append((i, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
+                outcome = self._read(prepared, cached)
+                self._known.append((position, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
 
     def _cached(self, prepared: PreparedRequest) -> Completion | None:
         """Return what the cache has for a prompt; else note under which key its answer is to be kept, if it may be."""
@@ -147,19 +137,18 @@ class JobStream:
             return None
         facts = prepared.images.identify() if prepared.images is not None else ()
         key = cache_key(self._identity(), prepared.prompt, [fact["sha256"] for fact in facts])
-        found = self._cache.get(key, prepared.prompt.index)
-        if found is None:
+        completion = self._cache.get(key, prepared.prompt.index)
+        if completion is None:
             self._keys[prepared.prompt.index] = key
-        return found
+        return completion
 
     def _completed(self, completion: Completion) -> Outcome:
-        prepared, ignored = self._running.pop(completion.index)
-        outcome = self._read(prepared, completion, ignored)
+        outcome = self._read(self._running.pop(completion.index), completion)
         if self._cache is not None and completion.index in self._keys:
             self._cache.put(self._keys.pop(completion.index), completion, on_disk=_may_be_kept(outcome))
         return outcome
 
-    def _read(self, prepared: PreparedRequest, completion: Completion, ignored: tuple[str, ...]) -> Outcome:
+    def _read(self, prepared: PreparedRequest, completion: Completion) -> Outcome:
         job = self._job
         try:
             return result_of(
@@ -167,7 +156,6 @@ class JobStream:
                 completion,
                 job.backend,
                 fallback=job.note,
-                ignored=ignored,
                 plugins=self._plugins,
                 weight_version=job.weight_version,
             )

@@ -156,15 +156,12 @@ class EngineWeights:
         )
 
     def mark_changed(self, weight_version: str | None = None) -> str:
-        """Name the weights that a trainer has given its own model (hf), or say that it changed them in a way that torch does not count.
-
-        That is what is done to `tensor.data`. Return the version.
-        """
+        """Count a change of a trainer's own model (hf) that torch does not see (`tensor.data`), or name its weights. Return the version."""
         version = _checked_version(weight_version)
         with self._lock:
             if self._watched() is None:
                 raise CapabilityError(
-                    f"nobody else can reach the weights of backend {self._backend.name!r}; they change by its own methods"
+                    f"the weights of backend {self._backend.name!r} are its own; they change by engine.weights.reload and the like"
                 )
             self._count_change(version)
             return self._version

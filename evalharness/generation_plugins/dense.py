@@ -29,8 +29,6 @@ __all__ = [
 ]
 
 
-# Where a growing text stands in its JSON: strings, roots, objects. One character at a time, so linear; nothing is decoded twice
-
 _FIRST_PRIVATE = 0xF0000  # plane 15: no text has these
 _BROKEN = "\ufffd"
 
@@ -154,8 +152,6 @@ def token_texts(tokenizer: Any) -> TokenTexts:
     """Return the token texts of a tokenizer, shared by all rows; those of the last two tokenizers are kept."""
     return TokenTexts(tokenizer)
 
-
-# What would complete a repeat: a trie of the objects seen, and the tokens of a vocabulary by the text they begin with
 
 _LETTERS = "".join(sorted(set("truefalsenull")))
 

@@ -1,4 +1,4 @@
-"""From an eval marker to tests: one per case and engine, with written ids. Nothing here loads torch."""
+"""Turns an eval marker into tests: one per case and engine, with written ids. Loads no torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class CasesNotLoaded(Exception):
-    """An eval's cases cannot be loaded; `error` is what was raised: a `ConfigError`, or whatever the eval's own function raises."""
+    """An eval's cases cannot be loaded; `error` was raised: a `ConfigError`, or any error of the eval's own function."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -92,7 +92,7 @@ def _check(case: object, where: str) -> None:
 
 @contextmanager
 def _noting_warnings() -> Iterator[list[str]]:
-    """Give a list of what users are warned of in the block, such as data left out; each is a warning all the same, afterwards."""
+    """Collect the warnings to users that the block gives, such as data left out; they are shown afterwards all the same."""
     noted: list[str] = []
     with warnings.catch_warnings(record=True) as caught:  # the filters stay: what is an error is raised
         yield noted
@@ -166,7 +166,7 @@ class EvalModule:
         ]
 
     def request_of(self, case: Case, check: Callable[[Iterable[GenerationOptions]], None] = lambda options: None) -> CaseRequest:
-        """Return what asks the case's request; `check` raises for options of a step that cannot be honoured."""
+        """Return the request of a case; `check` raises for options of a step that cannot be honoured."""
         return CaseRequest(case, self.request, partial(self._step_options, case), check)
 
     def _step_options(self, case: Case, step: int, position: int, options: GenerationOptions) -> GenerationOptions:
@@ -183,7 +183,7 @@ def _derived_seed(*parts: object) -> int:
 
 
 def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> EvalModule:
-    """Return the eval that a marker describes, its cases loaded; `ConfigError` and `CasesNotLoaded` say what is wrong with it."""
+    """Return the eval that a marker describes, its cases loaded; raises `ConfigError` or `CasesNotLoaded`."""
     given = dict(marker.kwargs)
     if marker.args:
         raise ConfigError(f"{path}: the eval marker takes keywords only: {', '.join(_KEYWORDS)}")
@@ -210,7 +210,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
 
 
 def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], tuple[str, ...], str | None]:
-    """Return the cases, what their loader warned of, and why there are none where an optional eval has no data."""
+    """Return the cases, their loader's warnings, and why there are none where an optional eval has no data."""
     optional = given.get("optional", False)
     if not isinstance(optional, bool):
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
@@ -261,7 +261,7 @@ def _plugins(given: Mapping[str, Any], path: str) -> tuple[Any, ...]:
 
 
 def plugin_names(plugins: Sequence[Any]) -> list[str]:
-    """Return what the records say of plugins: their values, where they are dataclasses, else their names."""
+    """Return how records name plugins: by their repr where they are dataclasses, else by name."""
     return [repr(plugin) if is_dataclass(plugin) else str(getattr(plugin, "name", type(plugin).__name__)) for plugin in plugins]
 
 
@@ -281,8 +281,7 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
     variants: list[GenerationOptions] = []
     for options in settings:
         options = _overridden(options, _overrides(run), path)
-        if num_samples > 1 and not options.samples:
-            raise ConfigError(f"{path}: num_samples {num_samples} with greedy decoding gives equal samples; set a temperature above 0")
+        options.check_num_samples(f"{path}: num_samples", num_samples)
         seed = run.seed if options.seed is None else options.seed
         if options.seed is not None and run.is_set("seed"):
             # Seeds that differ still do: several samples of one setting would otherwise draw the same.
@@ -292,7 +291,7 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
 
 
 def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
-    """Return the gates of a test, those of its module last; `ConfigError` for an expression that is none."""
+    """Return the gates of a test, those of its module last; `ConfigError` for an expression that is not a gate."""
     markers = list(node.iter_markers("gate"))
     for marker in markers:
         if marker.kwargs or not marker.args:
@@ -331,7 +330,7 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
 
 
 def takes(metafunc: pytest.Metafunc, fixture: str) -> bool:
-    """Return whether a test, or one of its fixtures, takes a fixture of ours; others may have fixtures of the same names."""
+    """Return whether a test, or one of its fixtures, takes the plugin's own fixture; others may have fixtures of the same names."""
     return fixture in metafunc.fixturenames and is_ours(parametrised_fixture(metafunc, fixture))
 
 
@@ -343,7 +342,7 @@ def is_named(metafunc: pytest.Metafunc, *, with_case: bool = False) -> bool:
 
 
 def refuse_misspelt_markers(metafunc: pytest.Metafunc) -> None:
-    """Raise `ConfigError` for a marker that is nearly one of ours and nobody else's: the eval or the gate would not be there."""
+    """Raise `ConfigError` for an unknown marker that is nearly `eval` or `gate`: the eval or the gate would be missing silently."""
     registered = {line.partition(":")[0].partition("(")[0].strip() for line in metafunc.config.getini("markers")}
     for marker in metafunc.definition.iter_markers():
         if marker.name not in registered and (meant := did_you_mean(marker.name, ("eval", "gate"), cutoff=0.75)):
@@ -357,7 +356,7 @@ def refuse_idle_gates(metafunc: pytest.Metafunc) -> None:
 
 
 def is_ours(definitions: Sequence[Any] | None) -> bool:
-    """Return whether the fixture that counts, the last one, is the plugin's own."""
+    """Return whether the last definition of a fixture, which counts, is the plugin's own."""
     return definitions is not None and len(definitions) > 0 and definitions[-1].func.__module__ == "evalharness.pytest_plugin.fixtures"
 
 
@@ -374,7 +373,7 @@ class _Unloaded:
 
 
 class _Cases(pytest.Collector):
-    """What collects nothing but the error, under the name of the module."""
+    """A collector that raises the error, under the name of the module."""
 
     error: Exception
 
@@ -383,7 +382,7 @@ class _Cases(pytest.Collector):
 
 
 def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
-    """Give a test one parameter that stands for its eval; raises the error where it cannot wait.
+    """Give a test one parameter that stands for an eval that cannot be loaded; raises the error where it cannot wait.
 
     A test that is named with its case, or was selected because it failed before, would not be found, and nobody would hear why.
     """

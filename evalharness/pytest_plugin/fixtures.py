@@ -20,8 +20,8 @@ from evalharness.pytest_plugin.outcomes import Details, InvalidSample, ItemRecor
 from evalharness.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:
+    from evalharness.api.requests import Outcome
     from evalharness.engine.engine import Engine
-    from evalharness.pytest_plugin.execution.case_request import Outcome
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
     from evalharness.pytest_plugin.execution.execution import Execution
 

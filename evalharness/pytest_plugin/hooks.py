@@ -182,7 +182,7 @@ def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -
 
 
 def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLock | None]:
-    """Return the options of the run, and what it has where it is resumed."""
+    """Return the options of the run and, where it is resumed, its recorded state and its lock."""
     run = resolve_run_config(config)
     try:
         return resume_run(run, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
@@ -191,7 +191,7 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
 
 
 def _given(config: pytest.Config) -> Any:
-    """Return what the controller gave this worker, None in other processes."""
+    """Return the controller's settings for this worker, None in other processes."""
     return getattr(config, "workerinput", {}).get("evalharness")
 
 
@@ -283,7 +283,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Close what a session that broke off has left open."""
+    """Close whatever an aborted session has left open."""
     return_mask(config)
     state = config.stash.get(STATE, None)
     if state is not None:
@@ -337,9 +337,9 @@ def _finish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows: list[Row]) -> str:
-    """Write the reports and return the closing lines; what could not be made is noted in `run`, as in run.json."""
+    """Write the reports and return the closing lines; a page that fails is noted in `run`, as in run.json."""
     from evalharness.pytest_plugin.finish.ci_files import write_github_summary
-    from evalharness.report.writing import report_rows, terminal_summary  # pandas, only now
+    from evalharness.report.writing import report_rows, terminal_summary  # numpy and tabulate, only now
 
     tables = report_rows(state.context.run_dir, rows)
     run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]

@@ -46,7 +46,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
 
 
 class _Watch(argparse.Action):
-    """Says which command watches: an option of one pytest could give each checkpoint neither a run nor an exit code of its own."""
+    """Refuses `--watch` and names the command: one pytest could not give each checkpoint a run and an exit code."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
@@ -64,7 +64,7 @@ def add_markers(config: pytest.Config) -> None:
 
 
 def asked_on_command_line(config: pytest.Config) -> bool:
-    """Return whether any of our options was given: then this session is surely about evals."""
+    """Return whether an option of the plugin was given: then this session is about evals."""
     return any(config.getoption(option.dest) is not None for option in ARGUMENTS)
 
 

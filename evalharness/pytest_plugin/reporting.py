@@ -167,6 +167,8 @@ class Reporting:
             self._report_as_failed(report)
         if self.progress is not None:
             self.progress.test_ended(facts["num_tokens"], outcome != "pass")
+        if outcome == "pass":
+            del report.evalharness  # pytest keeps the reports of all tests until the end
 
     def _report_as_failed(self, report: Any) -> None:
         failed = copy.copy(report)

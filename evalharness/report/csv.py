@@ -6,13 +6,11 @@ UTF-8 without a byte order mark, comma-separated, quoted where needed.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-import pandas as pd
-
 from evalharness.report.findings import gate_state
-from evalharness.report.tables import COUNTS, Codes, RunTables
+from evalharness.report.tables import Codes, RunTables, Summary
 from evalharness.report.text import csv_cell
 from evalharness.runs.schema import Row, entries_of, generations_of, mapping, text_of
 
@@ -42,16 +40,16 @@ def write_report_csv(tables: RunTables, file: TextIO) -> None:
     write_csv(file, REPORT_COLUMNS, lines)
 
 
-def _score_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
-    for key, *numbers in table[["mean", "stderr", "low", "high", "interval", "n"]].itertuples(name=None):
-        *group, metric = key
-        yield [*group[:3], *(group[3:] if tagged else ("", "")), "score", metric, *numbers]
+def _score_lines(table: Mapping[tuple[str, ...], Summary], *, tagged: bool) -> Iterator[list[Any]]:
+    for (*group, metric), score in table.items():
+        numbers = score.mean, score.stderr, score.low, score.high, score.interval, score.n
+        yield [*group, *(() if tagged else ("", "")), "score", metric, *numbers]
 
 
-def _count_lines(table: pd.DataFrame, *, tagged: bool) -> Iterator[list[Any]]:
-    for key, *counts in table[COUNTS].itertuples(name=None):
-        for name, count in zip(COUNTS, counts, strict=True):
-            yield [*key[:3], *(key[3:] if tagged else ("", "")), "count", name, count, *_NO_INTERVAL, counts[0]]
+def _count_lines(table: Mapping[tuple[str, ...], Mapping[str, int]], *, tagged: bool) -> Iterator[list[Any]]:
+    for group, counts in table.items():
+        for name, count in counts.items():
+            yield [*group, *(() if tagged else ("", "")), "count", name, count, *_NO_INTERVAL, counts["cases"]]
 
 
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:

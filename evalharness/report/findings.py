@@ -27,7 +27,7 @@ NOTABLE_LENGTH_CAP = 0.05
 
 def verdict(tables: RunTables) -> tuple[str, str]:
     """Return one word for the run (PASSED, FAILED, BROKEN, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
-    counts = tables.rows[list(OUTCOMES)].sum()
+    counts = {outcome: tables.total(outcome) for outcome in OUTCOMES}
     gates = [gate for gate in entries_of(tables.run.get("gates")) if gate_state(gate) != "skipped"]
     num_failed = sum(gate.get("passed") is not True for gate in gates)
     which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
@@ -38,7 +38,7 @@ def verdict(tables: RunTables) -> tuple[str, str]:
         reasons.append(f"{plural(num_idle, 'gate')} skipped, as no baseline was given")
     for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be run")):
         if counts[outcome]:
-            reasons.append(f"{plural(int(counts[outcome]), 'sample')} {what}")
+            reasons.append(f"{plural(counts[outcome], 'sample')} {what}")
     exit_code = tables.run.get("exit_code")
     broken = bool(num_failed or counts["fail"] or counts["error"] or exit_code not in (None, 0))
     if exit_code not in (None, 0) and not (num_failed or counts["fail"] or counts["error"]):
@@ -47,7 +47,7 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     interrupted = tables.run.get("interrupted") or ("the run did not finish" if _unfinished(tables) else None)
     if interrupted:
         return "INTERRUPTED", f"{one_line(text_of(interrupted), 200)}; {sentence}"
-    if tables.rows.empty:
+    if not tables.num_rows:
         return "EMPTY", f"no case was recorded; {sentence}"
     if exit_code == BROKEN and not (num_failed or counts["fail"] or counts["error"]):
         return "BROKEN", sentence
@@ -95,9 +95,9 @@ def _data(tables: RunTables) -> Iterator[str]:
         )
 
 
-def _groups(tables: RunTables) -> Iterator[tuple[str, dict[Any, int]]]:
+def _groups(tables: RunTables) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield "eval::test on engine" and the counts of each line of the score table."""
-    for (eval_name, test, engine), counts in zip(tables.counts.index, tables.counts.to_dict("records"), strict=True):
+    for (eval_name, test, engine), counts in tables.counts.items():
         yield f"{eval_name}::{test} on {engine}", counts
 
 
@@ -156,15 +156,14 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     evals = entries_of(tables.run.get("evals"))
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
         yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"
-    cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
     for entry in evals:
         name, num_cases = text_of(entry.get("name")), entry.get("num_cases")
-        present = int(cases.get(name, 0))
+        present = tables.num_cases.get(name, 0)
         if isinstance(num_cases, int) and present < num_cases:
             yield f"{name}: {num_cases - present:,} of {num_cases:,} cases are not in this run (deselected, or never collected)"
     counted = [count for count in mapping(tables.run.get("counts")).values() if isinstance(count, int)]
-    if counted and sum(counted) != len(tables.rows):
-        yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {len(tables.rows):,}: the two files do not match"
+    if counted and sum(counted) != tables.num_rows:
+        yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {tables.num_rows:,}: the two files do not match"
     if tables.collected.num_duplicates:
         rows = plural(tables.collected.num_duplicates, "duplicate row")
         yield f"{rows} of a case × test × engine that has one already: counted all the same"
@@ -189,28 +188,23 @@ def _malformed(tables: RunTables) -> Iterator[str]:
 
 
 def _same_answers(tables: RunTables) -> Iterator[str]:
-    answered = tables.rows[tables.rows["answered"] == 1]
-    distinct = answered.groupby(["eval", "engine"], observed=True)[["case_id", "text_hash"]].nunique()
-    for (eval_name, engine), num_cases, num_texts in distinct.itertuples(name=None):
+    for (eval_name, engine), answers in tables.answers.items():
+        num_cases, num_texts = (len(set(column)) for column in zip(*answers, strict=True))
         if num_cases >= SAME_TEXT_CASES and num_texts == 1:
             yield f"{engine} gave one and the same answer to all {num_cases:,} cases of {eval_name}"
 
 
 def _same_checkpoints(tables: RunTables) -> Iterator[str]:
     """Pairs of checkpoints in which every common case got the same answer: most often one checkpoint under two names."""
-    answered = tables.rows[tables.rows["answered"] == 1]
-    if answered["engine"].nunique() < 2:
-        return  # as most runs; ten thousand cases would take a tenth of a second
-    answered = answered.drop_duplicates(["eval", "engine", "case_id"])
     checkpoints = tables.collected.checkpoints
-    for eval_name, part in answered.groupby("eval", observed=True):
-        first: dict[frozenset[Any], Any] = {}
-        for engine, answers in part.groupby("engine", observed=True):
-            if answers["text_hash"].nunique() < SAME_TEXT_CASES:
-                continue  # one answer to everything has its own sentence; so few cases can agree by chance
-            other = first.setdefault(frozenset(zip(answers["case_id"], answers["text_hash"], strict=True)), engine)
-            if checkpoints.get(other) != checkpoints.get(str(engine)):
-                yield f"{other} and {engine} gave the same answer to every case of {eval_name}: are they the same weights?"
+    first: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
+    for (eval_name, engine), answers in tables.answers.items():
+        by_case = dict(reversed(answers))  # of a case that was answered twice, the first
+        if len(set(by_case.values())) < SAME_TEXT_CASES:
+            continue  # one answer to everything has its own sentence; so few cases can agree by chance
+        other = first.setdefault((eval_name, frozenset(by_case.items())), engine)
+        if checkpoints.get(other) != checkpoints.get(engine):
+            yield f"{other} and {engine} gave the same answer to every case of {eval_name}: are they the same weights?"
 
 
 def _unanswered(tables: RunTables) -> Iterator[str]:
@@ -254,7 +248,6 @@ def _deviations(tables: RunTables) -> Iterator[str]:
 
 
 def _few_cases(tables: RunTables) -> Iterator[str]:
-    cases = tables.rows.groupby("eval", observed=True)["case_id"].nunique()
-    for eval_name, count in cases.items():
+    for eval_name, count in tables.num_cases.items():
         if count < FEW_CASES:
-            yield f"{eval_name} has only {plural(int(count), 'case')}: scores may differ by chance alone"
+            yield f"{eval_name} has only {plural(count, 'case')}: scores may differ by chance alone"

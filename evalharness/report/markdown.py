@@ -12,7 +12,7 @@ from typing import Any
 from evalharness.api.showing import short_hash
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
-from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
+from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
 
@@ -80,11 +80,11 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     word, sentence = verdict(tables)
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
     codes = tables.collected
-    num_cases = len(tables.rows.drop_duplicates(["eval", "case_id"]))
-    counts = [f"{int(tables.rows[name].sum()):,} {name}" for name in (*OUTCOMES, "other") if tables.rows[name].any()]
+    num_cases = sum(tables.num_cases.values())
+    counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
     yield (
         f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}, "
-        f"{plural(len(tables.rows), 'sample')}{': ' if counts else ''}{', '.join(counts)}."
+        f"{plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
     )
     remarks = findings(tables)
     if remarks:
@@ -146,17 +146,15 @@ def _problems(tables: RunTables) -> Iterator[str]:
         groups = sorted((group for group in tables.collected.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
         if groups:
             yield f"## {title}"
-            lines = [_problem_line(group) for group in groups[:NUM_PROBLEM_GROUPS]]
+            lines = []
+            for group in groups[:NUM_PROBLEM_GROUPS]:
+                cells = (group.problem or "no reason was recorded", group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
+                lines.append([*(markdown_cell(cell, 700) for cell in cells), f"{group.count:,}"])
             yield markdown_table(["reason", "eval", "engine", "first cases", "first answer", "count"], lines, 5)
         if len(groups) > NUM_PROBLEM_GROUPS:
             num_rows = sum(group.count for group in groups[NUM_PROBLEM_GROUPS:])
             more = plural(len(groups) - NUM_PROBLEM_GROUPS, "more reason")
             yield f"{more}, {plural(num_rows, 'row')}, left out here; samples.csv has them."
-
-
-def _problem_line(group: ProblemGroup) -> list[str]:
-    cells = (group.problem or "no reason was recorded", group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
-    return [*(markdown_cell(cell, 700) for cell in cells), f"{group.count:,}"]
 
 
 def _throughput(tables: RunTables) -> Iterator[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
-import pandas as pd
 from tabulate import tabulate
 
-from evalharness.report.tables import RunTables
+from evalharness.report.tables import Codes, RunTables, Summary
 from evalharness.report.text import csv_cell, markdown_cell, number_text, plural, score_text
 from evalharness.runs.schema import entries_of, mapping, text_of
 
@@ -25,6 +25,8 @@ __all__ = [
     "tests_of",
     "write_tables_csv",
 ]
+
+_Line = TypeVar("_Line")
 
 NUM_SCORE_COLUMNS = 8
 """More scores than this go to further tables, each with the validity columns again; by tag they are left out."""
@@ -63,7 +65,7 @@ def markdown_table(headers: Sequence[str], lines: Sequence[Sequence[str]], num_t
 
 def score_sections(tables: RunTables) -> Iterator[str]:
     """Yield the section with one line per eval × test × engine."""
-    if tables.rows.empty:
+    if not tables.num_rows:
         return
     yield "## Scores and their validity"
     for test in tests_of(tables.counts):
@@ -74,78 +76,80 @@ def score_sections(tables: RunTables) -> Iterator[str]:
 
 def breakdown_sections(tables: RunTables) -> Iterator[str]:
     """Yield the section with one table per test and tag key; what is left out is said."""
-    if tables.row_tags.empty:
+    if not tables.collected.tags:
         return
     yield "## Breakdowns"
     for test in tests_of(tables.tag_counts):
         counts, scores = _part(tables.tag_counts, test), _part(tables.tag_scores, test)
         metrics = tables.metrics(*test)
-        keys = list(dict.fromkeys(counts.index.get_level_values("key")))
+        keys = list(dict.fromkeys(key for _, key, _ in counts))
         for key in keys[:NUM_TAG_KEYS]:
             yield f"### {_title(test)} by {markdown_cell(key, 60)}"
-            yield from _breakdown(_of_key(counts, key), _of_key(scores, key), metrics[:NUM_SCORE_COLUMNS])
+            yield from _breakdown(
+                {(value, engine): line for (engine, tag, value), line in counts.items() if tag == key},
+                {(value, engine, metric): line for (engine, tag, value, metric), line in scores.items() if tag == key},
+                metrics[:NUM_SCORE_COLUMNS],
+                tables.collected.tag_values,
+            )
         if len(metrics) > NUM_SCORE_COLUMNS:
             yield f"{plural(len(metrics) - NUM_SCORE_COLUMNS, 'more score')} by tag left out here; report.csv has them."
         if len(keys) > NUM_TAG_KEYS:
             yield f"{plural(len(keys) - NUM_TAG_KEYS, 'more tag key')} left out here; report.csv has them."
 
 
-def tests_of(table: pd.DataFrame) -> list[tuple[str, str]]:
+def tests_of(table: Mapping[tuple[str, ...], Any]) -> list[tuple[str, str]]:
     """Return eval and test of the lines of a table of `RunTables`, each once."""
-    return list(dict.fromkeys(zip(table.index.get_level_values("eval"), table.index.get_level_values("test"), strict=True)))
+    return list(dict.fromkeys((key[0], key[1]) for key in table))
 
 
 def _title(test: tuple[str, str]) -> str:
     return f"{markdown_cell(test[0], 80)} · {markdown_cell(test[1], 80)}"
 
 
-def _part(table: pd.DataFrame, test: tuple[str, str]) -> pd.DataFrame:
-    """Return the lines of one test, without the index levels that say so."""
-    chosen = (table.index.get_level_values("eval") == test[0]) & (table.index.get_level_values("test") == test[1])
-    return table[chosen].droplevel(["eval", "test"])
+def _part(table: Mapping[tuple[str, ...], _Line], test: tuple[str, str]) -> dict[tuple[str, ...], _Line]:
+    """Return the lines of one test, without the names that say so."""
+    return {key[2:]: line for key, line in table.items() if key[:2] == test}
 
 
-def _of_key(table: pd.DataFrame, key: str) -> pd.DataFrame:
-    return table[table.index.get_level_values("key") == key].droplevel("key")
-
-
-def _breakdown(counts: pd.DataFrame, scores: pd.DataFrame, metrics: list[str]) -> Iterator[str]:
+def _breakdown(
+    counts: Mapping[tuple[str, ...], Mapping[str, int]],
+    scores: Mapping[tuple[str, ...], Summary],
+    metrics: list[str],
+    values: Codes,
+) -> Iterator[str]:
     """Yield the table of one tag key, engines side by side; the values with the most cases if there are too many lines."""
-    counts, scores = counts.reorder_levels(["value", "engine"]), scores.reorder_levels(["value", "engine", "metric"])
-    per_value = counts.groupby("value", observed=True)["cases"].sum()
-    num_shown = max(1, NUM_TAG_LINES * len(per_value) // len(counts))
+    order = sorted(counts, key=lambda key: values.of(key[0]))
+    per_value: Counter[str] = Counter()
+    for key in order:
+        per_value[key[0]] += counts[key]["cases"]
     if len(per_value) == 1:
-        yield f"The only value is {markdown_cell(per_value.index[0])}."
+        yield f"The only value is {markdown_cell(order[0][0])}."
         return
-    shown = per_value.sort_values(ascending=False, kind="stable").head(num_shown).index
-    kept = counts[counts.index.get_level_values("value").isin(shown)].sort_index()
-    yield from _score_tables(kept, scores[scores.index.get_level_values("value").isin(shown)], ["value", "engine"], metrics)
+    num_shown = max(1, NUM_TAG_LINES * len(per_value) // len(counts))
+    shown = {value for value, _ in per_value.most_common(num_shown)}
+    yield from _score_tables({key: counts[key] for key in order if key[0] in shown}, scores, ["value", "engine"], metrics)
     if len(per_value) > len(shown):
         yield f"{plural(len(per_value) - len(shown), 'more value')} with fewer cases left out here; report.csv has them."
 
 
-def _score_tables(counts: pd.DataFrame, scores: pd.DataFrame, by: list[str], metrics: list[str]) -> Iterator[str]:
-    """Yield tables with a line per index entry of `counts`: scores, and beside them the columns that say what they are worth."""
-    cells = {key: score_text(*values) for key, *values in scores[["mean", "low", "high", "n"]].itertuples(name=None)}
-    validity = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or counts[name].any()]
-    rows = [(key if isinstance(key, tuple) else (key,), row) for key, row in zip(counts.index, counts.to_dict("records"), strict=True)]
+def _score_tables(
+    counts: Mapping[tuple[str, ...], Mapping[str, int]], scores: Mapping[tuple[str, ...], Summary], by: list[str], metrics: list[str]
+) -> Iterator[str]:
+    """Yield tables with a line for each of `counts`: scores, and beside them the columns that say what they are worth."""
+    cells = {key: score_text(score.mean, score.low, score.high, score.n) for key, score in scores.items()}
+    validity = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or any(line[name] for line in counts.values())]
     for start in range(0, max(len(metrics), 1), NUM_SCORE_COLUMNS):
         shown = metrics[start : start + NUM_SCORE_COLUMNS]
         lines = [
             [
                 *(markdown_cell(part, 80) for part in key),
                 *(cells.get((*key, name), "-") for name in shown),
-                *(_validity_cell(name, row) for name in validity),
+                *("-" if name == "malformed" and not row["form_judged"] else f"{row[name]:,}" for name in validity),
             ]
-            for key, row in rows
+            for key, row in counts.items()
         ]
         headers = [*by, *(markdown_cell(name, 60) for name in shown), *(_VALIDITY[name] for name in validity)]
         yield markdown_table(headers, lines, len(by))
-
-
-def _validity_cell(name: str, counts: Mapping[Any, int]) -> str:
-    unknown = name == "malformed" and not counts["form_judged"]
-    return "-" if unknown else f"{counts[name]:,}"
 
 
 NUM_TABLES = 40
@@ -195,7 +199,7 @@ def _table(engines: Mapping[str, _Lines]) -> Iterator[str]:
     columns = list(dict.fromkeys(column for _, line in shown for column in line))
     named = columns[:NUM_TABLE_COLUMNS]
     headers = [markdown_cell(column, 60) for column in named]
-    align = ["right" if all(_is_number(line.get(column)) for _, line in shown) else "left" for column in named]
+    align = ["right" if all(isinstance(line.get(column), (int, float, type(None))) for _, line in shown) else "left" for column in named]
     place = None
     if len(engines) > 1:
         place = 1 if align[:1] == ["left"] and _names_lines(columns[0], shown) else 0
@@ -222,10 +226,6 @@ def _compared(column: str, shown: Sequence[tuple[str, Mapping[str, Any]]]) -> li
     """Return the lines by name, in the order of their first use, each engine's below the other's."""
     order = {name: place for place, name in enumerate(dict.fromkeys(text_of(line.get(column)) for _, line in shown))}
     return sorted(shown, key=lambda entry: order[text_of(entry[1].get(column))])
-
-
-def _is_number(value: object) -> bool:
-    return value is None or isinstance(value, (int, float))
 
 
 def _cell(value: object) -> str:

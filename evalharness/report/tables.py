@@ -1,27 +1,26 @@
-"""The numbers of a report as pandas tables, computed from a run directory alone. One pass, texts let go: memory does not grow with
-their length. Knows nothing of how tables are shown.
+"""The numbers of a report, computed from a run directory alone. One pass, texts let go: memory does not grow with their length.
+Knows nothing of how tables are shown.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, mapping, text_of
 
-__all__ = ["COUNTS", "OUTCOMES", "Codes", "Collected", "ProblemGroup", "RunTables", "load_tables"]
+__all__ = ["COUNTS", "OUTCOMES", "Codes", "Collected", "ProblemGroup", "RunTables", "Summary", "load_tables"]
 
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
@@ -75,20 +74,6 @@ class ProblemGroup:
     nodeids: list[str] = field(default_factory=list)
 
 
-class Facts(NamedTuple):
-    """What one row says about its generations; counts of 0 or 1 so that they can be summed."""
-
-    answered: int = 0
-    length_cap: int = 0
-    empty: int = 0
-    fallback: int = 0
-    unclosed: int = 0
-    text_hash: int = 0
-
-
-_NO_FACTS = Facts()
-
-
 @dataclass
 class Collected:
     """Columns of equal length: one entry per row, per row × score, per row × tag. Codes point into the `Codes` of that name."""
@@ -110,7 +95,12 @@ class Collected:
     case_ids: list[str] = field(default_factory=list)
     groups: list[str | None] = field(default_factory=list)
     """What joins cases that belong together."""
-    facts: list[Facts] = field(default_factory=list)
+    text_hashes: list[int | None] = field(default_factory=list)
+    """What each row was answered, as a hash; None where there is no generation."""
+    counts: Counter[tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=Counter)
+    """Number of rows by eval, test and engine, and by those of `COUNTS` in which they count."""
+    tag_counts: Counter[tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=Counter)
+    """The same by eval, test, engine, tag key and tag value."""
     scores: list[tuple[int, int, float]] = field(default_factory=list)
     """row, score name, value."""
     tags: list[tuple[int, int, int]] = field(default_factory=list)
@@ -152,13 +142,16 @@ def _add_row(collected: Collected, row: Row, seen: set[tuple[int, int, int, str]
     if len(collected.checkpoints) < len(collected.engines.names):
         collected.checkpoints.setdefault(collected.engines.names[key[2]], printable(text_of(row.get("checkpoint"))))
     generations = generations_of(row)
-    collected.facts.append(_facts(collected, key[2], generations))
     outcome = _outcome(collected, row.get("outcome"))
     collected.outcomes.append(outcome)
     collected.row_problems.append(-1 if outcome == "pass" else _add_problem(collected, key, outcome, row, generations))
-    _add_scores(collected, number, outcome, row.get("scores"))
+    validity = _add_generations(collected, key[2], generations)
+    counted = ("cases", outcome, *validity, *_add_scores(collected, number, outcome, row.get("scores")))
+    collected.counts[key, counted] += 1
     for name, value in mapping(row.get("tags")).items():
-        collected.tags.append((number, collected.tag_keys.of(name), collected.tag_values.of(value)))
+        tag = collected.tag_keys.of(name), collected.tag_values.of(value)
+        collected.tags.append((number, *tag))
+        collected.tag_counts[(*key, *tag), counted] += 1
 
 
 def _outcome(collected: Collected, outcome: str | None) -> str:
@@ -168,29 +161,37 @@ def _outcome(collected: Collected, outcome: str | None) -> str:
     return "other"
 
 
-def _facts(collected: Collected, engine: int, generations: list[Generation]) -> Facts:
+def _add_generations(collected: Collected, engine: int, generations: list[Generation]) -> Iterable[str]:
+    """Note the generations of a row; return those of `COUNTS` in which it counts for them."""
     if not generations:
-        return _NO_FACTS
-    length_cap = empty = fallback = unclosed = 0
+        collected.text_hashes.append(None)
+        return ()
+    validity = {"answered": True}
     texts: list[Any] = []  # of a given response, which is the same everywhere, its scores are the answer
     for generation in generations:
         text = text_of(generation.get("text"))
         texts.append((text, str(generation.get("logprobs"))) if generation.get("finish_reason") == "scored" else text)
-        length_cap |= generation.get("finish_reason") == "length"
-        empty |= not text or text.isspace()
-        unclosed |= mapping(generation.get("thinking")).get("is_closed") is False
+        if generation.get("finish_reason") == "length":
+            validity["length_cap"] = True
+        if not text or text.isspace():
+            validity["empty"] = True
+        if mapping(generation.get("thinking")).get("is_closed") is False:
+            validity["unclosed"] = True
         if generation.get("fallback"):
-            fallback = 1
+            validity["fallback"] = True
             collected.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
         if generation.get("cached") is True:
             collected.cached[engine] += 1
         ignored = generation.get("ignored_options")
         for name in ignored if isinstance(ignored, list) else ():
             collected.ignored_options[engine, printable(text_of(name))] += 1
-    return Facts(1, int(length_cap), int(empty), fallback, int(unclosed), hash(tuple(texts)))
+    collected.text_hashes.append(hash(tuple(texts)))
+    return validity
 
 
-def _add_scores(collected: Collected, number: int, outcome: str, scores: Mapping[str, float] | None) -> None:
+def _add_scores(collected: Collected, number: int, outcome: str, scores: Mapping[str, float] | None) -> Iterable[str]:
+    """Note the scores of a row; return those of `COUNTS` in which it counts for its score `valid`."""
+    verdicts: tuple[str, ...] = ()
     for name, value in mapping(scores).items():
         code = collected.score_names.of(name)
         try:
@@ -201,8 +202,11 @@ def _add_scores(collected: Collected, number: int, outcome: str, scores: Mapping
             collected.unusable[f"a score of a case that ended as {outcome}"] += 1
         elif math.isfinite(score):
             collected.scores.append((number, code, score))
+            if name == "valid":
+                verdicts = ("form_judged",) if score else ("form_judged", "malformed")
         else:
             collected.unusable[f"score '{one_line(name, 60)}' is not a finite number"] += 1
+    return verdicts
 
 
 def _add_problem(collected: Collected, key: tuple[int, int, int], outcome: str, row: Row, generations: list[Generation]) -> int:
@@ -226,64 +230,6 @@ def _add_problem(collected: Collected, key: tuple[int, int, int], outcome: str, 
     return group.number
 
 
-SUMMARY = ["mean", "stderr", "n", "low", "high", "interval", "is_rate"]
-"""Mean; its standard error (groups as units); number of cases; 95 % interval and its kind (wilson, bootstrap, none); whether
-the score is a rate: 0 or 1 in every case of the test, on whatever engine, and no count (`num_…`).
-"""
-
-
-def with_kinds(scored: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores (row, metric, score, eval, test, engine) with `is_rate` and `is_bounded` (within 0…1, no count)."""
-    by = [scored[name] for name in ("eval", "test", "metric")]
-    is_score = ~scored["metric"].astype(str).str.startswith("num_")
-    kinds = {"is_rate": scored["score"].isin((0.0, 1.0)), "is_bounded": scored["score"].between(0.0, 1.0)}
-    return scored.assign(**{name: fits.groupby(by, observed=True).transform("all") & is_score for name, fits in kinds.items()})
-
-
-def summarise(scored: pd.DataFrame, groups: Sequence[str | None], by: list[str]) -> pd.DataFrame:
-    """Return the columns `SUMMARY` by the keys `by` and metric; `groups` has one entry per row of samples.jsonl."""
-    keys: list[tuple[Any, ...]] = []
-    lines: list[list[Any]] = []
-    for key, part in scored.groupby(by, observed=True):
-        for metric, line in _lines(part, groups):
-            keys.append((*key, metric))
-            lines.append(line)
-    levels = [scored[name].cat.categories if hasattr(scored[name], "cat") else None for name in (*by, "metric")]
-    columns = list(zip(*keys, strict=True)) if keys else [()] * len(levels)
-    index = pd.MultiIndex.from_arrays(
-        [pd.Categorical(column, categories=level, ordered=True) for column, level in zip(columns, levels, strict=True)],
-        names=[*by, "metric"],
-    )
-    table = pd.DataFrame(lines, columns=SUMMARY, index=index)
-    return table.astype({"mean": float, "stderr": float, "n": "int64", "low": float, "high": float, "interval": object, "is_rate": bool})
-
-
-def _lines(part: pd.DataFrame, groups: Sequence[str | None]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield metric and summary of each metric of one line of a score table."""
-    rows, positions = np.unique(part["row"].to_numpy(), return_inverse=True)
-    codes = part["metric"].cat.codes.to_numpy()
-    used, columns = np.unique(codes, return_inverse=True)
-    values = np.full((len(rows), len(used)), np.nan)
-    values[positions, columns] = part["score"].to_numpy()
-    rates, bounded = (_all_by_column(part[name].to_numpy(), columns, len(used)) for name in ("is_rate", "is_bounded"))
-    groups_of_rows = [groups[row] for row in rows]
-    intervals = mean_intervals(values, groups_of_rows, is_rate=rates, is_bounded=bounded)
-    clusters = cluster_sums(values, group_codes(groups_of_rows, len(rows)))
-    errors = np.sqrt(cluster_variance(clusters))
-    for column, code in enumerate(used):
-        n = int(clusters.counts[:, column].sum())
-        line = [float(clusters.means[column]), float(errors[column]), n, *intervals[column], rates[column]]
-        yield part["metric"].cat.categories[code], line
-
-
-def _all_by_column(holds: Any, columns: Any, num_columns: int) -> list[bool]:
-    """Return, for each column, whether all its entries hold."""
-    return [bool(count == 0) for count in np.bincount(columns, weights=~holds, minlength=num_columns)]
-
-
-GROUP = ["eval", "test", "engine"]
-"""What a line of the score table stands for."""
-
 COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "length_cap", "empty", "fallback", "unclosed"]
 """Countable facts of rows: outcomes, and the validity of what was answered.
 
@@ -291,20 +237,28 @@ COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "
 generation that hit the cap, or whose text is empty or white space, `unclosed` ones thinking that never ends.
 """
 
-_TAGGED = [*GROUP, "key", "value"]
+
+class Summary(NamedTuple):
+    """A score's mean, its standard error (groups as units; NaN for one), the number of cases, and the 95 % interval of the mean.
+
+    `interval` is its kind (wilson, bootstrap, none). `is_rate`: the score is 0 or 1 in every case of the test, on whatever engine,
+    and not a count (`num_…`).
+    """
+
+    mean: float
+    stderr: float
+    n: int
+    low: float
+    high: float
+    interval: str
+    is_rate: bool
 
 
 @dataclass(frozen=True)
 class RunTables:
-    """A run in tables. `rows` has one line per sample; `counts`, `scores` and the tag tables are indexed by group."""
+    """A run in tables: mappings from the names that a line stands for, in the order of the first use of the names."""
 
     collected: Collected
-    rows: pd.DataFrame
-    """eval, test, engine (categories in order of first use), case_id, text_hash and the columns `COUNTS` as 0 or 1."""
-    row_scores: pd.DataFrame
-    """row, metric, score: one line per row and score."""
-    row_tags: pd.DataFrame
-    """row, key, value: one line per row and tag."""
     derived: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
     """Results computed from the rows, kept by name."""
 
@@ -318,38 +272,117 @@ class RunTables:
         """run.json; empty if it is missing."""
         return self.collected.run
 
-    @cached_property
-    def counts(self) -> pd.DataFrame:
-        """Sums of `COUNTS` by eval, test, engine."""
-        return self.rows.groupby(GROUP, observed=True)[COUNTS].sum()
+    @property
+    def num_rows(self) -> int:
+        """Number of samples."""
+        return len(self.collected.row_keys)
 
     @cached_property
-    def scores(self) -> pd.DataFrame:
-        """What `SUMMARY` lists, by eval, test, engine, metric."""
-        return summarise(self._scored, self.collected.groups, GROUP)
+    def counts(self) -> dict[tuple[str, ...], dict[str, int]]:
+        """Number of rows in each of `COUNTS`, by eval, test, engine."""
+        return self._counted(self.collected.counts)
+
+    @cached_property
+    def tag_counts(self) -> dict[tuple[str, ...], dict[str, int]]:
+        """The same by eval, test, engine, tag key, tag value."""
+        return self._counted(self.collected.tag_counts)
+
+    def total(self, name: str) -> int:
+        """Return the number of rows in one of `COUNTS`."""
+        return sum(counts[name] for counts in self.counts.values())
+
+    @cached_property
+    def num_cases(self) -> dict[str, int]:
+        """Number of different cases by eval."""
+        cases = {(key[0], case_id) for key, case_id in zip(self.collected.row_keys, self.collected.case_ids, strict=True)}
+        by_eval = Counter(code for code, _ in cases)
+        return {self.collected.evals.names[code]: by_eval[code] for code in sorted(by_eval)}
+
+    @cached_property
+    def answers(self) -> dict[tuple[str, str], list[tuple[str, int]]]:
+        """Case and hash of the answer of every row that has one, by eval and engine."""
+        columns = self.collected
+        answers: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
+        for key, case_id, text_hash in zip(columns.row_keys, columns.case_ids, columns.text_hashes, strict=True):
+            if text_hash is not None:
+                answers[key[0], key[2]].append((case_id, text_hash))
+        return {(columns.evals.names[key[0]], columns.engines.names[key[1]]): answers[key] for key in sorted(answers)}
+
+    @cached_property
+    def scores(self) -> dict[tuple[str, ...], Summary]:
+        """Each score by eval, test, engine, metric."""
+        keys = self.collected.row_keys
+        return self._summarised((keys[row], row, metric, value) for row, metric, value in self.collected.scores)
+
+    @cached_property
+    def tag_scores(self) -> dict[tuple[str, ...], Summary]:
+        """Each score by eval, test, engine, tag key, tag value, metric."""
+        keys = self.collected.row_keys
+        tags: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for row, key, value in self.collected.tags:
+            tags[row].append((key, value))
+        return self._summarised(
+            ((*keys[row], *tag), row, metric, score) for row, metric, score in self.collected.scores for tag in tags.get(row, ())
+        )
 
     def metrics(self, eval_name: str, test: str) -> list[str]:
         """Return the scores of a test: those that its gates ask for, then the others in the order of their first use."""
-        table = self.scores
-        index = table[(table.index.get_level_values("eval") == eval_name) & (table.index.get_level_values("test") == test)].index
-        known = list(index.get_level_values("metric").unique().sort_values())
+        known = sorted({key[3] for key in self.scores if key[:2] == (eval_name, test)}, key=self.collected.score_names.of)
         gates = (gate for gate in entries_of(self.run.get("gates")) if gate.get("eval") == eval_name and gate.get("test") == test)
         return [name for name in dict.fromkeys([*(text_of(gate.get("metric")) for gate in gates), *known]) if name in known]
 
-    @cached_property
-    def tag_counts(self) -> pd.DataFrame:
-        """Sums of `COUNTS` by eval, test, engine, tag key, tag value."""
-        tagged = self.row_tags.join(self.rows[GROUP + COUNTS], on="row")
-        return tagged.groupby(_TAGGED, observed=True)[COUNTS].sum()
+    @property
+    def _levels(self) -> tuple[Codes, ...]:
+        """What the codes of a line's key stand for."""
+        columns = self.collected
+        return columns.evals, columns.tests, columns.engines, columns.tag_keys, columns.tag_values
+
+    def _names(self, key: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(codes.names[code] for codes, code in zip(self._levels, key, strict=False))
+
+    def _counted(self, counts: Counter[tuple[tuple[int, ...], tuple[str, ...]]]) -> dict[tuple[str, ...], dict[str, int]]:
+        lines: dict[tuple[int, ...], dict[str, int]] = {key: dict.fromkeys(COUNTS, 0) for key in sorted({key for key, _ in counts})}
+        for (key, counted), number in counts.items():
+            for name in counted:
+                lines[key][name] += number
+        return {self._names(key): line for key, line in lines.items()}
 
     @cached_property
-    def tag_scores(self) -> pd.DataFrame:
-        """Like `scores`, by eval, test, engine, tag key, tag value, metric."""
-        return summarise(self.row_tags.merge(self._scored, on="row"), self.collected.groups, _TAGGED)
+    def _kinds(self) -> dict[tuple[int, int, int], tuple[bool, bool]]:
+        """Whether a score (eval, test, metric) is a rate, and whether it lies within 0…1; a count is neither."""
+        names, keys = self.collected.score_names.names, self.collected.row_keys
+        kinds: dict[tuple[int, int, int], tuple[bool, bool]] = {}
+        for row, metric, value in self.collected.scores:
+            key = (*keys[row][:2], metric)
+            is_rate, is_bounded = kinds.get(key) or (not names[metric].startswith("num_"),) * 2
+            kinds[key] = (is_rate and value in (0.0, 1.0), is_bounded and 0.0 <= value <= 1.0)
+        return kinds
 
-    @cached_property
-    def _scored(self) -> pd.DataFrame:
-        return with_kinds(self.row_scores.join(self.rows[GROUP], on="row"))
+    def _summarised(self, scores: Iterable[tuple[tuple[int, ...], int, int, float]]) -> dict[tuple[str, ...], Summary]:
+        """Return the summaries of scores: (key of the line, row, metric, value)."""
+        lines: dict[tuple[int, ...], list[tuple[int, int, float]]] = defaultdict(list)
+        for key, row, metric, value in scores:
+            lines[key].append((row, metric, value))
+        names = self.collected.score_names.names
+        return {(*self._names(key), names[metric]): summary for key in sorted(lines) for metric, summary in self._line(key[:2], lines[key])}
+
+    def _line(self, test: tuple[int, ...], scores: list[tuple[int, int, float]]) -> Iterator[tuple[int, Summary]]:
+        """Yield each metric of one line and its summary."""
+        of_rows, of_metrics, of_scores = zip(*scores, strict=True)
+        rows, positions = np.unique(of_rows, return_inverse=True)
+        metrics, columns = np.unique(of_metrics, return_inverse=True)
+        values = np.full((len(rows), len(metrics)), np.nan)
+        values[positions, columns] = of_scores
+        groups = [self.collected.groups[row] for row in rows]
+        rates, bounded = zip(*(self._kinds[test[0], test[1], metric] for metric in metrics), strict=True)
+        intervals = mean_intervals(values, groups, is_rate=rates, is_bounded=bounded)
+        clusters = cluster_sums(values, group_codes(groups, len(rows)))
+        errors = np.sqrt(cluster_variance(clusters))
+        for column, metric in enumerate(metrics):
+            low, high, kind = intervals[column]
+            n = int(clusters.counts[:, column].sum())
+            mean, error = float(clusters.means[column]), float(errors[column])
+            yield int(metric), Summary(mean, error, n, float(low), float(high), kind, rates[column])
 
 
 def load_tables(run_dir: Path, rows: Iterable[Row] | None = None) -> RunTables:
@@ -357,36 +390,4 @@ def load_tables(run_dir: Path, rows: Iterable[Row] | None = None) -> RunTables:
 
     `rows` are those of samples.jsonl, where they are in memory already.
     """
-    collected = collect(run_dir, rows)
-    row_scores = pd.DataFrame(collected.scores, columns=["row", "metric", "score"]).astype({"row": "int64", "score": "float64"})
-    table = _rows(collected)
-    _add_form_verdicts(table, row_scores, collected.score_names)
-    row_scores["metric"] = _categories(row_scores["metric"], collected.score_names)
-    row_tags = pd.DataFrame(collected.tags, columns=["row", "key", "value"]).astype({"row": "int64"})
-    row_tags["key"] = _categories(row_tags["key"], collected.tag_keys)
-    row_tags["value"] = _categories(row_tags["value"], collected.tag_values)
-    return RunTables(collected, table, row_scores, row_tags)
-
-
-def _rows(collected: Collected) -> pd.DataFrame:
-    keys = pd.DataFrame(collected.row_keys, columns=GROUP)
-    for name, codes in zip(GROUP, (collected.evals, collected.tests, collected.engines), strict=True):
-        keys[name] = _categories(keys[name], codes)
-    facts = pd.DataFrame(collected.facts, columns=["answered", "length_cap", "empty", "fallback", "unclosed", "text_hash"]).astype("int64")
-    outcomes = pd.Series(collected.outcomes, dtype=object)
-    shares = {outcome: (outcomes == outcome).astype("int64") for outcome in (*OUTCOMES, "other")}
-    return pd.concat([keys, facts], axis=1).assign(case_id=pd.Series(collected.case_ids, dtype=object), cases=1, **shares)
-
-
-def _add_form_verdicts(rows: pd.DataFrame, row_scores: pd.DataFrame, names: Codes) -> None:
-    """Add `form_judged` and `malformed` to `rows`, in place."""
-    rows["form_judged"] = rows["malformed"] = 0
-    if "valid" in names.names:
-        verdicts = row_scores[row_scores["metric"] == names.of("valid")]
-        rows.loc[verdicts["row"], "form_judged"] = 1
-        rows.loc[verdicts.loc[verdicts["score"] == 0, "row"], "malformed"] = 1
-
-
-def _categories(codes: pd.Series, names: Codes) -> pd.Categorical:
-    # object, not pandas' string type: names come in the order of their first use and stay exactly as they are.
-    return pd.Categorical.from_codes(codes.astype("int64").to_numpy(), categories=pd.Index(names.names, dtype=object), ordered=True)
+    return RunTables(collect(run_dir, rows))

@@ -176,12 +176,11 @@ def _what_it_is(gate: GateVerdict) -> str:
 
 def _table(tables: RunTables, columns: int) -> Iterator[str]:
     """Yield the score table: validity counts are never dropped, scores wrap to a line of their own if they do not fit."""
-    counts = tables.counts
-    shown = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or counts[name].any()]
+    shown = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or tables.total(name)]
     lines: list[list[str]] = [["eval", "engine", "cases", *(_VALIDITY[name] for name in shown)]]
     scores: list[str] = [""]
     means = _means(tables)
-    for key, row in zip(counts.index, counts.to_dict("records"), strict=True):
+    for key, row in tables.counts.items():
         numbers = ["-" if name == "malformed" and not row["form_judged"] else f"{row[name]}" for name in shown]
         lines.append([terminal_text(f"{key[0]}::{key[1]}", 80), terminal_text(key[2], 80), f"{row['cases']}", *numbers])
         scores.append(means.get(key, ""))
@@ -216,12 +215,12 @@ def _stacked(lines: Sequence[Sequence[str]], scores: Sequence[str], columns: int
 
 def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
     """Return "valid 0.950, f1 0.812 (n=19)" by eval, test, engine; n only where it is not the number of cases."""
-    means = {key: (mean, n) for key, mean, n in tables.scores[["mean", "n"]].itertuples(name=None)}
     texts: dict[tuple[str, ...], str] = {}
-    for key, cases in tables.counts[["cases"]].itertuples(name=None):
-        scores = [(name, *means[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in means]
+    for key, counts in tables.counts.items():
+        scores = [(name, tables.scores[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in tables.scores]
         parts = [
-            f"{terminal_text(name, 30)} {number_text(mean)}{'' if n == cases else f' (n={n})'}" for name, mean, n in scores[:NUM_SCORES]
+            f"{terminal_text(name, 30)} {number_text(score.mean)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
+            for name, score in scores[:NUM_SCORES]
         ]
         if len(scores) > NUM_SCORES:
             parts.append(f"{len(scores) - NUM_SCORES} more in report.md")

@@ -1,4 +1,4 @@
-"""Hostile text made safe for Markdown, CSV and terminals. Pure: knows no run, no pandas.
+"""Hostile text made safe for Markdown, CSV and terminals. Pure: knows no run.
 
 Generated texts, file names, case ids and metric names may hold anything: pipes, newlines, ANSI codes, bidi overrides, lone
 surrogates, HTML, spreadsheet formulas, a million characters. No function here raises on any text. Where a text is cut, a

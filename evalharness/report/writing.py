@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from evalharness.analysis.judge import engine_entries, judged_run
+from evalharness.analysis.judge import judged_run
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.report.csv import SampleNames, write_report_csv, write_samples_csv
 from evalharness.report.markdown import markdown_report
@@ -21,6 +21,7 @@ from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import read_run, read_samples, write_run_file
 from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import Row, RunFile, entries_of
+from evalharness.runs.workers import engine_entries
 
 __all__ = ["rebuild_run", "report_file", "report_rows", "terminal_summary", "write_reports"]
 

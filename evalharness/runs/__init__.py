@@ -1,1 +1,1 @@
-"""The run directory: journal, records, run.json, samples.jsonl, locks. Knows neither pytest nor pandas."""
+"""The run directory: journal, records, run.json, samples.jsonl, locks. Knows no pytest."""

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from evalharness.api.errors import EvalHarnessError, RecordError
-from evalharness.api.requests import GenerationFailure, GenerationResult
+from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.config import RunConfig
 from evalharness.runs.records import CaseRecords, Failed, GenerationFacts, Recorded, RunRecords, generation_facts, read_records
 from evalharness.runs.run_file import read_run
 from evalharness.runs.schema import RunFile
 
-__all__ = ["Outcome", "RecordedRun", "outcome_of"]
+__all__ = ["RecordedRun", "outcome_of"]
 
 _Place = TypeVar("_Place")
-Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 
 
 def outcome_of(recorded: Recorded | Failed) -> Outcome:

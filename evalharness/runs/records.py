@@ -54,7 +54,7 @@ _KEPT: Mapping[str, Any] = {
     "cached": False,
 }
 # Texts that rows have in common.
-_REPEATED = ("eval", "test", "case_id", "engine", "checkpoint", "backend", "outcome", "run_id", "worker")
+_REPEATED = ("nodeid", "eval", "test", "case_id", "engine", "checkpoint", "backend", "outcome", "run_id", "worker")
 _AROUND_CHARS = 64
 _GENERATION = b',"generation":'  # in JSON such bytes are a key: a quote inside a text has a backslash before it
 
@@ -202,7 +202,6 @@ class _Reader:
     def __init__(self) -> None:
         self.records = RunRecords()
         self._eval_facts: dict[tuple[str, str], _EvalFacts] = {}
-        self._nodeids: dict[str, str] = {}
         self._arounds: dict[tuple[str, str], tuple[str, str]] = {}
         self._facts: dict[str, CaseFacts] = {}
         self._path: Path | None = None
@@ -232,7 +231,7 @@ class _Reader:
             self._eval_facts[worker, entry["name"]] = _EvalFacts.of(entry)
         elif kind == "collected":
             records.collected = cast("Collected", values)
-            self._nodeids = {nodeid: nodeid for nodeid in values.get("nodeids", ())}
+            records.collected["nodeids"] = list(map(sys.intern, values.get("nodeids", ())))
         elif kind == "problem":
             records.problems.append(values["problem"])
         elif kind == "unit_start" and not values.get("ahead"):  # else the unit before still generates
@@ -293,7 +292,6 @@ class _Reader:
             if type(value) is str:
                 interned[name] = sys.intern(value)
         row = cast("Row", interned)
-        row["nodeid"] = self._nodeids.get(row["nodeid"], row["nodeid"])
         row.setdefault("worker", worker)
         for name, value in facts.cases.get(row["case_id"], {}).items():
             interned.setdefault(name, value)

@@ -39,11 +39,13 @@ _COMMAND_TIMEOUT_S = 10
 
 def environment_facts(root: Path) -> RunFile:
     """Return versions, platform, hardware and the git state of `root`; None for what cannot be known."""
+    listed = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": installed_versions(_PACKAGES),
-        "hardware": {"num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), "gpus": _gpus()},
+        "hardware": {"num_cpus": num_cpus, "gpus": (listed or "").splitlines()},
         "git": _git(root),
         "interpreter": sys.implementation.name,
     }
@@ -66,11 +68,6 @@ def _output(*command: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _gpus() -> list[str]:
-    listed = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-    return listed.splitlines() if listed else []
 
 
 def _git(root: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Tokens and seconds by engine, worker and eval, summed over the journal's lines for run.json and for later schedules.
+"""Tokens, seconds and loads by engine, worker and eval, summed over the journal's lines for run.json and for later schedules.
 
 Times are of one machine's clock.
 """
@@ -6,14 +6,14 @@ Times are of one machine's clock.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from evalharness.runs.journal import session_of
-from evalharness.runs.schema import Durations, EngineLine, Generation, Throughput, UnitLine, WorkerEntry
+from evalharness.runs.schema import Durations, EngineEntry, EngineLine, Generation, Throughput, UnitLine, WorkerEntry
 
-__all__ = ["EngineTotals", "WorkerTimes"]
+__all__ = ["EngineTotals", "WorkerTimes", "engine_entries"]
 
 _Count: TypeAlias = Literal["num_generations", "num_prompt_tokens", "num_completion_tokens"]
 _COUNTS: tuple[_Count, ...] = ("num_generations", "num_prompt_tokens", "num_completion_tokens")
@@ -164,3 +164,40 @@ class EngineTotals:
                 "num_workers": 0,
             }
         return total
+
+
+def engine_entries(specs: Iterable[EngineEntry], lines: Iterable[EngineLine]) -> list[EngineEntry]:
+    """Return what run.json says of each engine: its spec, its settings as last described, and how it was loaded.
+
+    Each worker has an engine of its own: what they counted (`num_batches_halved`) is summed.
+    """
+    described: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    openings: defaultdict[str, list[EngineLine]] = defaultdict(list)
+    still_open: dict[tuple[str, str], int] = {}
+    for line in lines:
+        engine, settings = line["id"], line["settings"]
+        if "load_s" in line:
+            openings[engine].append(line)
+            still_open[line["worker"], engine] = len(described[engine])
+            described[engine].append(settings)
+        else:
+            described[engine][still_open[line["worker"], engine]] = settings
+    return [{**spec, **_loaded(described[spec["id"]], openings[spec["id"]])} for spec in specs]
+
+
+def _loaded(described: Sequence[Mapping[str, Any]], openings: Sequence[EngineLine]) -> EngineEntry:
+    """Return settings, and how often and in how many seconds (mean) the checkpoint was loaded, or swapped into a running engine."""
+    swaps = [line["load_s"] for line in openings if line.get("how") == "swap"]
+    loads = [line["load_s"] for line in openings if line.get("how") != "swap"]
+    settings = dict(described[-1]) if described else {}
+    if "num_batches_halved" in settings:
+        settings["num_batches_halved"] = sum(facts.get("num_batches_halved", 0) for facts in described)
+    return {
+        "template_sha256": settings.pop("template_sha256", None),
+        "settings": settings,
+        "num_loads": len(loads),
+        "load_s": round(sum(loads) / len(loads), 3) if loads else None,
+        "num_swaps": len(swaps),
+        "swap_s": round(sum(swaps) / len(swaps), 3) if swaps else None,
+        "cold_because": sorted({line["cold_because"] for line in openings if "cold_because" in line}),
+    }

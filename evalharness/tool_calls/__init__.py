@@ -1,4 +1,4 @@
-"""Which calls of tools (`evalharness.api.tools`) stand in an answer. Pure: text in, records out.
+"""Reads the calls of tools (`evalharness.api.tools`) out of an answer. Pure: text in, records out.
 
 tools = [Tool("search", parameters={"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})]
 answer = parse_tool_calls(generation.text, tools, finish_reason=generation.finish_reason)

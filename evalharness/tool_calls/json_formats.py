@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from evalharness.tool_calls.types import Found
+from evalharness.tool_calls.types import RawCall
 
 __all__ = ["bare", "fenced", "hermes", "llama", "mistral"]
 
@@ -44,7 +45,7 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse)
@@ -67,11 +68,11 @@ def _decode(text: str, start: int) -> tuple[Any, int, str | None]:
                 width *= 16
                 continue
             read = len(part) if error.msg.startswith("Unterminated") else error.pos
-            return None, start + read, f"no JSON: {error.msg} at character {error.pos} of the call"
+            return None, start + read, f"not JSON: {error.msg} at character {error.pos} of the call"
         except RecursionError:
-            return None, start + len(part), "no JSON that can be read: nested too deeply"
+            return None, start + len(part), "JSON that cannot be read: nested too deeply"
         except ValueError as error:
-            return None, start + len(part), f"no JSON: {error}"
+            return None, start + len(part), f"not JSON: {error}"
         return value, start + end, None
 
 
@@ -81,8 +82,8 @@ def _skip(text: str, position: int) -> int:
     return match.end()
 
 
-def _call(value: Any, span: tuple[int, int]) -> Found | None:
-    """Return the call that a JSON value is, None for one that is none: no object, or nothing that names a tool."""
+def _call(value: Any, span: tuple[int, int]) -> RawCall | None:
+    """Return the call in a JSON value, None where the value is not an object or names no tool."""
     if not isinstance(value, dict):
         return None
     if isinstance(value.get("function"), dict):
@@ -90,11 +91,11 @@ def _call(value: Any, span: tuple[int, int]) -> Found | None:
     named = [key for key in _NAMES if isinstance(value.get(key), str) and value[key].strip()]
     if not named:
         return None
-    given = [key for key in _ARGUMENTS if key in value]
     name = value[named[0]].strip()
-    if not given:
-        return Found(name, {}, span, _NO_ARGUMENTS)
-    arguments = value[given[0]]
+    argument_keys = [key for key in _ARGUMENTS if key in value]
+    if not argument_keys:
+        return RawCall(name, {}, span, _NO_ARGUMENTS)
+    arguments = value[argument_keys[0]]
     if isinstance(arguments, str):  # OpenAI's form: JSON within a string
         decoded, end, problem = _decode(arguments, _skip(arguments, 0))
         if problem is None and not arguments[end:].strip():
@@ -102,8 +103,8 @@ def _call(value: Any, span: tuple[int, int]) -> Found | None:
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        return Found(name, {}, span, f"the arguments are no object, but {type(arguments).__name__}")
-    return Found(name, arguments, span, _doubled(value, arguments))
+        return RawCall(name, {}, span, f"the arguments are not an object but {type(arguments).__name__}")
+    return RawCall(name, arguments, span, _doubled(value, arguments))
 
 
 def _doubled(*objects: Mapping[str, Any]) -> str | None:
@@ -113,14 +114,14 @@ def _doubled(*objects: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _called(value: Any, span: tuple[int, int]) -> Iterator[Found]:
-    """Yield the call that a value is; without arguments it is none here, where nothing marks a call: data may have names, too."""
-    found = _call(value, span)
-    if found is not None and found.error != _NO_ARGUMENTS:
-        yield found
+def _called(value: Any, span: tuple[int, int]) -> Iterator[RawCall]:
+    """Yield the call in a value that no mark calls a call, so that it needs arguments: data may have names, too."""
+    call = _call(value, span)
+    if call is not None and call.error != _NO_ARGUMENTS:
+        yield call
 
 
-def hermes(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def hermes(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield calls in `<tool_call>…</tool_call>`; complete JSON without the end mark counts, one broken call harms no other."""
     opening, closing = "<tool_call>", "</tool_call>"
     start = text.find(opening)
@@ -136,17 +137,17 @@ def hermes(text: str, offered: Sequence[str]) -> Iterator[Found]:
                 mark = _HERMES.search(text, body)
                 stop = len(text) if mark is None else mark.end() if mark[0] == closing else mark.start()
                 named = _BEGUN_NAME.match(text, body, stop)
-                yield Found(named[1] if named else None, {}, (start, stop), problem)
+                yield RawCall(named[1] if named else None, {}, (start, stop), problem)
         start = text.find(opening, stop)
 
 
-def _all_calls(value: Any, span: tuple[int, int]) -> Iterator[Found]:
+def _all_calls(value: Any, span: tuple[int, int]) -> Iterator[RawCall]:
     """Yield the calls in a marked place: an object or a list of them; whatever else stands there is an error."""
     for each in value if isinstance(value, list) and value else [value]:
-        yield _call(each, span) or Found(None, {}, span, f"no call: the JSON, of type {type(each).__name__}, names no tool")
+        yield _call(each, span) or RawCall(None, {}, span, f"no call: the JSON, of type {type(each).__name__}, names no tool")
 
 
-def mistral(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def mistral(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield calls after `[TOOL_CALLS]`: `name[ARGS]{…}`, one after the other, or the older list of objects."""
     begin = text.find(_MARK)
     while begin >= 0:
@@ -156,22 +157,22 @@ def mistral(text: str, offered: Sequence[str]) -> Iterator[Found]:
         if text.startswith("[", body):
             value, end, problem = _decode(text, body)
             if problem is not None:
-                yield Found(None, {}, (begin, len(text)), problem)
+                yield RawCall(None, {}, (begin, len(text)), problem)
                 return
             yield from _all_calls(value, (begin, end))
         elif named is None:
-            yield Found(None, {}, (begin, end), f"no name and arguments behind {_MARK}")
+            yield RawCall(None, {}, (begin, end), f"no name and arguments behind {_MARK}")
         while named is not None:
             arguments, end, problem = _decode(text, named.end())
             if problem is not None:
-                yield Found(named[1], {}, (begin, len(text)), problem)
+                yield RawCall(named[1], {}, (begin, len(text)), problem)
                 return
-            yield Found(named[1], arguments, (begin, end), _doubled(arguments))
+            yield RawCall(named[1], arguments, (begin, end), _doubled(arguments))
             begin, named = end, _MISTRAL_CALL.match(text, end)
         begin = text.find(_MARK, end)
 
 
-def fenced(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def fenced(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield calls in code fences, with or without `json`. The only call of a fence has the fence's span, of several each its own."""
     position = 0
     while (fence := _FENCE.search(text, position)) is not None:
@@ -186,14 +187,14 @@ def fenced(text: str, offered: Sequence[str]) -> Iterator[Found]:
             close = text.find("```", body)
             position = len(text) if close < 0 else close + 3
             if _LOOKS_LIKE_CALL.search(text, body, position):
-                yield Found(None, {}, (fence.start(), position), problem)
+                yield RawCall(None, {}, (fence.start(), position), problem)
             continue
         after = _skip(text, end)
         position = after + 3 if text.startswith("```", after) else end
         yield from _fenced_calls(text, value, body, (fence.start(), position))
 
 
-def _fenced_calls(text: str, value: Any, body: int, span: tuple[int, int]) -> Iterator[Found]:
+def _fenced_calls(text: str, value: Any, body: int, span: tuple[int, int]) -> Iterator[RawCall]:
     if not isinstance(value, list):
         yield from _called(value, span)
         return
@@ -205,25 +206,24 @@ def _fenced_calls(text: str, value: Any, body: int, span: tuple[int, int]) -> It
         position = _skip(text, end) + 1  # behind the comma
 
 
-def llama(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def llama(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield calls behind `<|python_tag|>`: objects, several with `;` between them."""
     mark = "<|python_tag|>"
     start = text.find(mark)
     if start < 0:
         return
-    found = list(_objects(text, start + len(mark)))
-    if found and not text[start + len(mark) : found[0].span[0]].strip():
-        first = found[0]  # the mark belongs to the first call
-        found[0] = Found(first.name, first.arguments, (start, first.span[1]), first.error)
-    yield from found
+    calls = list(_objects(text, start + len(mark)))
+    if calls and not text[start + len(mark) : calls[0].span[0]].strip():
+        calls[0] = replace(calls[0], span=(start, calls[0].span[1]))  # the mark belongs to the first call
+    yield from calls
 
 
-def bare(text: str, offered: Sequence[str]) -> Iterator[Found]:
-    """Yield objects anywhere in the text that name a tool and have arguments; any other JSON is none of ours."""
+def bare(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
+    """Yield objects anywhere in the text that name a tool and have arguments; any other JSON is content."""
     yield from _objects(text, 0)
 
 
-def _objects(text: str, position: int) -> Iterator[Found]:
+def _objects(text: str, position: int) -> Iterator[RawCall]:
     in_vain = 8 * len(text) + 10_000  # characters of broken JSON that are read before we give up: keeps this linear
     while (start := _CALL_START.search(text, position)) is not None:
         value, end, problem = _decode(text, start.start())
@@ -234,10 +234,10 @@ def _objects(text: str, position: int) -> Iterator[Found]:
         in_vain -= end - start.start()
         broken_end = _end_of_broken(text, start.start(), end)
         if broken_end is not None:
-            yield Found(None, {}, (start.start(), broken_end), problem)
+            yield RawCall(None, {}, (start.start(), broken_end), problem)
         position = broken_end or start.end()
         if in_vain < 0:
-            yield Found(None, {}, (position, len(text)), "broken JSON, too much of it to be read")
+            yield RawCall(None, {}, (position, len(text)), "broken JSON, too much of it to be read")
             return
 
 

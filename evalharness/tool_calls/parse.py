@@ -11,11 +11,11 @@ from typing import Any
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tool_calls import json_formats, python_formats, xml_formats
-from evalharness.tool_calls.types import Found, ToolAnswer, ToolCall, coerce_arguments, problems_of
+from evalharness.tool_calls.types import RawCall, ToolAnswer, ToolCall, coerce_arguments, problems_of
 
 __all__ = ["FORMATS", "parse_tool_calls"]
 
-_Reader = Callable[[str, Sequence[str]], Iterator[Found]]
+_Reader = Callable[[str, Sequence[str]], Iterator[RawCall]]
 
 FORMATS: Mapping[str, _Reader] = {
     "hermes": json_formats.hermes,
@@ -46,10 +46,10 @@ def parse_tool_calls(
     offered = {tool.name: tool for tool in read_tools(tools)}
     start = _end_of_thoughts(text)
     for name in _formats(format, offered):
-        found = sorted(FORMATS[name](text[start:], tuple(offered)), key=lambda call: call.span)
-        if found:
-            moved = [_judge(text, call, start, offered, finish_reason) for call in found]
-            return ToolAnswer(tuple(moved), _beside(text, start, moved), name)
+        raw_calls = sorted(FORMATS[name](text[start:], tuple(offered)), key=lambda call: call.span)
+        if raw_calls:
+            calls = [_judge(text, call, start, offered, finish_reason) for call in raw_calls]
+            return ToolAnswer(tuple(calls), _beside(text, start, calls), name)
     return ToolAnswer((), text[start:].strip())
 
 
@@ -69,20 +69,20 @@ def _end_of_thoughts(text: str) -> int:
     return len(text) if "<think>" in text[begin:] else begin
 
 
-def _judge(text: str, found: Found, offset: int, offered: Mapping[str, Tool], finish_reason: str | None) -> ToolCall:
-    span = (found.span[0] + offset, found.span[1] + offset)
-    arguments = dict(found.arguments)
-    problems = [found.error] if found.error else []
-    if offered and found.name is not None:
-        tool = offered.get(found.name)
+def _judge(text: str, call: RawCall, offset: int, offered: Mapping[str, Tool], finish_reason: str | None) -> ToolCall:
+    span = (call.span[0] + offset, call.span[1] + offset)
+    arguments = dict(call.arguments)
+    problems = [call.error] if call.error else []
+    if offered and call.name is not None:
+        tool = offered.get(call.name)
         if tool is None:
-            problems.append(f"{found.name!r} is not offered{did_you_mean(found.name, offered)} Offered: {', '.join(offered)}")
-        elif not found.error:
-            arguments = coerce_arguments(arguments, tool.parameters) if found.texts else arguments
+            problems.append(f"{call.name!r} is not offered{did_you_mean(call.name, offered)} Offered: {', '.join(offered)}")
+        elif not call.error:
+            arguments = coerce_arguments(arguments, tool.parameters) if call.texts else arguments
             problems += problems_of(arguments, tool.parameters)
     if finish_reason not in _EXECUTABLE:
         problems.append(f"the answer did not end by itself (finish_reason {finish_reason!r}), so the call may be cut off")
-    return ToolCall(found.name, arguments, text[slice(*span)], span, "; ".join(problems) or None)
+    return ToolCall(call.name, arguments, text[slice(*span)], span, "; ".join(problems) or None)
 
 
 def _beside(text: str, start: int, calls: Sequence[ToolCall]) -> str:

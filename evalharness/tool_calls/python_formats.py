@@ -6,9 +6,10 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from evalharness.tool_calls.types import Found
+from evalharness.tool_calls.types import RawCall
 
 __all__ = ["function", "pythonic"]
 
@@ -21,7 +22,7 @@ _LIST_END = "<|tool_call_end|>"
 _INSIDE = re.compile(r"""\\.|['"()\[\]{}]""", re.DOTALL)
 
 
-def pythonic(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def pythonic(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield the calls of an answer that is a list of calls and nothing else."""
     begun = text.lstrip()
     for mark in _MARKS:
@@ -33,7 +34,7 @@ def pythonic(text: str, offered: Sequence[str]) -> Iterator[Found]:
     if isinstance(tree, str):
         named = _FIRST_NAME.match(source)
         if named is not None and named[1] in offered:  # else it is prose in brackets
-            yield Found(named[1], {}, (0, len(text)), tree)
+            yield RawCall(named[1], {}, (0, len(text)), tree)
         return
     if not isinstance(tree, ast.List) or not all(isinstance(each, ast.Call) for each in tree.elts):
         return
@@ -41,11 +42,11 @@ def pythonic(text: str, offered: Sequence[str]) -> Iterator[Found]:
     for position, call in enumerate(tree.elts):
         assert isinstance(call, ast.Call)
         end = len(text) if position == len(tree.elts) - 1 else places.end(call)
-        yield _found(call, (begin, end))  # commas and brackets belong to the calls: nothing of such an answer is content
+        yield _call_of(call, (begin, end))  # commas and brackets belong to the calls: nothing of such an answer is content
         begin = end
 
 
-def function(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def function(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield `name(key=value)` anywhere, for names of offered tools; text within strings is text."""
     if not offered:
         return
@@ -55,16 +56,15 @@ def function(text: str, offered: Sequence[str]) -> Iterator[Found]:
     while (opened := opening.search(text, position)) is not None:
         end = _closing(text, opened.end())
         if end is None:
-            yield Found(opened[1], {}, (opened.start(), len(text)), "the call is cut off: no closing bracket")
+            yield RawCall(opened[1], {}, (opened.start(), len(text)), "the call is cut off: no closing bracket")
             return
-        # A tool's name need be no Python name (`get-weather`), so a placeholder stands for it.
+        # A tool's name need not be a Python name (`get-weather`), so a placeholder stands for it.
         tree = _parse(f"f({text[opened.end() : end]}")
         span = (opened.start(), end)
         if isinstance(tree, ast.Call):
-            found = _found(tree, span)
-            yield Found(opened[1], found.arguments, span, found.error)
+            yield replace(_call_of(tree, span), name=opened[1])
         else:
-            yield Found(opened[1], {}, span, tree if isinstance(tree, str) else "no call")
+            yield RawCall(opened[1], {}, span, tree if isinstance(tree, str) else "no call")
         position = end
 
 
@@ -85,25 +85,25 @@ def _closing(text: str, position: int) -> int | None:
 
 
 def _parse(source: str) -> ast.expr | str:
-    """Return the expression that a source is, or in words why it is none."""
+    """Return the expression in a source, or in words why it cannot be parsed."""
     if len(source) > _LONGEST:
-        return f"no call that can be read: {len(source)} characters, at most {_LONGEST}"
+        return f"the call is too long to read: {len(source)} characters, at most {_LONGEST}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings, which are the model's
             return ast.parse(source, mode="eval").body
     except SyntaxError as error:
-        return f"no Python: {error.msg}"
+        return f"not Python: {error.msg}"
     except (ValueError, MemoryError, RecursionError) as error:
-        return f"no Python that can be read: {type(error).__name__}"
+        return f"Python that cannot be read: {type(error).__name__}"
 
 
-def _found(call: ast.Call, span: tuple[int, int]) -> Found:
+def _call_of(call: ast.Call, span: tuple[int, int]) -> RawCall:
     arguments: dict[str, Any] = {}
     error = "positional arguments have no name" if call.args else None
     for keyword in call.keywords:
         if keyword.arg is None:
-            error = error or "** is no argument"
+            error = error or "** is not an argument"
             continue
         if keyword.arg in arguments:
             error = error or f"the argument {keyword.arg!r} stands twice"
@@ -111,12 +111,12 @@ def _found(call: ast.Call, span: tuple[int, int]) -> Found:
         try:
             arguments[keyword.arg] = _value(keyword.value)
         except (ValueError, TypeError, MemoryError, RecursionError):
-            error = error or f"the argument {keyword.arg!r} is no literal"
+            error = error or f"the argument {keyword.arg!r} is not a literal"
     try:
         name = ast.unparse(call.func)
     except RecursionError:
         name = None
-    return Found(name, arguments, span, error)
+    return RawCall(name, arguments, span, error)
 
 
 def _value(node: ast.expr) -> Any:
@@ -132,7 +132,7 @@ def _value(node: ast.expr) -> Any:
         return {key: _value(value) for key, value in zip(keys, node.values, strict=True)}
     value = ast.literal_eval(node)
     if not isinstance(value, (str, int, float, bool, type(None))) or (isinstance(value, float) and not abs(value) < float("inf")):
-        raise ValueError(f"{type(value).__name__} is nothing that JSON has")
+        raise ValueError(f"{type(value).__name__} does not exist in JSON")
     return value
 
 

@@ -1,4 +1,4 @@
-"""A call that an answer holds, and an answer with all of its calls."""
+"""A tool call in an answer, an answer with all of its calls, and a tool's JSON Schema applied to the arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evalharness.api.tools import Tool
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-__all__ = ["Found", "ToolAnswer", "ToolCall", "coerce_arguments", "problems_of", "prompt_part"]
+__all__ = ["RawCall", "ToolAnswer", "ToolCall", "coerce_arguments", "problems_of", "prompt_part"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class ToolAnswer:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A call as a format has it, before names and arguments are compared with the tools.
+class RawCall:
+    """A call as its format spells it, before names and arguments are compared with the tools.
 
     `texts`: arguments are texts, whose types only the schema knows.
     """
@@ -67,11 +67,8 @@ class Found:
     texts: bool = False
 
 
-# Arguments against a tool's JSON Schema: texts become what the schema wants, and what does not fit is told
-
-
 def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with each text as the type that its property's schema names; what cannot be is kept as it is.
+    """Return the arguments with each text as the type that its property's schema names; what cannot be converted is kept as it is.
 
     A text stays one where the schema allows texts, or says nothing. Else, in this order: integer, number, boolean, null, and
     JSON for objects and arrays. `problems_of` then says what does not fit.
@@ -116,14 +113,14 @@ def _types(schema: Any) -> set[str]:
     named = {kind for kind in _listed(kinds) if isinstance(kind, str)}
     if named:
         return named
-    found = {_type_of(choice) for choice in [*_listed(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]}
+    types = {_type_of(choice) for choice in [*_listed(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]}
     for key in ("anyOf", "oneOf"):
         for branch in _listed(schema.get(key)):
             more = _types(branch)
             if not more:
                 return set()  # a branch that takes anything
-            found |= more
-    return found
+            types |= more
+    return types
 
 
 def _listed(value: object) -> Sequence[Any]:
@@ -146,13 +143,14 @@ def _loads(text: str) -> Any:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def problems_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    """Return in words where the arguments break the schema, in the order of the arguments."""
-    found = _validator(json.dumps(schema, sort_keys=True)).iter_errors(dict(arguments))
-    errors = sorted(found, key=lambda error: [str(step) for step in error.path])
+    """Return what breaks the schema, in words, in the order of the arguments."""
+    errors = sorted(
+        _validator(json.dumps(schema, sort_keys=True)).iter_errors(dict(arguments)), key=lambda error: [str(step) for step in error.path]
+    )
     return [f"{error.json_path.removeprefix('$.')}: {_short(error.message)}" if error.path else _short(error.message) for error in errors]
 
 
@@ -165,9 +163,6 @@ def _validator(schema: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator  # takes 50 ms
 
     return Draft202012Validator(json.loads(schema))
-
-
-# Tools in words, for chat templates that do not know them
 
 
 def prompt_part(tools: Sequence[Tool]) -> str:

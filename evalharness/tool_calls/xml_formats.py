@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
-from evalharness.tool_calls.types import Found
+from evalharness.tool_calls.types import RawCall
 
 __all__ = ["anthropic", "invoke", "qwen"]
 
@@ -30,7 +30,7 @@ class _Texts(dict[str, str]):
             self[name] = text
 
 
-def qwen(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def qwen(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`; the outer mark may be missing.
 
     One newline is trimmed on each side of a value. A value without its end mark is an error: it may be half of one.
@@ -40,7 +40,7 @@ def qwen(text: str, offered: Sequence[str]) -> Iterator[Found]:
         arguments, closed, end = _qwen_parameters(text, opened.end())
         span = _with_mark(text, opened.start(), end)
         error = arguments.error or (None if closed else "the call is cut off: no </function>")
-        yield Found(opened[1].strip(), arguments, span, error, texts=True)
+        yield RawCall(opened[1].strip(), arguments, span, error, texts=True)
         position = max(end, opened.end())
 
 
@@ -80,7 +80,7 @@ def _with_mark(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def anthropic(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def anthropic(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield `<invoke name="…"><parameter name="…">value</parameter></invoke>`, with or without a prefix or a block around them."""
     position = 0
     while (opened := _INVOKE.search(text, position)) is not None:
@@ -91,7 +91,7 @@ def anthropic(text: str, offered: Sequence[str]) -> Iterator[Found]:
         error = arguments.error or (None if close >= 0 else f"the call is cut off: no </{prefix}invoke>")
         end += len(f"</{prefix}invoke>") if close >= 0 else 0
         name = html.unescape(opened[2] or opened[3]).strip()
-        yield Found(name, arguments, _with_block(text, opened.start(), end, prefix), error, texts=True)
+        yield RawCall(name, arguments, _with_block(text, opened.start(), end, prefix), error, texts=True)
         position = end
 
 
@@ -120,7 +120,7 @@ def _with_block(text: str, start: int, end: int, prefix: str) -> tuple[int, int]
     return start, after.end() if after else end
 
 
-def invoke(text: str, offered: Sequence[str]) -> Iterator[Found]:
+def invoke(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield `<invoke><tool_name>…</tool_name><parameters><key>value</key></parameters></invoke>`; nested elements stay text."""
     end = 0
     while (opened := _OLD_INVOKE.search(text, end)) is not None:
@@ -132,7 +132,7 @@ def invoke(text: str, offered: Sequence[str]) -> Iterator[Found]:
         end += len("</invoke>") if close >= 0 else 0
         name = html.unescape(named[1]).strip() if named else None
         error = error if named else "the call has no <tool_name>"
-        yield Found(name, arguments, (opened.start(), end), error, texts=True)
+        yield RawCall(name, arguments, (opened.start(), end), error, texts=True)
 
 
 def _element_parameters(body: str) -> _Texts:

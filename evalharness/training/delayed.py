@@ -1,4 +1,4 @@
-"""Training that runs one step behind sampling, in a thread of its own: while one card samples, another takes the step before.
+"""Training that runs one step behind sampling, in a thread of its own: while one GPU samples, another trains.
 
     with DelayedTraining(train, snapshot) as training:
         for batch in batches:

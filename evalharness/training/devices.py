@@ -1,6 +1,6 @@
 """Which device trains and which generates in a training loop, from how trainers write it. A plain function; loads no torch.
 
-    place = allocate_devices("pytorch", "gpu:0,gpu:2", num_cards=torch.cuda.device_count())
+    place = allocate_devices("pytorch", "gpu:0,gpu:2", num_gpus=torch.cuda.device_count())
     model.to(place.train)
 
 Runs of evals train nothing and give GPUs out by `devices.py`.
@@ -39,10 +39,10 @@ class TrainerDevices:
     notices: tuple[str, ...] = ()
 
 
-def allocate_devices(engine: str, devices: str | None, *, num_cards: int, url: str | None = None) -> TrainerDevices:
+def allocate_devices(engine: str, devices: str | None, *, num_gpus: int, url: str | None = None) -> TrainerDevices:
     """Return who works where. `devices`: cpu, or GPUs such as gpu:0,gpu:2 (cuda:0 means the same); None: the first GPU, else cpu.
 
-    `engine` is a name that `--inference-engine` takes; `num_cards` says how many GPUs torch sees. With several GPUs the first generates
+    `engine` is a name that `--inference-engine` takes; `num_gpus` says how many GPUs torch sees. With several GPUs the first generates
     and the last trains. Raises `ConfigError` for what is unknown, named twice or not there; where there is no GPU at all, the CPU
     does the work, in float32, and a notice says so.
     """
@@ -52,7 +52,7 @@ def allocate_devices(engine: str, devices: str | None, *, num_cards: int, url: s
     meant = ENGINES[engine]
     external = engine not in _SHARING
     server = meant.server is not None and (meant.backend is None or url is not None)
-    numbers, notices = _numbers(devices, num_cards)
+    numbers, notices = _numbers(devices, num_gpus)
     if not numbers:
         return TrainerDevices("cpu", "cpu", "float32", split=False, external=external, server=server, notices=notices)
     split = not external and len(numbers) > 1
@@ -66,18 +66,18 @@ def allocate_devices(engine: str, devices: str | None, *, num_cards: int, url: s
     return TrainerDevices(train, f"cuda:{numbers[0]}" if split else train, "bfloat16", split, external, server, notices)
 
 
-def _numbers(devices: str | None, num_cards: int) -> tuple[list[int], tuple[str, ...]]:
+def _numbers(devices: str | None, num_gpus: int) -> tuple[list[int], tuple[str, ...]]:
     """Return the GPUs in order, none for the CPU, and what is to be said about it."""
     if devices is None:
-        return ([0] if num_cards else []), ()
+        return ([0] if num_gpus else []), ()
     text = DeviceList().read(devices, label="devices", base=Path(), is_text=True)
     if text == "cpu":
         return [], ()
-    if not num_cards:
+    if not num_gpus:
         return [], (f"devices {devices}: there is no GPU here; the CPU does the work, in float32",)
     numbers = [int(part.removeprefix("gpu:")) for part in text.split(",")]
     if len(set(numbers)) < len(numbers):
         raise ConfigError(f"devices {devices} names a GPU twice; name each once")
-    if missing := [number for number in numbers if number >= num_cards]:
-        raise ConfigError(f"devices {devices}: there is no gpu:{missing[0]}; there are gpu:0 to gpu:{num_cards - 1}")
+    if missing := [number for number in numbers if number >= num_gpus]:
+        raise ConfigError(f"devices {devices}: there is no gpu:{missing[0]}; there are gpu:0 to gpu:{num_gpus - 1}")
     return numbers, ()

@@ -103,9 +103,9 @@ class InferenceModule:
         gives one sequence. Raises as `Engine.generate_samples` and, for logits, `Engine.get_logits`.
         """
         requests = [TokenGenerationRequest(bare_prompt(text, self.engine.tokenizer)[1]) for text in _texts(prompts)]
-        asked = _options(max_new_tokens, temperature, top_p, return_logprobs, options)
+        generation = _options(max_new_tokens, temperature, top_p, return_logprobs, options)
         self._use_cache(use_cache)
-        groups = self.engine.generate_samples(requests, asked, num_return_sequences)
+        groups = self.engine.generate_samples(requests, generation, num_return_sequences)
         logits = None
         if return_logits:
             each = [request.prompt_token_ids for request in requests for _ in range(num_return_sequences)]
@@ -138,7 +138,7 @@ class InferenceModule:
         requests = [TextGenerationRequest([{"role": "user", "content": text}], tools) for text in _texts(prompts)]
         self._use_cache(False)
         results = self.engine.generate_text_batch(requests, _options(max_new_tokens, temperature, top_p, False, options))
-        calls = [list(self.parse_tool_calls(one.raw_text, tools, one.finish_reason).executable) for one in results]
+        calls = [list(self.parse_tool_calls(result.raw_text, tools, result.finish_reason).executable) for result in results]
         return _result(results, False, None), calls
 
     def parse_tool_calls(self, text: str, tools: Sequence[Tool | Mapping[str, Any]] = (), finish_reason: str = "stop") -> ToolAnswer:
@@ -192,25 +192,17 @@ def _whole_schema(tool: Tool | Mapping[str, Any]) -> Tool | Mapping[str, Any]:
     return {**tool, "parameters": {"type": "object", "properties": properties, "required": list(properties)}}
 
 
+_METADATA = (
+    *("finish_reason", "stop_reason", "seed", "num_prompt_tokens", "num_completion_tokens"),
+    *("logprobs_kind", "weight_version", "cached", "backend"),
+)
+
+
 def _result(results: Sequence[GenerationResult], logprobs: bool, logits: ResponseLogits | None) -> InferenceResult:
-    metadata = [
-        {
-            "finish_reason": one.finish_reason,
-            "stop_reason": one.stop_reason,
-            "seed": one.seed,
-            "num_prompt_tokens": one.num_prompt_tokens,
-            "num_completion_tokens": one.num_completion_tokens,
-            "logprobs_kind": one.logprobs_kind,
-            "weight_version": one.weight_version,
-            "cached": one.cached,
-            "backend": one.backend,
-        }
-        for one in results
-    ]
     return InferenceResult(
-        [one.text for one in results],
-        [list(one.token_ids) for one in results],
-        [None if one.logprobs is None else list(one.logprobs) for one in results] if logprobs else None,
+        [result.text for result in results],
+        [list(result.token_ids) for result in results],
+        [None if result.logprobs is None else list(result.logprobs) for result in results] if logprobs else None,
         logits,
-        metadata,
+        [{name: getattr(result, name) for name in _METADATA} for result in results],
     )

@@ -142,10 +142,10 @@ def create_engine(
 
 
 def _address(url: str | None, options: ServerOptions | None) -> str | None:
-    own = options.base_url if options is not None else None
-    if url is not None and own is not None and url != own:
+    base_url = options.base_url if options is not None else None
+    if url is not None and base_url is not None and url != base_url:
         raise ConfigError("url and server_options.base_url are two addresses; give one")
-    return own if url is None else url
+    return base_url if url is None else url
 
 
 def _sample(result: GenerationResult) -> SampleResult:

@@ -1,4 +1,4 @@
-"""Gates on a baseline: what is no baseline for a run. With pytest around them: tests/pytest_plugin/test_baselines.py."""
+"""Gates of a run, and gates on a baseline. With pytest around them: tests/pytest_plugin/test_baselines.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.gates import RegressionGate
-from evalharness.analysis.judge import RegressionJudge, find_baseline
+from evalharness.analysis.judge import RegressionJudge, find_baseline, judge_gates
 from evalharness.api.errors import BaselineError
 from evalharness.runs.schema import GateVerdict
 from tests.analysis.comparison.runs import ENGINE, cases, run_dir
@@ -58,3 +58,34 @@ def test_a_baseline_is_a_name_a_path_or_a_run_counted_back(tmp_path: Path, asked
 def test_without_a_complete_run_latest_is_no_baseline(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match="^there is no run latest: .* holds 0 complete runs; .*, or run once without --baseline$"):
         find_baseline("latest", root=tmp_path, base=tmp_path, report_dir=tmp_path)
+
+
+class TestGates:
+    EVALS = {"test_a.py": {"name": "a", "tests": {"test_b": ["x >= 0.5"], "test_c": []}}}  # noqa: RUF012
+
+    @staticmethod
+    def row(outcome: str = "pass", test: str = "test_b", **more: Any) -> dict[str, Any]:
+        scores = {"x": 1.0} if outcome == "pass" else {}
+        return {"eval": "a", "engine": "hf:a", "test": test, "outcome": outcome, "scores": scores, "started_at": "now", **more}
+
+    def test_a_whole_run_is_judged(self) -> None:
+        (verdict,) = judge_gates(self.EVALS, [self.row(), self.row(test="test_c")], (), interrupted=None)
+        names = tuple(verdict[name] for name in ("eval", "test", "engine"))
+        assert (names, verdict["passed"], verdict["value"]) == (("a", "test_b", "hf:a"), True, 1)
+
+    def test_an_incomplete_test_never_passes(self) -> None:
+        rows = [self.row(), self.row("skip", started_at=None)]
+        (verdict,) = judge_gates(self.EVALS, rows, (), interrupted="stopped")
+        assert (verdict["passed"], verdict["reason"]) == (False, "not judged: 1 of 2 cases were not run (stopped)")
+
+    def test_an_unfinished_run_never_passes(self) -> None:
+        (verdict,) = judge_gates(self.EVALS, [self.row()], (), interrupted=None, unfinished="killed")
+        assert (verdict["passed"], verdict["reason"]) == (False, "not judged: killed")
+
+    def test_an_aggregate_counts_for_its_own_test(self) -> None:
+        evals = {"test_a.py": {"name": "a", "tests": {"test_b": ["f >= 0.5"], "test_c": ["f >= 0.5"]}}}
+        values = [
+            {"eval": "a", "engine": "hf:a", "test": test, "metric": "f", "value": value} for test, value in (("test_b", 1), ("test_c", 0))
+        ]
+        verdicts = judge_gates(evals, [self.row(), self.row(test="test_c")], values, interrupted=None)
+        assert [verdict["passed"] for verdict in verdicts] == [True, False]

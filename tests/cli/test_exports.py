@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import evalharness
 from evalharness.api.errors import REFUSED, MissingDependency
 from evalharness.cli import main
-from evalharness.cli.exports import COLUMNS, columns_of, flat_rows, load, safe_name, tracks_of
+from evalharness.cli.exports import load, safe_name, tracks_of
+from evalharness.report.flat_table import COLUMNS, columns_of, flat_rows
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, invalid, row, write_run
 
@@ -111,6 +113,19 @@ class TestTable:
         for one, text in zip(rows, HOSTILE_TEXTS.values(), strict=False):
             assert one["text"] == text.replace("\ud83d", "\\ud83d").replace("\udc80", "\\udc80")
         assert (rows[-1]["score.f1"], rows[-1]["score.f2"], rows[-1]["duration_s"], rows[-1]["seed"], rows[-1]["token_ids"]) == (None,) * 5
+
+    def test_a_frame_has_the_same_lines_and_types(self, run: Path) -> None:
+        frame = evalharness.samples_frame(run)
+        assert frame.astype(object).where(frame.notna(), None).to_dict("records") == [
+            {name: row.get(name) for name in columns_of(run)} for row in flat_rows(run)
+        ]
+        assert frame.groupby("engine")["score.f1"].mean().to_dict() == {LATER: 0.75, "hf:checkpoint-100": 0.0}
+        assert {str(frame[name].dtype) for name in ("case_id", "step", "score.other", "token_ids")} == {
+            "string",
+            "Int64",
+            "Float64",
+            "object",
+        }
 
 
 class TestTracks:

@@ -94,8 +94,6 @@ def test_the_edges_of_the_range_run(word_backend: Backend, temperature: float) -
     assert len(say(word_backend, SAYS_SENTENCE, temperature=temperature, seed=1, max_new_tokens=3).token_ids) <= 3
 
 
-# --- thinking ----------------------------------------------------------------------------------------------------------
-
 TEMPLATE = (
     "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
     "{%- if enable_thinking is defined and enable_thinking is false -%}{{- '<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}"
@@ -140,8 +138,6 @@ def test_a_vllm_engine_knows_one_pair_of_marks(vllm_vlm_backend: Any) -> None:
     ):
         generate(Engine(vllm_vlm_backend, chat_template=template), [ask("hi")], GenerationOptions(max_thinking_tokens=3))
 
-
-# --- structure ---------------------------------------------------------------------------------------------------------
 
 STRUCTURES = {
     "choice": StructuredOutput(choice=("yes", "no", "maybe so", '{"a": "\\n"}')),

@@ -43,17 +43,9 @@ def test_images_of_several_messages_and_of_the_list_are_in_one_order(engine: Eng
     assert [(fact["width"], fact["height"]) for fact in result.images] == [WIDE.size, SMALL.size, TALL.size]
 
 
-def test_the_picture_matters(engine: Engine) -> None:
-    first, second, again = generate(engine, [look(noise(90, 60, seed)) for seed in (1, 2, 1)], SHORT)
-    assert first == again
-    assert first.token_ids != second.token_ids
-
-
-@pytest.mark.parametrize("number", [1, 2, 5])
-def test_any_number_of_images_is_taken(engine: Engine, number: int) -> None:
-    (result,) = generate(engine, [look(*[noise(64, 48, seed) for seed in range(number)])], SHORT)
-    assert len(result.images) == number
-    assert result.prompt_text.count("<|image_pad|>") == number
+def test_any_number_of_images_is_taken(engine: Engine) -> None:
+    (result,) = generate(engine, [look(*[noise(64, 48, seed) for seed in range(5)])], SHORT)
+    assert (len(result.images), result.prompt_text.count("<|image_pad|>")) == (5, 5)
 
 
 MISMATCHES = {
@@ -168,8 +160,6 @@ def test_an_image_prompt_that_is_too_long_once_expanded_is_not_truncated(real_en
     assert f"prompt ({num_tokens} tokens)" in outcomes[0].problem
     assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
 
-
-# --- a second engine: small pixel budget, clean generation_config ------------------------------------------------------
 
 REAL = [HF, pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])]
 

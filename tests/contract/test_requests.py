@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from evalharness.api.errors import BackendError, PromptTooLong
+from evalharness.api.errors import PromptTooLong
 from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest
 from evalharness.backends.base import Backend
 from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise, outcomes_of
@@ -21,9 +20,6 @@ ASKED = [ask(text) for text in TEXTS]
 SHORT = replace(FREE, max_new_tokens=4)
 
 
-# --- batches -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_prompt_is_rendered_once_and_recorded(engine: Engine) -> None:
     (result,) = generate(engine, [ask("hi")], SHORT)
     thinking_off = "" if engine.name == "fake" else "<think>\n\n</think>\n\n"
@@ -31,21 +27,11 @@ def test_the_prompt_is_rendered_once_and_recorded(engine: Engine) -> None:
     assert result.backend == engine.name
 
 
-# --- too long ----------------------------------------------------------------------------------------------------------
-
-
 def words(engine: Engine, num_tokens: int) -> TextGenerationRequest:
     """Return a request whose prompt has exactly so many tokens."""
     (bare,) = generate(engine, [ask("x")], replace(FREE, max_new_tokens=1))
     request = ask("x" * (num_tokens - (bare.num_prompt_tokens or 0) + 1))
     return request
-
-
-@pytest.mark.parametrize("cap", [1, 9])
-def test_the_context_can_be_used_to_its_last_token(engine: Engine, cap: int) -> None:
-    (result,) = generate(engine, [words(engine, CONTEXT - cap)], replace(FREE, max_new_tokens=cap))
-    assert result.num_total_tokens == CONTEXT
-    assert result.finish_reason == "length"
 
 
 TOO_LONG = {
@@ -66,45 +52,16 @@ def test_what_exceeds_the_context_fails_alone_and_is_not_truncated(engine: Engin
     assert isinstance(other, GenerationResult)
 
 
-@pytest.mark.parametrize("asked", [ask(TEXTS[1]), look(noise(90, 60))], ids=["text", "image"])
-def test_a_prompt_of_the_budget_is_kept_and_one_token_more_fails_alone(engine: Engine, asked: Any) -> None:
-    (kept,) = generate(engine, [asked], SHORT)
+def test_an_image_prompt_of_the_budget_is_kept_and_one_token_more_fails_alone(engine: Engine) -> None:
+    request = look(noise(90, 60))
+    (kept,) = generate(engine, [request], SHORT)
     assert kept.num_prompt_tokens is not None
-    good, bad, other = outcomes_of(
-        engine,
-        [asked, asked, ask("no")],
-        [
-            replace(SHORT, max_prompt_tokens=kept.num_prompt_tokens),
-            replace(SHORT, max_prompt_tokens=kept.num_prompt_tokens - 1),
-            replace(SHORT, max_prompt_tokens=CONTEXT),
-        ],
-    )
+    budgets = [replace(SHORT, max_prompt_tokens=kept.num_prompt_tokens - less) for less in (0, 1)]
+    good, bad = outcomes_of(engine, [request, request], budgets)
     assert good == kept
     assert isinstance(bad, GenerationFailure)
     assert (bad.kind, type(bad.error)) == ("invalid", PromptTooLong)
     assert bad.problem.startswith(f"the prompt has {kept.num_prompt_tokens} tokens, max_prompt_tokens is {kept.num_prompt_tokens - 1}; ")
-    assert isinstance(other, GenerationResult)
-
-
-# --- bad requests ------------------------------------------------------------------------------------------------------
-
-BAD = {
-    "empty": (TextGenerationRequest([]), "invalid", "has no messages"),
-    "placeholder": (ask("see <|image_pad|>"), "invalid", "1 image placeholders"),
-    "half a surrogate": (ask("\ud83d"), "invalid", "half of a surrogate pair"),
-    "image missing": (look("absent.jpg"), "invalid", "absent.jpg"),
-    "image empty": (look(b""), "invalid", "0 bytes"),
-    "one good and one bad image": (look(noise(64, 48), b"no image"), "invalid", "image"),
-}
-
-
-@pytest.mark.parametrize("bad, kind, problem", BAD.values(), ids=BAD.keys())
-def test_a_bad_request_fails_alone(engine: Engine, bad: Any, kind: str, problem: str) -> None:
-    picture = noise(64, 48)
-    good, failed, shown = outcomes_of(engine, [ask("hi"), bad, look(picture)], SHORT)
-    assert isinstance(failed, GenerationFailure)
-    assert (failed.kind, problem in failed.problem) == (kind, True), failed.problem
-    assert [good, shown] == generate(engine, [ask("hi"), look(picture)], SHORT)
 
 
 def test_a_video_placeholder_fails_alone(real_engine: Engine) -> None:
@@ -116,13 +73,10 @@ def test_a_video_placeholder_fails_alone(real_engine: Engine) -> None:
     assert "videos cannot be asked" in failed.problem
 
 
-@pytest.mark.parametrize("text", ["<|im_end|>", "<think>", "\x00", "\u2028", "e\u0301", "🏳️‍🌈", "%s {} {{ x }}", "{% if %}"], ids=ascii)
-def test_odd_texts_are_asked_as_they_are(engine: Engine, text: str) -> None:
+@pytest.mark.parametrize("text", ["<|im_end|>", "<think>"])
+def test_marks_of_the_template_in_a_text_are_asked_as_they_are(engine: Engine, text: str) -> None:
     (result,) = generate(engine, [ask(text)], SHORT)
     assert text in result.prompt_text
-
-
-# --- ending early ------------------------------------------------------------------------------------------------------
 
 
 def test_should_stop_ends_what_runs_and_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:
@@ -147,9 +101,6 @@ def test_an_error_of_the_caller_leaves_the_engine_usable(engine: Engine, free: l
     assert generate(engine, ASKED, FREE) == free
 
 
-# --- fallback ----------------------------------------------------------------------------------------------------------
-
-
 class WithoutVision(StandIn):
     """A backend that has lost its eyes: texts go on to the real one."""
 
@@ -157,14 +108,6 @@ class WithoutVision(StandIn):
         super().__init__(backend, f"blind-{backend.name}")
         self.capabilities = replace(backend.capabilities, supports_vlm=False)
         self.processor = None
-
-
-class Dying(StandIn):
-    """A backend whose machine fails."""
-
-    def generate(self, prompts: Any, **options: Any) -> Iterator[Any]:
-        super().generate(prompts, **options)
-        raise BackendError("the card fell off the bus")
 
 
 PICTURE = noise(120, 80)
@@ -190,12 +133,3 @@ def test_images_run_on_the_fallback_texts_do_not_and_one_warning_says_so(backend
     assert shown.backend == "hf"
     assert (shown.fallback or "").startswith(f"hf: backend 'blind-{primary}' cannot run image requests")
     assert [replace(one, fallback=None) for one in (shown, again)] == generate(hf_engine, [look(PICTURE)] * 2, SHORT)  # type: ignore[type-var]
-
-
-def test_an_error_while_generating_reaches_the_caller_and_the_fallback_is_not_called(engine: Engine) -> None:
-    if not engine.backend.capabilities.supports_vlm:
-        pytest.skip("it takes no pictures")
-    dying, other = Dying(engine.backend), StandIn(engine.backend)
-    with pytest.raises(BackendError, match="the card fell off the bus"):
-        Engine(dying, fallback_backend=other).generate_vlm_batch([look(PICTURE)], SHORT)
-    assert (dying.num_calls, other.num_calls) == (1, 0)

@@ -46,12 +46,6 @@ def test_all_four_options_are_passed() -> None:
     assert owner.calls == [(MESSAGES, expected)]
 
 
-def test_thinking_is_off_unless_asked_for() -> None:
-    owner = Owner("prompt")
-    render_prompt(owner, MESSAGES, ChatTemplateOptions())
-    assert owner.calls[0][1]["enable_thinking"] is False
-
-
 def test_a_template_that_rejects_enable_thinking_is_asked_once_more_without_it() -> None:
     owner = Owner(TypeError("got an unexpected keyword argument 'enable_thinking'"), "prompt")
     assert render_prompt(owner, MESSAGES, ChatTemplateOptions()) == "prompt"
@@ -141,8 +135,6 @@ def test_a_failure_of_the_machine_is_no_refusal(error: Exception) -> None:
         render_prompt(Owner(error), MESSAGES, ChatTemplateOptions())
 
 
-# --- with real templates -----------------------------------------------------------------------------------------------
-
 REFUSALS = {
     "system role": ("{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}", "no system role"),
     "two user turns": (
@@ -194,8 +186,6 @@ def test_a_type_error_inside_a_real_template_surfaces(tiny_tokenizer: Any) -> No
         render_prompt(tiny_tokenizer, [{"role": "user", "content": None}], ChatTemplateOptions())
 
 
-# --- tools -------------------------------------------------------------------------------------------------------------
-
 FUNCTION = {"name": "get-weather", "description": "tells it", "parameters": {"type": "object", "properties": {}}}
 TOOL = {"type": "function", "function": FUNCTION}
 
@@ -240,9 +230,6 @@ def test_one_of_several_named_templates_may_know_tools() -> None:
     owner.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}  # type: ignore[attr-defined]
     render_prompt(owner, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
     assert owner.calls[0][1]["tools"] == [TOOL]
-
-
-# --- hash --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_hash_is_that_of_the_template(tiny_tokenizer: Any) -> None:

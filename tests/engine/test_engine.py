@@ -68,9 +68,6 @@ def engine(answers: Any = echo, **options: Any) -> Engine:
     return Engine(backend(answers), **options)
 
 
-# --- results and order -------------------------------------------------------------------------------------------------
-
-
 def test_no_requests_give_no_results_and_no_call() -> None:
     fake = backend()
     assert Engine(fake).generate_text_batch([], GREEDY) == []
@@ -135,8 +132,6 @@ def test_texts_and_images_may_be_mixed() -> None:
     assert [outcomes[i].text for i in range(3)] == ["a", "b", "c"]
 
 
-# --- one bad request ---------------------------------------------------------------------------------------------------
-
 BAD = {
     "empty": (TextGenerationRequest([]), "invalid", "has no messages"),
     "content of the wrong type": (text(5), "error", "preparing the prompt failed: TypeError: 'int' object is not iterable"),
@@ -197,9 +192,6 @@ def test_tokens_that_cannot_be_decoded_fail_alone() -> None:
     assert outcomes[0].problem.startswith("reading the completion failed: OverflowError")
 
 
-# --- what is refused before anything runs ------------------------------------------------------------------------------
-
-
 def refused(kind: type[Exception], match: str, run: Callable[[], Any], fake: FakeBackend) -> None:
     with pytest.raises(kind, match=match):
         run()
@@ -224,8 +216,6 @@ def test_stops_that_can_never_be_found_are_refused_before_anything_runs() -> Non
     bad = GenerationOptions(stop=StopOptions(("x<|im_end|>",)))
     refused(ConfigError, "can never be found", lambda: list(Engine(fake).stream([text(), text()], [GREEDY, bad])), fake)
 
-
-# --- options that a backend cannot honour ------------------------------------------------------------------------------
 
 UNSUPPORTED = {
     "ngrams": (GenerationOptions(no_repeat_ngram_size=3), "no_repeat_ngram_size=3"),
@@ -286,9 +276,6 @@ def test_the_same_warning_comes_once() -> None:
 def test_no_repeat_ngram_size_0_asks_for_nothing() -> None:
     (result,) = Engine(backend(cls=TextOnly)).generate_text_batch([text()], GenerationOptions(no_repeat_ngram_size=0))
     assert result.ignored_options == ()
-
-
-# --- fallback ----------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_runs_either_where_texts_stand_beside_the_images() -> None:
@@ -375,9 +362,6 @@ def test_an_error_while_generating_reaches_the_caller_and_the_fallback_is_not_ca
     assert other.num_calls == 0
 
 
-# --- plugins -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("num_answered", "expected"), [(0, [0, 2]), (1, [0, 2, 1])], ids=["at once", "after an answer"])
 def test_what_was_refused_is_said_before_a_broken_backend_is(num_answered: int, expected: list[int]) -> None:
     class Breaks(FakeBackend):
@@ -415,9 +399,6 @@ def test_plugins_given_as_an_iterator_act_on_every_group() -> None:
     assert [outcomes[i].text for i in range(2)] == ["A", "B"]
 
 
-# --- images ------------------------------------------------------------------------------------------------------------
-
-
 def test_the_facts_of_an_image_are_recorded() -> None:
     (result,) = engine().generate_vlm_batch([look()], GREEDY)
     assert [sorted(fact) for fact in result.images] == [["height", "sha256", "width"]]
@@ -435,9 +416,6 @@ def test_another_picture_is_another_question() -> None:
     first, second, again = engine().generate_vlm_batch([look(), look(image=blue), look()], GREEDY)
     assert first.prompt_sha256 == again.prompt_sha256 != second.prompt_sha256
     assert first.prompt_text == second.prompt_text
-
-
-# --- stopping and threads ----------------------------------------------------------------------------------------------
 
 
 class Closing(FakeBackend):
@@ -510,9 +488,6 @@ def test_calls_from_several_threads_wait_for_each_other() -> None:
         thread.join(timeout=300)
     assert most == 1
     assert {i: [result.text for result in found[i]] for i in found} == {i: [f"{i} {j}" for j in range(5)] for i in range(4)}
-
-
-# --- life and facts ----------------------------------------------------------------------------------------------------
 
 
 def test_closing_closes_both_backends_and_may_be_done_twice() -> None:

@@ -100,9 +100,6 @@ def test_such_a_line_of_a_script_is_named(tmp_path: Any) -> None:
         read_script(str(tmp_path / "answers.jsonl"))
 
 
-# --- prompts that are no chats -------------------------------------------------------------------------------------------
-
-
 class WithBos(FakeTokenizer):
     """Begins each text with a token of its own, as Llama's tokenizers do."""
 
@@ -158,9 +155,6 @@ def test_a_response_of_sentencepiece_gets_no_space_of_its_own() -> None:
     behind = response_ids(ScoringRequest("x", "yes"), fast, (), None)
     assert fast.convert_ids_to_tokens(list(behind)) == ["y", "e", "s"]
     assert response_ids(ScoringRequest("x", " no"), fast, (), None) == tuple(fast.encode(" no", add_special_tokens=False))
-
-
-# --- refusals ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_backend_that_cannot_score_is_refused_before_anything_runs() -> None:
@@ -236,9 +230,6 @@ def test_what_does_not_fit_is_refused_with_both_lengths_and_never_cut() -> None:
 def test_an_end_that_the_checkpoint_does_not_name_is_refused() -> None:
     outcome = only(engine(), ScoringRequest(text(), "a", ends=True), GenerationOptions(eos_token_id=()))
     assert outcome.problem.startswith("the response is to end, but the checkpoint names no end-of-sequence token")
-
-
-# --- cache ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_scored_response_is_scored_once_whatever_the_temperature() -> None:

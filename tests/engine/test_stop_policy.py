@@ -38,9 +38,6 @@ def end(
     return finish(Completion(0, tuple(token_ids), 1, stopped_by), stops, tokenizer, options)  # type: ignore[arg-type]
 
 
-# --- what stops resolve to ---------------------------------------------------------------------------------------------
-
-
 def test_a_single_token_stop_gives_its_id_and_others_stay_strings(tiny_tokenizer: Any) -> None:
     plan = resolve_stops(StopOptions(("<think>", "no such thing")), (642,), tiny_tokenizer)
     assert plan.token_ids == (642, tiny_tokenizer.convert_tokens_to_ids("<think>"))
@@ -96,13 +93,6 @@ def test_a_lone_surrogate_as_stop_is_kept_as_a_string(tiny_tokenizer: Any) -> No
     assert resolve_stops(StopOptions(("\ud800",)), (642,), tiny_tokenizer).token_ids == (642,)
 
 
-def test_no_end_of_sequence_and_no_stops_give_nothing_to_stop_at() -> None:
-    plan = resolve_stops(StopOptions(), (), FAKE)
-    assert (plan.token_ids, plan.watched) == ((), ())
-
-
-# --- trimming ----------------------------------------------------------------------------------------------------------
-
 TRIM = {
     "at the end": ([5, 6, 7], [7], ((5, 6, 7), True)),
     "padding behind it": ([5, 7, 0, 0], [7, 0], ((5, 7), True)),
@@ -118,9 +108,6 @@ TRIM = {
 @pytest.mark.parametrize("token_ids, stops, expected", TRIM.values(), ids=TRIM.keys())
 def test_ids_are_kept_up_to_and_including_the_first_stop(token_ids: list[int], stops: list[int], expected: Any) -> None:
     assert trim_at_stop_id(token_ids, stops) == expected
-
-
-# --- texts and reasons -------------------------------------------------------------------------------------------------
 
 
 def test_text_is_cut_at_the_earliest_stop_string_and_raw_text_keeps_it() -> None:
@@ -198,16 +185,6 @@ def test_no_tokens_at_all_give_an_empty_text() -> None:
     assert end([]) == Ending("", "", "length", None, ())
 
 
-def test_an_end_of_sequence_id_of_0_ends_the_text() -> None:
-    ids = [*FAKE.encode("ab"), 0, *FAKE.encode("c")]
-    ending = end(ids, eos=(0,))
-    assert (ending.text, ending.finish_reason, ending.stop_reason) == ("ab", "stop", None)
-
-
-def test_every_end_of_sequence_id_of_a_list_ends_the_text() -> None:
-    assert end([*FAKE.encode("ab"), PAD, *FAKE.encode("c")], eos=(END, PAD)).text == "ab"
-
-
 class Cleaning(FakeTokenizer):
     """Cleans spaces up, as word-piece tokenizers do; transformers leaves it out for the others."""
 
@@ -228,9 +205,6 @@ def test_text_never_holds_a_stop_string_and_is_a_part_of_the_whole(text: str, st
     assert text.startswith(ending.text)
     assert not any(stop in ending.text for stop in stops)
     assert (ending.finish_reason == "stop") == any(stop in text for stop in stops)
-
-
-# --- watching ----------------------------------------------------------------------------------------------------------
 
 
 def first_by_find(tokenizer: Any, ids: Sequence[int], strings: Sequence[str], skip: bool) -> int | None:

@@ -38,9 +38,6 @@ def answers(texts: Iterable[str], *plugins: Any, ends: bool = True) -> list[Gene
     return Engine(FakeBackend.from_answers(said)).generate_text_batch(requests, OPTIONS, plugins=plugins)
 
 
-# --- balanced JSON -------------------------------------------------------------------------------------------------------
-
-
 def test_each_row_of_a_batch_stops_where_its_own_json_ends() -> None:
     texts = [dump(1), HEADER + '{"object_1": {"desc": "文本=}{\\"", "bbox_2d": [1, 2, 3, 4]}}', dump(7), HEADER + "{}"]
     results = answers([text + ' and so on {"a": 1}' for text in texts], BalancedJsonStop())
@@ -62,9 +59,6 @@ def test_a_list_is_a_root_where_asked_for() -> None:
 def test_a_stop_is_counted_in_tokens_up_to_the_closing_bracket() -> None:
     (result,) = answers([dump(1) + " tail"], BalancedJsonStop())
     assert result.num_completion_tokens == len(dump(1)) == len(result.token_ids)
-
-
-# --- object cap ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_object_cap_lets_that_many_complete_objects_through_and_ends_the_row_early() -> None:
@@ -116,9 +110,6 @@ def test_unknown_roots_are_refused() -> None:
         BalancedJsonStop(roots="<")
 
 
-# --- exact repeats: stop -------------------------------------------------------------------------------------------------
-
-
 def repeating(*numbers: int) -> str:
     """Return a dump whose objects are these, under ever new keys."""
     objects = [{"desc": f"类别=标签,文本=N{number}", "bbox_2d": [number, 2, 30, 40]} for number in numbers]
@@ -135,9 +126,6 @@ def test_repeats_may_be_few() -> None:
     results = answers([repeating(1, 1, 1, 2), repeating(1, 2, 1, 2, 1)], DuplicateObjectStop(num_repeats=3))
     assert [result.text.count("bbox_2d") for result in results] == [4, 5]
     assert [result.stop_reason for result in results] == [None, "duplicate-object-stop"]
-
-
-# --- exact repeats: ban --------------------------------------------------------------------------------------------------
 
 
 class Words:
@@ -237,9 +225,6 @@ def test_whatever_a_row_wants_to_say_no_object_comes_twice(objects: list[tuple[s
 def test_a_ban_is_refused_where_tokens_cannot_be_banned() -> None:
     with pytest.raises(CapabilityError, match="plugin 'duplicate-object-ban' bans tokens while a row is written, which backend 'fake'"):
         answers(["{}"], DuplicateObjectBan())
-
-
-# --- cost ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ class TestVerdict:
         gate = worse.gate("no_regression")
         assert (worse.exit_code, gate["passed"], gate["n"]) == (1, False, 40)
         assert gate["reason"].startswith("regressed against baseline good (fake:good): ")
-        assert "right 1.0000 to 0.6750" in gate["reason"]
+        assert "right 1.000 → 0.675" in gate["reason"]
         assert "GATE FAILED: no_regression (a::test_s on fake:worse): regressed against baseline good" in worse.output
         assert f"evalharness: baseline {blessed.root / 'baselines' / 'good.json'}" in worse.output
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.statistics.intervals import wilson_interval
-from evalharness.report.tables import COUNTS, RunTables, load_tables
+from evalharness.report.tables import RunTables, Summary, load_tables
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, invalid, row, write_run
 
@@ -20,32 +20,32 @@ def tables_of(tmp_path: Path, samples: list[dict[str, Any]], **run: Any) -> RunT
 
 def counts_of(tables: RunTables) -> dict[Any, int]:
     """Return the counts of the one line there is, zeros left out."""
-    (counts,) = tables.counts.to_dict("records")
+    (counts,) = tables.counts.values()
     return {name: count for name, count in counts.items() if count}
 
 
-def score_of(tables: RunTables, name: str) -> dict[Any, Any]:
-    lines = tables.scores.droplevel(["eval", "test", "engine"]).to_dict("index")
-    return lines[name]
+def score_of(tables: RunTables, name: str) -> Summary:
+    return tables.scores[(*KEY, name)]
 
 
 def test_a_mean_is_over_the_rows_that_have_the_score(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"f1": 1.0}), row("b", scores={"f1": 0.5}), row("c", scores={}), invalid("d")])
     found = score_of(tables, "f1")
-    assert (found["mean"], found["stderr"], found["n"], found["is_rate"]) == (0.75, pytest.approx(0.25), 2, False)
+    assert (found.mean, found.n, found.is_rate) == (0.75, 2, False)
+    assert found.stderr == pytest.approx(0.25)
 
 
 def test_a_score_of_zeros_and_ones_is_a_rate(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"exact": 1}), row("b", scores={"exact": False})])
     found = score_of(tables, "exact")
-    assert (found["mean"], found["stderr"], found["n"], found["is_rate"], found["interval"]) == (0.5, 0.5, 2, True, "wilson")
-    assert (found["low"], found["high"]) == pytest.approx(wilson_interval(0.5, 2))
+    assert (found.mean, found.stderr, found.n, found.is_rate, found.interval) == (0.5, 0.5, 2, True, "wilson")
+    assert (found.low, found.high) == pytest.approx(wilson_interval(0.5, 2))
 
 
 def test_a_score_between_0_and_1_gets_a_bootstrap(tmp_path: Path) -> None:
     found = score_of(tables_of(tmp_path, [row(f"c{number}", scores={"f1": number / 20}) for number in range(20)]), "f1")
-    assert found["interval"] == "bootstrap"
-    assert 0.3 < found["low"] < found["mean"] < found["high"] < 0.65
+    assert found.interval == "bootstrap"
+    assert 0.3 < found.low < found.mean < found.high < 0.65
 
 
 def test_cases_of_one_group_count_together(tmp_path: Path) -> None:
@@ -53,28 +53,28 @@ def test_cases_of_one_group_count_together(tmp_path: Path) -> None:
     apart = tables_of(tmp_path, [row(f"c{number}", scores=own) for number, own in enumerate(scores)])
     together = tables_of(tmp_path, [row(f"c{number}", scores=own, group=f"g{number // 10}") for number, own in enumerate(scores)])
     for name in ("valid", "f1"):
-        widths = [score_of(tables, name)["high"] - score_of(tables, name)["low"] for tables in (apart, together)]
+        widths = [score_of(tables, name).high - score_of(tables, name).low for tables in (apart, together)]
         assert widths[1] > 1.5 * widths[0]
-        assert score_of(together, name)["stderr"] > 1.5 * score_of(apart, name)["stderr"]
+        assert score_of(together, name).stderr > 1.5 * score_of(apart, name).stderr
 
 
 def test_a_score_that_is_no_rate_on_one_engine_is_none_on_the_others(tmp_path: Path) -> None:
     samples = [row("a", scores={"f1": 0.0}), row("a", engine="hf:other", scores={"f1": 0.5})]
-    assert not tables_of(tmp_path, samples).scores["is_rate"].any()
+    assert not any(score.is_rate for score in tables_of(tmp_path, samples).scores.values())
 
 
 def test_a_count_is_no_rate_even_if_it_is_zero_everywhere(tmp_path: Path) -> None:
-    assert not score_of(tables_of(tmp_path, [row("a", scores={"num_objects": 0})]), "num_objects")["is_rate"]
+    assert not score_of(tables_of(tmp_path, [row("a", scores={"num_objects": 0})]), "num_objects").is_rate
 
 
 def test_one_case_has_no_standard_error(tmp_path: Path) -> None:
-    assert math.isnan(tables_of(tmp_path, [row("a", scores={"f1": 0.3})]).scores["stderr"].iloc[0])
+    assert math.isnan(score_of(tables_of(tmp_path, [row("a", scores={"f1": 0.3})]), "f1").stderr)
 
 
 @pytest.mark.parametrize("outcome", ["error", "invalid", "skip", "novel"])
 def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"valid": 1.0}), row("b", outcome=outcome, scores={"valid": 0.0})])
-    assert (score_of(tables, "valid")["mean"], score_of(tables, "valid")["n"]) == (1.0, 1)
+    assert (score_of(tables, "valid").mean, score_of(tables, "valid").n) == (1.0, 1)
     assert counts_of(tables)["form_judged"] == 1
     assert any(
         note == f"a score of a case that ended as {outcome if outcome != 'novel' else 'other'}: left out of every mean (1 time)"
@@ -87,7 +87,7 @@ def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
 )
 def test_a_score_that_is_no_finite_number_is_left_out_and_noted(tmp_path: Path, score: object) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"f1": score}), row("b", scores={"f1": 0.5})])
-    assert (score_of(tables, "f1")["mean"], score_of(tables, "f1")["n"]) == (0.5, 1)
+    assert (score_of(tables, "f1").mean, score_of(tables, "f1").n) == (0.5, 1)
     assert tables.collected.notes == ["score 'f1' is not a finite number: left out of every mean (1 time)"]
 
 
@@ -122,7 +122,7 @@ def test_an_unknown_outcome_is_counted_as_other(tmp_path: Path) -> None:
 
 def test_lines_keep_the_order_of_first_use(tmp_path: Path) -> None:
     samples = [row("a", engine="vllm:z", eval="z"), row("a", engine="hf:a", eval="z"), row("a", engine="vllm:z", eval="a")]
-    assert [(key[0], key[2]) for key in tables_of(tmp_path, samples).counts.index] == [("z", "vllm:z"), ("z", "hf:a"), ("a", "vllm:z")]
+    assert [(key[0], key[2]) for key in tables_of(tmp_path, samples).counts] == [("z", "vllm:z"), ("z", "hf:a"), ("a", "vllm:z")]
 
 
 def test_tags_break_scores_and_counts_down(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_tags_break_scores_and_counts_down(tmp_path: Path) -> None:
         invalid("c", tags={"domain": "BBU"}),
     ]
     tables = tables_of(tmp_path, samples)
-    assert tables.tag_counts["cases"].to_dict() == {(*KEY, "domain", "RRU"): 1, (*KEY, "domain", "BBU"): 2}
-    assert tables.tag_scores["mean"].to_dict() == {(*KEY, "domain", "RRU", "valid"): 1.0, (*KEY, "domain", "BBU", "valid"): 0.0}
+    assert {key: counts["cases"] for key, counts in tables.tag_counts.items()} == {(*KEY, "domain", "RRU"): 1, (*KEY, "domain", "BBU"): 2}
+    assert {key[4:]: score.mean for key, score in tables.tag_scores.items()} == {("RRU", "valid"): 1.0, ("BBU", "valid"): 0.0}
 
 
 def test_problems_that_differ_in_names_and_numbers_are_one_reason(tmp_path: Path) -> None:
@@ -154,10 +154,9 @@ def test_a_case_recorded_twice_is_noticed(tmp_path: Path) -> None:
 )
 def test_empty_and_ill_typed_rows_give_tables(tmp_path: Path, samples: list[dict[str, Any]]) -> None:
     tables = tables_of(tmp_path, samples)
-    assert int(tables.counts["cases"].sum()) == len(samples)
-    assert list(tables.counts.columns) == COUNTS
-    assert tables.scores.empty
-    assert tables.tag_scores.empty
+    assert tables.total("cases") == tables.num_rows == len(samples)
+    assert not tables.scores
+    assert not tables.tag_scores
 
 
 def test_hostile_names_stay_apart(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_million_characters_do_not_reach_the_markdown(tmp_path: Path) -> None:
     assert paths["samples.csv"].stat().st_size < 400_000
 
 
-def test_importing_the_package_and_its_text_functions_loads_no_pandas() -> None:
+def test_importing_the_package_and_its_text_functions_is_cheap() -> None:
     script = "import sys, evalharness.report, evalharness.report.text, evalharness.runs.run_file; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"import json; {script}"], check=True, capture_output=True, text=True, timeout=300)
-    assert not {"pandas", "tabulate", "torch", "pytest"} & set(json.loads(done.stdout))
+    assert not {"numpy", "tabulate", "torch", "pytest"} & set(json.loads(done.stdout))

@@ -66,7 +66,7 @@ def test_a_row_that_is_wrong_is_named(tmp_path, changes, problem):
         load(tmp_path, {**ROW, **changes})
 
 
-def test_a_text_that_is_none_is_named(tmp_path):
+def test_a_bare_prompt_must_be_a_text(tmp_path):
     with pytest.raises(ConfigError, match="choices.jsonl:1: text must be a text, got 5"):
         load(tmp_path, {"id": "a", "text": 5, "choices": ["a", "b"], "answer": "a"})
 

@@ -78,7 +78,7 @@ def test_a_loop_with_a_counter_in_it_is_found() -> None:
     assert repetition.num_repeats == 6
 
 
-def test_counted_lines_that_say_the_same_are_a_loop_and_others_are_none() -> None:
+def test_equal_counted_lines_are_a_loop_and_different_ones_are_not() -> None:
     said = "The bracket is mounted upright and all of its four screws are in place."
     assert find_repetition("".join(f"{i}. {said}\n" for i in range(1, 9))) is not None
     assert find_repetition("".join(f"Step {i}: {said}\n" for i in range(1, 9))) is not None
@@ -106,7 +106,7 @@ def test_labels_that_differ_in_a_number_are_a_list() -> None:
     assert find_repetition(json.dumps({"统计": items}, ensure_ascii=False)) is None
 
 
-def test_true_answers_to_the_benchmark_are_no_repetition() -> None:
+def test_reference_answers_of_the_benchmark_have_no_repetition() -> None:
     photos = read_dump(SITE_PHOTOS / "gt_vs_pred.jsonl")
     assert len(photos) == 182
     assert [row.image_path for row in photos if find_repetition(render_dump(row.truth, row.domain or "bbu")) is not None] == []
@@ -126,17 +126,17 @@ def test_answers_that_never_ended_are_loops(text: str) -> None:
     assert "repetition" in find_signs(replace(SOUND, text=text, finish_reason="length"))
 
 
-def test_a_sound_dump_that_was_cut_off_is_no_loop() -> None:
+def test_a_sound_dump_that_was_cut_off_is_not_a_loop() -> None:
     rows = read_dump(SITE_PHOTOS / "gt_vs_pred.jsonl")
     found = [find_repetition(render_dump(row.truth, "bbu")[:-40], cut_off=True) for row in rows]
     assert found == [None] * 182
 
 
-def test_many_objects_of_one_kind_are_no_repetition() -> None:
+def test_many_objects_of_one_kind_are_not_a_repetition() -> None:
     assert find_repetition(dump([(i * 13 % 900, i * 7 % 800, 900 + i, 990 - i) for i in range(60)])) is None
 
 
-def test_what_is_said_three_times_is_no_loop() -> None:
+def test_three_repetitions_are_not_a_loop() -> None:
     assert find_repetition(dump([(10, 890, 260, 980)] * 3)) is None
 
 

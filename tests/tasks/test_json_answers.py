@@ -58,7 +58,7 @@ def test_images_stand_before_the_prompt_and_are_relative_to_the_file(tmp_path: P
     assert request(case) == VlmGenerationRequest([{"role": "user", "content": content}], images=(str(tmp_path / "7.png"),))
 
 
-def test_an_image_that_is_not_there_makes_its_row_invalid(tmp_path: Path) -> None:
+def test_a_missing_image_makes_its_row_invalid(tmp_path: Path) -> None:
     first, second = load_cases(rows(tmp_path, {**ROW, "images": ["none.png"]}, {**ROW, "id": "b"}))
     assert first.invalid is not None
     assert "none.png" in first.invalid
@@ -104,13 +104,13 @@ def test_a_second_row_of_one_id_is_named_with_both_lines(tmp_path: Path) -> None
         load_cases(rows(tmp_path, ROW, "", ROW))
 
 
-def test_a_file_without_rows_is_told_what_to_write(tmp_path: Path) -> None:
+def test_the_error_for_an_empty_file_says_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"json_answers.jsonl holds no rows; write one JSON object a line, with id, prompt"):
         load_cases(rows(tmp_path, "", " "))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{}", b"[" * 100_000], ids=["bytes", "brackets"])
-def test_a_file_that_holds_no_json_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_json_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "json_answers.jsonl").write_bytes(content)
     with pytest.raises(ConfigError, match=r"json_answers.jsonl( cannot be read|:1 is not JSON)"):
         load_cases(tmp_path)
@@ -134,12 +134,12 @@ def test_a_number_of_hundreds_of_digits_is_compared_all_the_same() -> None:
     assert matches(10**400, {"$number": 10**400})
 
 
-def test_one_of_several_may_be_that_nothing_is_there() -> None:
+def test_an_alternative_may_be_absence() -> None:
     expected = {"$any": ["a", {"$absent": True}]}
     assert [matches(value, expected) for value in (MISSING, "a", "b")] == [True, True, False]
 
 
-def test_a_folder_without_rows_is_told_what_to_write(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_says_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"json_answers.jsonl does not exist; write one JSON object a line, with id, prompt"):
         load_cases(tmp_path)
 
@@ -165,7 +165,7 @@ NO_JSON += ["{" * 5_000, "[" * 100_000]
 
 
 @pytest.mark.parametrize("text", NO_JSON)
-def test_no_json_is_none(text: str) -> None:
+def test_a_text_without_whole_json_has_no_answer(text: str) -> None:
     assert parse_answer(text) == Answer(None, False, False)
 
 
@@ -186,7 +186,7 @@ def test_a_megabyte_takes_time_by_its_length(text: str) -> None:
     assert_linear(parse_answer, text)
 
 
-def test_what_an_answer_says_too_much_is_counted_and_kept_short() -> None:
+def test_unexpected_keys_are_counted_and_cut() -> None:
     judged = judge(json.dumps({"total": 3, **{f"{number}" * 50: 0 for number in range(10, 510)}}), {"total": 3})
     assert judged.scores["num_extra"] == 500
     assert (len(judged.details["extra"]), max(map(len, judged.details["extra"]))) == (20, 60)
@@ -201,7 +201,7 @@ def test_a_path_leads_to_a_value(path: str, found: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["", ".", "a.", ".a", "a..b", "a[", "a[x]", "a]", "a[0]b"])
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_a_wrong_path_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="is not a path"):
         read_path(path)
 
@@ -270,7 +270,7 @@ def test_every_plain_value_matches_itself(value: Any) -> None:
     ],
     ids=repr,
 )
-def test_what_is_expected_must_be_understood(expected: Any, problem: str) -> None:
+def test_a_wrong_expected_value_is_refused(expected: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=f"^here: {problem}"):
         check_expected(expected, "here")
 

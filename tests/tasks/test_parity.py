@@ -60,7 +60,7 @@ def test_engines_that_are_each_sure_of_another_token_are_far_apart() -> None:
 
 
 @given(st.floats(0.001, 0.999), st.floats(0.001, 0.999))
-def test_a_gap_at_a_split_is_no_larger_than_what_the_engines_really_differ_by(one: float, other: float) -> None:
+def test_a_split_gap_never_exceeds_the_true_difference_of_the_engines(one: float, other: float) -> None:
     # Two tokens only, so the whole distributions are known; each engine takes its likelier one.
     ours, theirs = (one, 1 - one), (other, 1 - other)
     mine, yours = ours.index(max(ours)), theirs.index(max(theirs))
@@ -135,7 +135,7 @@ def test_an_engine_without_common_cases_has_no_metrics() -> None:
     assert compare_engines({ONE: rows(made([1])), TWO: []}, ENGINES).metrics == {}
 
 
-def test_settings_are_compared_within_and_what_only_one_has_where_it_tells() -> None:
+def test_nested_settings_and_important_settings_of_one_engine_are_compared() -> None:
     hf = entry("hf:m", dtype="float32", torch="2.1", attn_implementation="sdpa", pixel_budget={"max_pixels": 9}, max_rows_per_batch=4)
     vllm = entry("vllm:m", dtype="float32", torch="2.2", vllm="0.32", arguments={"seed": 0}, max_num_seqs=8)
     lines = {line["setting"]: (line["hf:m"], line["vllm:m"]) for line in differing_settings({"hf:m": hf, "vllm:m": vllm})}

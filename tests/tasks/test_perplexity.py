@@ -41,7 +41,7 @@ def test_an_answer_to_a_chat_has_its_end_and_a_bare_text_has_none(tmp_path):
 
 
 @pytest.mark.parametrize("response", ["", None, 5])
-def test_a_response_that_is_none_is_named(tmp_path, response):
+def test_a_response_must_be_a_text(tmp_path, response):
     with pytest.raises(ConfigError, match="perplexity.jsonl:1: response must be a text, got"):
         load(tmp_path, {"id": "a", "prompt": "Hi", "response": response})
 
@@ -52,7 +52,7 @@ def test_a_response_costs_what_its_tokens_cost():
     assert judged.scores == {"nats_per_token": 2.0, "worst_token": 3.0, "impossible": 0.0, **sums}
 
 
-def test_what_is_impossible_has_no_numbers_but_is_counted():
+def test_an_impossible_token_is_counted_and_has_no_numbers():
     scores = perplexity.judge(scored("ab", -1.0, -math.inf)).scores
     assert (scores["impossible"], scores["nats_per_token"], scores["num_nats"], scores["worst_token"]) == (1.0, None, None, None)
 

@@ -54,7 +54,7 @@ def reference_tokens(text: str) -> Iterator[tuple[int, int]]:
 
 
 @given(PIECES)
-def test_strings_and_brackets_are_told_apart(text: str) -> None:
+def test_strings_and_brackets_are_distinguished(text: str) -> None:
     assert list(tokens(text)) == list(reference_tokens(text))
 
 
@@ -77,7 +77,7 @@ def test_a_bracket_that_never_closes_hides_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", "1e999", "[" * 100_000, "", "{'a': 1}"], ids=lambda text: text[:10])
-def test_what_is_no_json_is_a_value_error(text: str) -> None:
+def test_invalid_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"not JSON|not a finite number|nested too deeply|Expecting"):
         loads(text)
 
@@ -105,7 +105,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize(("text", "problem"), HEADERS.items())
-def test_what_is_wrong_with_a_header_is_told(text: str, problem: str | None) -> None:
+def test_a_wrong_header_is_named(text: str, problem: str | None) -> None:
     header, _ = find_header(text)
     assert header_problems(header, "rru", "SUMMARY", text) == (() if problem is None else (problem,))
     assert header_matches(header, "rru", "SUMMARY") == (problem is None or "whole first line" in problem)
@@ -125,7 +125,7 @@ SAID |= {"b<thinking>a": "b", "<think>a</think>b<think>c": "b", "b<think>a<think
 
 
 @pytest.mark.parametrize(("text", "said"), SAID.items())
-def test_what_is_said_stands_outside_of_thoughts(text: str, said: str) -> None:
+def test_the_answer_is_outside_of_thoughts(text: str, said: str) -> None:
     assert without_thoughts(text) == said
 
 
@@ -155,7 +155,7 @@ def test_a_line_is_named_by_its_number_and_blank_ones_are_passed_over(tmp_path: 
     ],
     ids=["cut", "nan", "bytes", "absent"],
 )
-def test_what_cannot_be_read_is_an_error(tmp_path: Path, content: bytes | None, problem: str) -> None:
+def test_an_unreadable_line_or_file_is_an_error(tmp_path: Path, content: bytes | None, problem: str) -> None:
     if content is not None:
         (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(RecordError, match=problem):

@@ -14,7 +14,7 @@ from evalharness.tasks import DataWarning, dense, stage_a, task_sample
 ROOT = Path(__file__).parents[2] / "fixtures" / "site_photos"
 
 
-def test_every_task_gives_as_many_cases_and_they_keep_what_they_are() -> None:
+def test_every_task_gives_as_many_cases_with_their_tags_and_groups() -> None:
     cases = task_sample.load_cases(ROOT, num_per_task=5)
     assert Counter(case.task for case in cases) == {"stage_a": 5, "dense": 5, "stage_b": 5}
     for case in cases:
@@ -38,7 +38,7 @@ def test_more_than_there_are_gives_all() -> None:
     assert sum(case.task == "stage_a" for case in task_sample.load_cases(ROOT, num_per_task=10_000)) == len(stage_a.load_cases(ROOT))
 
 
-def test_a_task_without_data_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_task_without_data_is_a_warning_and_the_others_are_loaded(tmp_path: Path) -> None:
     mission = "RRU线缆"
     shutil.copytree(ROOT / mission, tmp_path / mission)
     with pytest.warns(DataWarning) as caught:

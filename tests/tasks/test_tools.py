@@ -55,12 +55,12 @@ def test_the_shipped_rows_load_and_can_be_asked() -> None:
         ({"expectd": []}, "did you mean 'expected'"),
     ],
 )
-def test_rows_that_are_none_are_told_with_their_line(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
+def test_the_error_names_the_line_of_a_wrong_row(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         tools.load_cases(write(tmp_path, row(**changes), known=[TOOL]))
 
 
-def test_a_file_of_tools_that_holds_none_is_refused(tmp_path: Path) -> None:
+def test_a_tools_file_without_a_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tools.json does not hold a list of tools: tools must be a sequence"):
         tools.load_cases(write(tmp_path, row(), known={"f": TOOL}))
 
@@ -85,7 +85,7 @@ EXPECTED = [{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"a
         ([("nobody", {})], [], {"all_right": 0, "no_call": 0, "executable": 0}),
     ],
 )
-def test_calls_are_worth_what_was_expected(calls: Any, expected: Any, scores: dict[str, float]) -> None:
+def test_calls_are_scored_against_the_expected_ones(calls: Any, expected: Any, scores: dict[str, float]) -> None:
     judged = tools.judge(said(*calls), expected)
     assert judged.scores == scores
     assert bool(judged.problem) != judged.all_right
@@ -108,7 +108,7 @@ def test_the_expected_calls_themselves_are_right(expected: Any) -> None:
     assert tools.judge(said(*expected), [{"name": name, "arguments": arguments} for name, arguments in expected]).all_right
 
 
-def test_tables_tell_of_each_tool_and_of_what_could_not_be_executed() -> None:
+def test_tables_count_calls_by_tool_and_by_error() -> None:
     judged = [
         tools.judge(said(("f", {"a": 1})), EXPECTED[:1]),
         tools.judge(said(("g", {"a": 1})), EXPECTED[:1]),

@@ -71,7 +71,7 @@ def test_one_broken_call_harms_no_other():
     answer = parse_tool_calls(text)
     assert [call.name for call in answer.executable] == ["a"]
     assert [call.name for call in answer.failed] == ["b"]
-    assert "no JSON" in answer.failed[0].error
+    assert "not JSON" in answer.failed[0].error
 
 
 def test_braces_in_prose_are_no_call():

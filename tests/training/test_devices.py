@@ -9,38 +9,38 @@ from evalharness.training.devices import TrainerDevices, allocate_devices
 
 
 def test_on_two_gpus_the_first_generates_and_the_last_trains() -> None:
-    place = allocate_devices("pytorch", "gpu:0,gpu:2", num_cards=4)
+    place = allocate_devices("pytorch", "gpu:0,gpu:2", num_gpus=4)
     assert place == TrainerDevices("cuda:2", "cuda:0", "bfloat16", split=True, external=False, server=False)
 
 
 def test_on_one_gpu_both_share_the_model() -> None:
-    place = allocate_devices("pytorch", "gpu:0", num_cards=1)
+    place = allocate_devices("pytorch", "gpu:0", num_gpus=1)
     assert place == TrainerDevices("cuda:0", "cuda:0", "bfloat16", split=False, external=False, server=False)
 
 
 def test_beside_an_engine_with_weights_of_its_own_training_takes_the_last_gpu() -> None:
-    place = allocate_devices("vllm", "gpu:0,gpu:3", num_cards=4, url="http://localhost:8000")
+    place = allocate_devices("vllm", "gpu:0,gpu:3", num_gpus=4, url="http://localhost:8000")
     assert place == TrainerDevices("cuda:3", "cuda:3", "bfloat16", split=False, external=True, server=True)
 
 
 def test_an_engine_in_this_process_is_external_and_no_server() -> None:
-    assert allocate_devices("max", "cpu", num_cards=0) == TrainerDevices("cpu", "cpu", "float32", split=False, external=True, server=False)
+    assert allocate_devices("max", "cpu", num_gpus=0) == TrainerDevices("cpu", "cpu", "float32", split=False, external=True, server=False)
 
 
 @pytest.mark.parametrize(("engine", "url", "server"), [("max", "http://localhost:8000", True), ("vllm", None, False), ("mlx", None, True)])
 def test_an_address_makes_a_server(engine: str, url: str | None, server: bool) -> None:
-    assert allocate_devices(engine, "cpu", num_cards=0, url=url).server is server
+    assert allocate_devices(engine, "cpu", num_gpus=0, url=url).server is server
 
 
 def test_without_a_gpu_the_cpu_works_in_float32_and_a_notice_says_so() -> None:
-    place = allocate_devices("pytorch", "cuda:1", num_cards=0)
+    place = allocate_devices("pytorch", "cuda:1", num_gpus=0)
     assert (place.train, place.infer, place.dtype, place.split) == ("cpu", "cpu", "float32", False)
     assert place.notices == ("devices cuda:1: there is no GPU here; the CPU does the work, in float32",)
 
 
-@pytest.mark.parametrize(("num_cards", "device"), [(0, "cpu"), (2, "cuda:0")])
-def test_without_a_wish_the_first_gpu_is_taken(num_cards: int, device: str) -> None:
-    place = allocate_devices("pytorch", None, num_cards=num_cards)
+@pytest.mark.parametrize(("num_gpus", "device"), [(0, "cpu"), (2, "cuda:0")])
+def test_without_a_wish_the_first_gpu_is_taken(num_gpus: int, device: str) -> None:
+    place = allocate_devices("pytorch", None, num_gpus=num_gpus)
     assert (place.train, place.infer, place.notices) == (device, device, ())
 
 
@@ -48,7 +48,7 @@ def test_without_a_wish_the_first_gpu_is_taken(num_cards: int, device: str) -> N
     ("engine", "idle"), [("pytorch", "nothing runs on gpu:1: "), ("vllm", "nothing runs on gpu:0, gpu:1: training takes the last GPU")]
 )
 def test_gpus_that_nobody_uses_are_told(engine: str, idle: str) -> None:
-    assert allocate_devices(engine, "gpu:0,gpu:1,gpu:2", num_cards=4).notices[0].startswith(idle)
+    assert allocate_devices(engine, "gpu:0,gpu:1,gpu:2", num_gpus=4).notices[0].startswith(idle)
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_gpus_that_nobody_uses_are_told(engine: str, idle: str) -> None:
 )
 def test_what_cannot_be_given_is_refused(engine: str, devices: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        allocate_devices(engine, devices, num_cards=2)
+        allocate_devices(engine, devices, num_gpus=2)

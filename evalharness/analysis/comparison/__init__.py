@@ -1,4 +1,4 @@
-"""Two engines compared case by case, from run directories or baselines alone. Knows no pandas, no pytest, no torch.
+"""Two engines compared case by case, from run directories or baselines alone. Knows no pytest, no torch.
 
     sheets.py    one engine's scores of one test, by case; and what they were asked
     sides.py     "reports/RUN:ENGINE" or a baseline file  →  one side of a comparison; writes baselines

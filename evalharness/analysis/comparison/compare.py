@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -384,7 +384,9 @@ def _cases(base: Sheet, candidate: Sheet, directions: Mapping[str, str]) -> Iter
     """Yield every judged case whose outcome or scores differ, counts left out."""
     for case_id in paired_cases(base, candidate):
         before, after = base.cases[case_id], candidate.cases[case_id]
-        changed = tuple(_changed_scores(before.scores, after.scores))
+        names = dict.fromkeys([*after.scores, *before.scores])
+        scores = [(name, before.scores.get(name), after.scores.get(name)) for name in names]
+        changed = tuple(score for score in scores if score[1] != score[2])
         signs = {_sign(low, high, directions.get(name, "higher")) for name, low, high in changed if not name.startswith("num_")} - {0}
         flipped = (before.outcome == "pass") != (after.outcome == "pass")
         if flipped:
@@ -394,10 +396,6 @@ def _cases(base: Sheet, candidate: Sheet, directions: Mapping[str, str]) -> Iter
         else:
             continue
         yield CaseChange(candidate.eval, candidate.test, case_id, direction, before, after, changed)
-
-
-def _changed_scores(before: Mapping[str, float], after: Mapping[str, float]) -> Iterable[tuple[str, float | None, float | None]]:
-    return ((name, before.get(name), after.get(name)) for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name))
 
 
 def _sign(before: float | None, after: float | None, direction: str) -> int:

@@ -149,7 +149,10 @@ def _labelled(tracks: Mapping[_Shape, Mapping[str, Point]]) -> list[Track]:
         track.points = sorted(points.values(), key=lambda point: (point.step is None, point.step or 0.0))
         if not track.is_by_step and all(point.step is None for point in track.points):
             track.points = _by_run_and_name(track.points)
-        _note_differences(track)
+        last = track.points[-1]
+        for point in track.points[:-1]:
+            grave = [difference.text for difference in differences(last.side, point.side) if difference.is_grave]
+            point.asked_otherwise = "; ".join(grave)
         labelled.append(track)
     return labelled
 
@@ -159,13 +162,6 @@ def _by_run_and_name(points: list[Point]) -> list[Point]:
     if len({tuple(point.run_ids) for point in points}) == 1:
         return points
     return sorted(points, key=lambda point: (point.started_at, natural_key(Path(point.name))))
-
-
-def _note_differences(track: Track) -> None:
-    last = track.points[-1]
-    for point in track.points[:-1]:
-        grave = [difference.text for difference in differences(last.side, point.side) if difference.is_grave]
-        point.asked_otherwise = "; ".join(grave)
 
 
 TOKENS = "tokens per case"

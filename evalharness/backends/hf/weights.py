@@ -20,15 +20,12 @@ from evalharness.backends.base import LiveChange, WeightReport, describe_error
 from evalharness.backends.hf.batching import BatchSizes, release_memory
 from evalharness.backends.hf.loading import read_companions
 from evalharness.backends.hf.shared_model import stamp_of
-from evalharness.backends.weight_sources import check_checkpoint, given_adapter, holds_adapter, pair_tensors, refuse_unmatched
+from evalharness.backends.weight_sources import adapter_at, check_checkpoint, given_adapter, holds_adapter, pair_tensors, refuse_unmatched
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
 from evalharness.checkpoints.weights import base_shapes, find_weights
 
 __all__ = ["HfAdapter", "HfWeights", "SleepingWeights", "load_in_place", "own_weights", "place_of", "why_not_in_place"]
-
-
-# Another checkpoint of the same architecture, or an adapter, put into a transformers model that is in memory already
 
 
 def why_not_in_place(model: Any, folder: Path) -> str | None:
@@ -188,7 +185,7 @@ def _modules_of(model: Any, adapter: Adapter) -> dict[str, Any]:
     missing = [weight.base_name for weight in adapter.weights if weight.base_name not in names]
     if missing:
         raise CheckpointError(
-            f"adapter {adapter.path} adapts {missing[0]!r}, which is no weight of the model as transformers loads it; "
+            f"adapter {adapter.path} adapts {missing[0]!r}, which is not a weight of the model as transformers loads it; "
             "merge it into its base and give that folder"
         )
     return {names[weight.base_name].removesuffix(".weight"): weight for weight in adapter.weights}
@@ -203,9 +200,6 @@ def _same(wanted: Any, held: Any) -> bool:
     return wanted is not None and held is not None and torch.equal(wanted.to(held.device, held.dtype), held)
 
 
-# Weights put away while something else needs their memory, and brought back to the bit
-
-
 class SleepingWeights:
     """The parameters of a model, put away when this is made. Each piece of memory is kept once, so ties stay ties."""
 
@@ -217,14 +211,7 @@ class SleepingWeights:
         pieces: dict[int, Any] = {parameter.untyped_storage().data_ptr(): parameter.untyped_storage() for parameter in parameters}
         kept = {place: self._put_away(storage) for place, storage in pieces.items()}
         self._views = [
-            (
-                parameter,
-                kept[parameter.untyped_storage().data_ptr()],
-                parameter.storage_offset(),
-                tuple(parameter.shape),
-                parameter.stride(),
-            )
-            for parameter in parameters
+            (each, kept[each.untyped_storage().data_ptr()], each.storage_offset(), tuple(each.shape), each.stride()) for each in parameters
         ]
         self.num_bytes = sum(storage.nbytes() for storage in pieces.values())
         for parameter in parameters:
@@ -247,8 +234,7 @@ class SleepingWeights:
             if id(piece) not in back:
                 back[id(piece)] = self._bring_back(piece)
             whole = back[id(piece)].untyped_storage()
-            empty = torch.empty(0, dtype=parameter.dtype, device=piece.device)
-            parameter.data = empty.set_(whole, offset, shape, stride)
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=piece.device).set_(whole, offset, shape, stride)
         if self._file is not None:
             self._file.close()
 
@@ -368,7 +354,7 @@ class HfWeights:
         if problem is not None:
             raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
         if self._keeps_base(config):
-            adapter = self._read_adapter(config.adapter_path) if config.adapter_path is not None else None
+            adapter = adapter_at(config.adapter_path, self._folder.weight_shapes()) if config.adapter_path is not None else None
             self._put_adapter(adapter, config.adapter_path)
             self._config = config
         else:
@@ -378,11 +364,8 @@ class HfWeights:
     def reload(self, path: str, adapter_path: str | None) -> WeightReport:
         """Read a checkpoint's folder anew, whatever was loaded from it before."""
         self._require_open()
-        check_checkpoint(path, self._folder)
         config = replace(self._config, model_name_or_path=path, adapter_path=adapter_path)
-        problem = self._why_not_load(config)
-        if problem is not None:
-            raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
+        check_checkpoint(path, self._folder, lambda _: self._why_not_load(config))
         num_loaded = self._load(config)
         return WeightReport(path, num_loaded, adapter=self.adapter_facts())
 
@@ -405,7 +388,7 @@ class HfWeights:
     def load_adapter(self, path: str) -> WeightReport:
         """Put an adapter on the base that is in memory."""
         self.require_usable()
-        adapter = self._read_adapter(path)
+        adapter = adapter_at(path, self._folder.weight_shapes())
         self._put_adapter(adapter, path)
         return WeightReport(path, adapter.num_tensors, adapter=self.adapter_facts())
 
@@ -416,11 +399,6 @@ class HfWeights:
             raise CapabilityError("there is no adapter to take off")
         self._put_adapter(None, None)
         return WeightReport(self._config.model_name_or_path, 0)
-
-    def _read_adapter(self, path: str) -> Adapter:
-        if not Path(path).is_dir():
-            raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
-        return read_adapter(Path(path), self._folder.weight_shapes())
 
     def _put_adapter(self, adapter: Adapter | None, source: str | None) -> None:
         with self._changing():

@@ -8,6 +8,7 @@ was never used: nothing that it remembers can be of another adapter. Every weigh
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -21,12 +22,13 @@ from typing import Any
 
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ConfigError, EvalHarnessError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.showing import excerpt
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.openai.client import HttpClient
 from evalharness.backends.openai.flavours import FLAVOURS, AdapterWay
 from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter, read_adapter
-from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
+from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
 
 __all__ = ["ServerAdapters", "ServerWeights", "refusal"]
 
@@ -116,9 +118,9 @@ class ServerAdapters:
         """Take away what was brought, as far as the server is there, and remove the copies; may be called twice."""
         brought, self._left = [*self._left, *([self._current] if self._current is not None else [])], []
         self._current = None
-        for one in brought:
+        for each in brought:
             with contextlib.suppress(EvalHarnessError):  # a server that is gone has no adapters either
-                self._unload(one, _CLOSING_S)
+                self._unload(each, _CLOSING_S)
         if self._own_folder is not None:
             shutil.rmtree(self._own_folder, ignore_errors=True)
             self._own_folder = None
@@ -216,7 +218,7 @@ class ServerAdapters:
 
 def refusal(status: int, told: str) -> str | None:
     """Return what a server said that did not do it; None where it did: status 200, in plain text, or in JSON without `success: false`."""
-    short = told if len(told) <= 300 else f"{told[:300]}…"
+    short = excerpt(told, 300)
     if status != 200:
         return f"status {status}: {short}"
     try:
@@ -332,14 +334,7 @@ class ServerWeights:
         from evalharness.backends.weight_sources import check_checkpoint
 
         folder = Path(path).absolute()
-        check_checkpoint(path, self._folder)
-        problem = (
-            architecture_difference(self._folder, folder, dtype_matters=False)
-            or companion_difference(self._folder, folder)
-            or tensor_difference(self._folder, folder)
-        )
-        if problem is not None:
-            raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
+        check_checkpoint(path, self._folder, functools.partial(loading_difference, self._folder))
         config = replace(self._config, model_name_or_path=path, adapter_path=None)
         loaded = LoadedFolder.read(folder)
         if adapter_path is not None:
@@ -366,7 +361,8 @@ class ServerWeights:
         assert way is not None  # else `changes` does not say so
         for number, (route, body) in enumerate(way.steps):
             try:
-                status, told = self._client.tell(route, _filled(body, str(folder)), timeout_s=_LOADING_S)
+                filled = json.loads(json.dumps(body).replace('"{folder}"', json.dumps(str(folder))))
+                status, told = self._client.tell(route, filled, timeout_s=_LOADING_S)
             except BaseException as error:  # Ctrl-C among them: the server goes on with what it was told
                 self._broken = f"{folder} was being loaded, and {str(error) or type(error).__name__}"
                 raise
@@ -376,15 +372,3 @@ class ServerWeights:
             if refused is not None:
                 self._broken = f"{folder} could not be loaded ({route}): {refused}"
                 raise BackendError(f"{self._broken}; {way.hint}" if way.hint else self._broken)
-
-
-def _filled(body: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return the body with the folder where it stands as `{folder}`."""
-    return {
-        key: folder
-        if value == "{folder}"
-        else [folder if one == "{folder}" else one for one in value]
-        if isinstance(value, list)
-        else value
-        for key, value in body.items()
-    }

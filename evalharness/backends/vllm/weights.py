@@ -6,7 +6,12 @@ them: the checkpoint's folder, over it the tensors that a trainer gave, in a fil
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
+import os
 import shutil
+import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,9 +23,9 @@ from evalharness.api.errors import BackendError, CapabilityError, CheckpointErro
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
-from evalharness.backends.temp_dirs import HeldFolder, remove_abandoned
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.weight_sources import (
+    adapter_at,
     check_checkpoint,
     given_adapter,
     holds_adapter,
@@ -29,10 +34,10 @@ from evalharness.backends.weight_sources import (
     refuse_unmatched,
 )
 from evalharness.checkpoints.adapter import Adapter, read_adapter, shapes_of
-from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference, companion_difference, tensor_difference
+from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
 from evalharness.checkpoints.weights import base_shapes, read_head
 
-__all__ = ["WORKER_EXTENSION", "VllmWeights", "WeightSwapping", "remove_abandoned_files"]
+__all__ = ["WORKER_EXTENSION", "HeldFolder", "VllmWeights", "WeightSwapping", "remove_abandoned", "remove_abandoned_files"]
 
 _SHARED_MEMORY = Path("/dev/shm")
 _PREFIX = "evalharness-weights-"
@@ -103,14 +108,7 @@ class VllmWeights:
             return f"the engine is broken: {self._engine.broken}"
         if self._engine.is_generating:
             return "the engine still generates"
-        return self._why_not_load(Path(config.model_name_or_path))
-
-    def _why_not_load(self, other: Path) -> str | None:
-        return (
-            architecture_difference(self._folder, other, dtype_matters=False)
-            or companion_difference(self._folder, other)
-            or tensor_difference(self._folder, other)
-        )
+        return loading_difference(self._folder, Path(config.model_name_or_path))
 
     def swap(self, config: ModelLoadConfig) -> None:
         """Load another checkpoint's weights into the running engine; chat template and EOS ids are read anew."""
@@ -122,10 +120,7 @@ class VllmWeights:
     def reload(self, path: str, adapter_path: str | None) -> WeightReport:
         """Read a checkpoint's folder anew, whatever was loaded from it before."""
         self._require_changeable()
-        check_checkpoint(path, self._folder)
-        problem = self._why_not_load(Path(path))
-        if problem is not None:
-            raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
+        check_checkpoint(path, self._folder, functools.partial(loading_difference, self._folder))
         num_loaded = self._load(replace(self.config, model_name_or_path=path, adapter_path=adapter_path))
         return WeightReport(path, num_loaded, adapter=self.adapter_facts())
 
@@ -148,9 +143,7 @@ class VllmWeights:
     def load_adapter(self, path: str) -> WeightReport:
         """Add an adapter to the base that is loaded, which is read again for it."""
         self._require_changeable()
-        if not Path(path).is_dir():
-            raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
-        adapter = read_adapter(Path(path), self._folder.weight_shapes())
+        adapter = adapter_at(path, self._folder.weight_shapes())
         self._put(self._given, adapter, path)
         return WeightReport(path, adapter.num_tensors, adapter=self.adapter_facts())
 
@@ -246,6 +239,58 @@ class _GivenFile:
             raise
 
 
+# Shared memory is not emptied until the machine restarts, so its folders must go with their process, or after it. Each holds a file that
+# its process, and whatever that has forked, has locked. The system gives the lock back however a process ends, SIGKILL too; so a folder
+# whose lock can be had belongs to nobody. Locks tell this on one machine only.
+_LOCK = "held"
+_PREPARING = "new-"
+
+
+class HeldFolder:
+    """A new folder `<prefix>…`, readable for its owner alone. It goes with `remove()`, this object, or the process."""
+
+    def __init__(self, prefix: str, parent: Path | None) -> None:
+        # Under another name until it is locked, so that nobody takes it for an abandoned one before.
+        made = Path(tempfile.mkdtemp(prefix=_PREPARING + prefix, dir=parent))
+        try:
+            lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.path = made.with_name(made.name.removeprefix(_PREPARING))
+                made.rename(self.path)
+            except BaseException:
+                os.close(lock)
+                raise
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        self.remove = weakref.finalize(self, _remove, self.path, lock, os.getpid())
+
+
+def _remove(path: Path, lock: int, owner: int) -> None:
+    if os.getpid() == owner:  # a forked process has this object, too, and the folder is not its own
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_abandoned(prefix: str, parent: Path) -> None:
+    """Remove this user's folders `<prefix>…` in `parent` whose processes are gone. What cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        for path in parent.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):
+                if not path.is_symlink() and path.stat().st_uid == os.getuid():
+                    _remove_if_abandoned(path)
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
 def _room_for(tensors: Any) -> Path | None:
     """Return shared memory where there is plenty, so that nothing waits for a disk; None is the usual temporary folder."""
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -254,8 +299,6 @@ def _room_for(tensors: Any) -> Path | None:
     except OSError:
         return None
 
-
-# What vLLM's own worker processes can do more: load another checkpoint into the running model, adapters added
 
 WORKER_EXTENSION = "evalharness.backends.vllm.weights.WeightSwapping"
 
@@ -276,15 +319,21 @@ class WeightSwapping:
         `given_path`: a safetensors file whose tensors stand for the checkpoint's of the same names, or, where `path` is None,
         are all there is.
         """
-        model, model_config = self.model_runner.get_model(), self.vllm_config.model_config
-        counted = _Counted(_source(self, path, given_path))
-        weights: Iterable[tuple[str, Any]] = counted
+        num_read = 0
+
+        def counted() -> Iterator[tuple[str, Any]]:
+            nonlocal num_read
+            for weight in _source(self, path, given_path):
+                num_read += 1
+                yield weight
+
+        weights = counted()
         if adapter_path is not None:
             shapes = base_shapes(Path(path)) if path is not None else shapes_of(read_head(Path(str(given_path))))
-            weights = merged_weights(counted, read_adapter(Path(adapter_path), shapes), model_config.dtype)
+            weights = merged_weights(weights, read_adapter(Path(adapter_path), shapes), self.vllm_config.model_config.dtype)
         self.model_runner.reload_weights(weights_iterator=weights)
-        _pack_heads_again(model)
-        return counted.num
+        _pack_heads_again(self.model_runner.get_model())
+        return num_read
 
 
 def _source(worker: _Worker, path: str | None, given_path: str | None) -> Iterable[tuple[str, Any]]:
@@ -310,17 +359,6 @@ def _given_over(base: Iterable[tuple[str, Any]], given_path: str) -> Iterator[tu
             yield name, file.get_tensor(name) if is_given else tensor
         for name in left:
             yield name, file.get_tensor(name)
-
-
-class _Counted:
-    def __init__(self, weights: Iterable[tuple[str, Any]]) -> None:
-        self._weights = weights
-        self.num = 0
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for item in self._weights:
-            self.num += 1
-            yield item
 
 
 def _pack_heads_again(model: Any) -> None:

@@ -51,8 +51,7 @@ def export(run: str, kind: str, out: str | None, project: str, online: bool) -> 
         raise ConfigError("--online is for --format wandb; leave it out")
     if kind in _TABLES:
         return _table(run_dir, kind, Path(out) if out is not None else run_dir / _TABLES[kind])
-    from evalharness.cli.exports import tracks_of
-    from evalharness.cli.trackers import log_to_mlflow, log_to_wandb, write_tensorboard
+    from evalharness.cli.exports import log_to_mlflow, log_to_wandb, tracks_of, write_tensorboard
 
     target = out if out is not None else str(run_dir / _TRACKERS[kind])
     tracks = tracks_of(run_dir)

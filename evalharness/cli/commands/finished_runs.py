@@ -39,7 +39,7 @@ def report(run: str) -> int:
     """
     run_dir = find_run(run)
     from evalharness.report.html.index_page import INDEX, write_index
-    from evalharness.report.writing import rebuild_run, write_reports  # pandas, so only where it is needed
+    from evalharness.report.writing import rebuild_run, write_reports  # numpy and tabulate, so only where they are needed
 
     if rebuild_run(run_dir):
         print(f"{run_dir}: samples.jsonl was rebuilt from the journal", file=sys.stderr)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -16,6 +16,7 @@ from evalharness.api.errors import BROKEN, DONE, NOT_PASSED, ConfigError, Contra
 from evalharness.api.images import image_size
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.api.scoring import Chat
 from evalharness.cli.framework import PATH, command, own_stdout, project_root, resolve_options, run_options
 from evalharness.config import RunConfig
 from evalharness.config.options import ARGUMENTS
@@ -196,8 +197,6 @@ def _show(row: Mapping[str, Any], stream: TextIO, as_json: bool) -> None:
     stream.flush()
 
 
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
-
 _KEYS = ("id", "prompt", "messages", "system", "images", "options")
 _DECODING = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "max_thinking_tokens")
 
@@ -207,7 +206,7 @@ class OneOff:
     """One request outside any eval; `options` are those of its line in the file, by name."""
 
     id: str
-    request: Request
+    request: Chat
     images: tuple[Path, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -249,7 +248,7 @@ def _question(row: PromptRow, number: int) -> OneOff:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _request(messages: Sequence[Mapping[str, Any]], images: Sequence[Path]) -> Request:
+def _request(messages: Sequence[Mapping[str, Any]], images: Sequence[Path]) -> Chat:
     if not images:
         return TextGenerationRequest(messages)
     for image in images:

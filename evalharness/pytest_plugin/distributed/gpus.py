@@ -46,7 +46,7 @@ __all__ = [
 
 
 def will_collect_evals(config: pytest.Config) -> bool:
-    """Return whether one of our options was given, or whether a module that is asked for has an eval marker."""
+    """Return whether an option of the plugin was given, or a module on the command line has an eval marker."""
     if asked_on_command_line(config):
         return True
     folder = config.invocation_params.dir
@@ -101,7 +101,7 @@ _MASK_BEFORE = pytest.StashKey["str | None"]()
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Return what `-n auto` means where evals are run; xdist counts for all other tests, and where its own variable says how many."""
+    """Return what `-n auto` means for evals; for other tests, or where its own variable says how many, xdist decides."""
     if os.environ.get(_OWN_COUNT) or not will_collect_evals(config):
         return None
     run = _with_earlier_options(resolve_run_config(config))
@@ -170,7 +170,7 @@ def return_mask(config: pytest.Config) -> None:
 
 
 def give_cards_to_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Write each worker's GPUs into what xdist starts it from.
+    """Write each worker's GPUs into the specification that xdist starts it from.
 
     Workers on other machines keep their own environment, and so does one whose --tx says itself what it sees.
     """
@@ -199,7 +199,7 @@ def card_problem(cards: tuple[str, ...] | None, worker: str) -> str | None:
 
 
 def refuse_unplanned(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
-    """Refuse to run evals on GPUs with several workers that have all of them in common: nobody had seen that evals would come."""
+    """Refuse to run evals on GPUs that several workers share because evals were not detected before collection."""
     if SLOTS in config.stash or num_workers < 2 or not uses_cards(run) or will_collect_evals(config):
         return
     try:

@@ -1,4 +1,4 @@
-"""Signs of life of a worker, and the watch over them in the controller.
+"""Writes a worker's signs of life, and kills workers without any in the controller.
 
 A worker's thread writes two counts into a small file, every few seconds and only if they have grown: one of results (phases
 of tests, generations, decoding steps), one of intervals in which its processes computed or read files. A loading engine, a
@@ -26,7 +26,7 @@ _MIN_READ_BYTES = 1 << 16
 
 
 def beat_every_s(hang_timeout_s: float) -> float:
-    """Return how often a worker gives its signs: often enough that no single one matters."""
+    """Return how often a worker writes: often enough that no single sign matters."""
     return min(10.0, hang_timeout_s / 10)
 
 
@@ -76,7 +76,7 @@ def _is_busy(before: _Effort, now: _Effort) -> bool:
 
 
 def _effort() -> _Effort:
-    """Return what this process and all below it have computed and read so far."""
+    """Return the CPU time and the bytes read by this process and all below it."""
     import psutil
 
     cpu_s, read_bytes = 0.0, 0
@@ -113,7 +113,7 @@ class WatchedWorker:
 
 
 class Watch:
-    """Kills workers that give no sign of life; `on_kill(worker, reason)` hears of it before it happens."""
+    """Kills workers that give no sign of life; `on_kill(worker, reason)` is called before."""
 
     def __init__(self, hang_timeout_s: float, on_kill: Callable[[str, str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = hang_timeout_s
@@ -127,7 +127,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look, in a thread; may be called twice."""
+        """Start the thread. Idempotent."""
         if self._thread is None and not self._stop.is_set():
             self._looked_at_s = self._clock()
             self._thread = threading.Thread(target=self._run, name="watch-workers", daemon=True)
@@ -140,7 +140,7 @@ class Watch:
             self._workers[name] = worker
 
     def remove(self, name: str) -> None:
-        """Let a worker go that has ended."""
+        """Stop watching a worker that has ended."""
         with self._lock:
             self._workers.pop(name, None)
 

@@ -54,7 +54,7 @@ def _kind(engine: str | None) -> tuple[str, str] | None:
 
 
 def count_tests(unit: UnitKey, nodeids: Sequence[str]) -> float:
-    """Return an estimate where nothing is known: every test takes as long as any other."""
+    """Return an estimate without any knowledge: all tests take equally long."""
     return float(len(nodeids))
 
 
@@ -308,7 +308,7 @@ class DeferredScheduler:
             self._chosen.add_node(node)
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        """Choose by what was collected, then pass it on."""
+        """Choose at the first collection, then pass it on."""
         if self._chosen is None:
             self._chosen = self._new_units() if self._assign(collection) else self._new_load()
             for early in self._early_nodes:
@@ -379,7 +379,7 @@ class Durations:
 
     @classmethod
     def read(cls, report_dir: Path) -> Durations:
-        """Return what the latest runs of a folder tell."""
+        """Return the durations in the latest runs of a folder."""
         durations = cls()
         for run in _latest(report_dir):
             for entry in run.get("durations") or ():
@@ -394,7 +394,7 @@ class Durations:
         self._of_backend[engine.partition(":")[0], evaluation].append(case_s)
 
     def case_s(self, engine: str, evaluation: str) -> float:
-        """Return the seconds that a case is expected to take: by the backend's other evals where the eval is new, then by all, then 1."""
+        """Return the expected seconds of a case; for a new eval those of the backend's other evals, then of all, then 1."""
         backend = engine.partition(":")[0]
         if known := self._of_engine.get((engine, evaluation)) or self._of_backend.get((backend, evaluation)):
             return fmean(known)

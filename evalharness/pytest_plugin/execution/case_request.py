@@ -23,17 +23,15 @@ from evalharness.api.errors import EvalHarnessError, RequestError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import (
     GenerationFailure,
-    GenerationResult,
+    Outcome,
+    Request,
     TextGenerationRequest,
     TokenGenerationRequest,
     VlmGenerationRequest,
 )
 from evalharness.api.scoring import ScoringRequest
 
-__all__ = ["MAX_STEPS", "CaseRequest", "Next", "Outcome", "Request", "Step", "asks_in_steps", "is_async", "last_frame"]
-
-Outcome: TypeAlias = "GenerationResult | GenerationFailure"
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
+__all__ = ["MAX_STEPS", "CaseRequest", "Next", "Step", "asks_in_steps", "is_async", "last_frame"]
 
 MAX_STEPS = 1000
 """A generator that has asked so many steps without coming to its question never will."""

@@ -151,7 +151,7 @@ class EngineQueue(threading.Thread):
         self._is_closed = bool(plugins) or runner.is_alone
         self._note(runner, batch)
         requests, options = [pending.request for pending in batch], [pending.options for pending in batch]
-        hooks: Any = {"on_asked": self._on_asked, "more": self._next_job}
+        hooks: Any = {"on_asked": self._on_asked, "next_job": self._next_job}
         stream = self._engine.stream(requests, options, plugins=plugins, should_stop=self._should_stop, **hooks)
         with contextlib.closing(stream) as outcomes:  # in this thread, whatever is raised here: the engine's lock is held
             for number, outcome in outcomes:
@@ -184,7 +184,7 @@ class EngineQueue(threading.Thread):
             try:
                 batch, plugins = runner.next_batch(self._is_told_to_stop.is_set)
                 requests, options = [pending.request for pending in batch], [pending.options for pending in batch]
-                job = self._engine.join(requests, options, self._num_asked) if batch and not plugins else None
+                job = self._engine.prepare_join(requests, options, self._num_asked) if batch and not plugins else None
                 if job is not None:
                     self._note(runner, batch)
                     return job

@@ -163,7 +163,7 @@ class EnginePool:
         self._waiting = (spec, engine)
 
     def close(self) -> None:
-        """Close the engine that waits, if any, and the cache: what it has on disk is then one file, which may be copied."""
+        """Close the waiting engine, if any, and the cache, which is then one file on disk that may be copied."""
         self._close_waiting()
         if "cache" in vars(self) and self.cache is not None:
             self.cache.close()
@@ -175,7 +175,7 @@ class EnginePool:
 
 
 class DeferredEngine:
-    """Stands for an engine that may not be needed, as where all is recorded; loaded at the first access to anything but its name.
+    """Stands for an engine that may not be needed, as everything may be recorded; loaded at the first access to more than its name.
 
     `open` loads it, and fails alike however often it is called. `opened` is the engine itself, None as long as nobody needed it.
     """
@@ -207,7 +207,7 @@ class DeferredEngine:
 
 
 def opened_engine(engine: Engine, *, wanted: bool = False) -> Engine | None:
-    """Return the engine itself, None where it was never needed; `wanted` loads it then, and passes on what fails."""
+    """Return the engine itself, None where it was never needed; `wanted` loads it then, and its errors pass through."""
     deferred: object = engine
     if not isinstance(deferred, DeferredEngine):
         return engine
@@ -215,7 +215,7 @@ def opened_engine(engine: Engine, *, wanted: bool = False) -> Engine | None:
 
 
 def asks_anything(cases: Iterable[Case], recorded: Callable[[str], CaseRecords | None], num_samples: int) -> bool:
-    """Return whether any case has to be asked that is not recorded in full: only then is an engine needed."""
+    """Return whether any case is not recorded in full: only then is an engine needed."""
     records = (recorded(case.id) for case in cases if case.invalid is None)
     return any(record is None or not record.has_all(num_samples) for record in records)
 
@@ -237,7 +237,7 @@ class EngineOpening:
         self._pool.cache  # noqa: B018
 
     def may_not_be_needed(self, spec: EngineSpec) -> bool:
-        """Return whether all that an engine would be asked may be recorded: by earlier sessions, or by a worker that died."""
+        """Return whether an engine's work may all be recorded: by earlier sessions, or by a worker that died."""
         context = self._context
         if context.resumed is not None:
             return True

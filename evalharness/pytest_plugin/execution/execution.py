@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evalharness.api.errors import BackendError
-from evalharness.api.requests import GenerationFailure, GenerationResult
+from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.pytest_plugin.distributed.worker import exit_worker_if_engine_failed
-from evalharness.pytest_plugin.execution.case_request import Outcome
 from evalharness.pytest_plugin.execution.engine_queue import RunningUnits
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.engines import EngineOpening

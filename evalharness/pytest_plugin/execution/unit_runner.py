@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evalharness.api.cases import Case
 from evalharness.api.errors import RecordError
 from evalharness.api.options import GenerationOptions
-from evalharness.api.requests import GenerationFailure, GenerationResult
+from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome, Request
 from evalharness.pytest_plugin.eval_module import EvalModule
-from evalharness.pytest_plugin.execution.case_request import CaseRequest, Next, Outcome, Request, Step, asks_in_steps
+from evalharness.pytest_plugin.execution.case_request import CaseRequest, Next, Step, asks_in_steps
 from evalharness.pytest_plugin.execution.engines import asks_anything
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover
 from evalharness.runs.journal import Journal

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class UnitKey:
 
 
 def num_cases_ahead(engine_id: str) -> int:
-    """Return how many cases, of units that are begun or sent ahead, fill an engine: with more, only memory would grow.
+    """Return how many cases in begun or queued units keep an engine full; more would only take memory.
 
     A worker that has as many gets no further unit, nor begins one: somebody else may be glad of it.
     """
@@ -58,14 +59,16 @@ def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers:
         known.setdefault(case_id, len(known))
     sizes = _sizes({key: len(known) for key, known in cases.items()}, num_workers)
     shards = {key: [shard for shard, size in enumerate(each) for _ in range(size)] for key, each in sizes.items()}
+    keys = {(engine, path): [UnitKey(engine, path, shard) for shard in range(len(each))] for (engine, path), each in sizes.items()}
     units = {}
     for nodeid, (path, _, engine, case_id) in parsed.items():
-        units[nodeid] = UnitKey(engine, path, shards[engine, path][cases[engine, path][case_id]])
+        shard = shards[engine, path][cases[engine, path][case_id]]
+        units[sys.intern(nodeid)] = keys[engine, path][shard]  # interned: the rows that are read at the end hold the same ids
     return units
 
 
 def first_tests(units: Mapping[str, UnitKey]) -> set[str]:
-    """Return those tests, of these by unit, that are the first of their case: as they run, so do their unit's generations come in."""
+    """Return the first test of each case: as these run, their unit's generations are used up."""
     first: dict[tuple[UnitKey, str], str] = {}
     for nodeid, unit in units.items():
         node = parse_nodeid(nodeid, (unit.engine,))
@@ -109,7 +112,7 @@ def _equal(num: int, parts: int) -> list[int]:
 
 
 def _ever_smaller(num: int, num_workers: int, smallest: int) -> list[int]:
-    """Return sizes that add up to `num`: one for each worker of half its share, again of what is left, down to the smallest or so.
+    """Return sizes that add up to `num`: one per worker of half its share, again of the remainder, down to about `smallest`.
 
     Workers that are equally quick get equally many: one case more would be generated alone, in the time of a whole batch.
     """

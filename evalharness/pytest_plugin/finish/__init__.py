@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.analysis.judge import RegressionJudge, engine_entries, find_baseline, judged_run
+from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.pytest_plugin.finish.eval_functions import across_engines, aggregate_rows, load_functions, table_entries, write_outputs
 from evalharness.pytest_plugin.run_context import utc_now
@@ -20,6 +20,7 @@ from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, write_run_file
 from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import BaselineFacts, GateVerdict, Row, RunFile
+from evalharness.runs.workers import engine_entries
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
 

@@ -1,4 +1,4 @@
-"""What CI reads: gates as test cases of the JUnit file, and a summary on the page of a GitHub job."""
+"""Writes what CI reads: gates as test cases of the JUnit file, and a summary on the page of a GitHub job."""
 
 from __future__ import annotations
 

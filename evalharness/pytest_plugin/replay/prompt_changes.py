@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from evalharness.api.cases import Case
 from evalharness.api.errors import EvalHarnessError
 from evalharness.api.images import image_sha256
-from evalharness.api.requests import GenerationFailure, GenerationResult, TokenGenerationRequest
+from evalharness.api.requests import GenerationFailure, GenerationResult, Request, TokenGenerationRequest
 from evalharness.api.scoring import Chat, ScoringRequest, chat_of
 from evalharness.api.tools import read_tools
-from evalharness.pytest_plugin.execution.case_request import CaseRequest, Request, Step
+from evalharness.pytest_plugin.execution.case_request import CaseRequest, Step
 from evalharness.runs.recorded import outcome_of
 from evalharness.runs.records import CaseRecords, Recorded
 

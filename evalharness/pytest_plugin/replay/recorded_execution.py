@@ -13,8 +13,7 @@ import pytest
 
 from evalharness.api.cases import Case
 from evalharness.api.errors import BackendError, RecordError
-from evalharness.api.requests import GenerationFailure, GenerationResult
-from evalharness.pytest_plugin.execution.case_request import Outcome
+from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution, Origin
 from evalharness.pytest_plugin.outcomes import ItemRecord
@@ -33,7 +32,7 @@ __all__ = ["RecordedEngine", "RecordedExecution", "RecordedRegistry"]
 
 
 class RecordedEngine:
-    """Stands where a run has its engine; tells what is known of it and refuses to generate."""
+    """Stands for a recorded run's engine: describes it, and refuses to generate."""
 
     def __init__(self, spec: EngineSpec, facts: dict[str, Any]) -> None:
         self.name = spec.backend
@@ -67,7 +66,7 @@ class RecordedRegistry(EvalRegistry):
         self._tests_then = {(node.path, node.test) for node in nodes if node is not None}
 
     def is_wanted(self, item: pytest.Item) -> bool:
-        """Return whether a collected test belongs here: it ran then, or it or its case is new. Others were deselected then."""
+        """Return whether a collected test is scored: it ran then, or it or its case is new. All others were deselected then."""
         case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
         node = parse_nodeid(item.nodeid, self.engine_ids)
         if not isinstance(case, Case) or node is None:
@@ -94,7 +93,7 @@ class RecordedExecution(Execution):
         self._journaled: dict[tuple[str, str, str], CaseRecords] = {}
 
     def note_evals(self, items: Sequence[pytest.Item]) -> None:
-        """Write what the run wrote of evals, and of its engines; list the cases that are others now."""
+        """Write the evals and the recorded engines into the journal; list the cases that have changed."""
         if not self._has_noted_evals:
             super().note_evals(items)
             for line in self.recorded.records.engine_lines:
@@ -157,7 +156,7 @@ class RecordedExecution(Execution):
         return len(record.options)
 
     def _copy_to_journal(self, record: ItemRecord, entry: CaseRecords) -> None:
-        """Write what the run recorded of the case into this run's journal, before its test sees it."""
+        """Copy the case's recorded outcomes into this run's journal, before its test sees them."""
         key = (record.engine.id, record.eval, record.case.id)
         if self._journaled.get(key) is entry:
             return

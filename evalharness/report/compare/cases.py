@@ -95,6 +95,7 @@ def _shown(
     both = _Rows(row_of(comparison.base), row_of(comparison.candidate))
     generations = [made for row in (both.candidate, both.base) for made in generations_of(row)]
     pictures = tuple(dict.fromkeys(file for made in generations for file in picture_files(made)))[:MAX_PICTURES]
+    before, after = change.base.marks, change.candidate.marks
     entry = {
         "comparison": number,
         "eval": change.eval,
@@ -104,7 +105,7 @@ def _shown(
         "flipped": change.has_flipped,
         "outcomes": [change.base.outcome, change.candidate.outcome],
         "tags": dict(change.candidate.tags),
-        "categories": _changed_categories(change),
+        "categories": [name for name in {**before, **after} if before.get(name, 1.0) != after.get(name, 1.0)],
         "scores": [list(score) for score in change.scores if not score[0].startswith("num_") and score[0] != "pass_rate"],
     }
     detail = {
@@ -120,11 +121,6 @@ def _shown(
         ],
     }
     return ShownCase(entry, detail, pictures)
-
-
-def _changed_categories(change: CaseChange) -> list[str]:
-    before, after = change.base.marks, change.candidate.marks
-    return [name for name in {**before, **after} if before.get(name, 1.0) != after.get(name, 1.0)]
 
 
 def _side(line: Any, row: Row) -> dict[str, Any]:

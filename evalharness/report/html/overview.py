@@ -7,12 +7,10 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote
 
-import pandas as pd
-
 from evalharness.report.findings import findings, gate_state, verdict
 from evalharness.report.html.page import when_finite
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
-from evalharness.report.tables import OUTCOMES, RunTables
+from evalharness.report.tables import OUTCOMES, RunTables, Summary
 from evalharness.report.text import number_text, one_line, plural, printable
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
@@ -57,8 +55,7 @@ def verdict_of(tables: RunTables) -> Data:
 
 def outcome_counts(tables: RunTables) -> list[tuple[str, int]]:
     """Return how many rows ended how, those of which there are any."""
-    sums = tables.rows[[*OUTCOMES, "other"]].sum()
-    return [(name, int(sums[name])) for name in (*OUTCOMES, "other") if sums[name]]
+    return [(name, count) for name in (*OUTCOMES, "other") if (count := tables.total(name))]
 
 
 def cases_link(**filters: str) -> str:
@@ -72,9 +69,9 @@ def score_cards(tables: RunTables) -> list[Data]:
 
 
 def _card(tables: RunTables, eval_name: str, test: str) -> Data:
-    counts = {key[2]: row for key, row in _records(tables.counts) if key[:2] == (eval_name, test)}
+    counts = {key[2]: row for key, row in tables.counts.items() if key[:2] == (eval_name, test)}
     gates = [gate for gate in entries_of(tables.run.get("gates")) if gate.get("eval") == eval_name and gate.get("test") == test]
-    means = {(key[2], key[3]): row for key, row in _records(tables.scores) if key[:2] == (eval_name, test)}
+    means = {(key[2], key[3]): score for key, score in tables.scores.items() if key[:2] == (eval_name, test)}
     # A skipped gate has no value, so it comes last.
     gated = list(dict.fromkeys(text_of(gate.get("metric")) for gate in sorted(gates, key=lambda gate: gate_state(gate) == "skipped")))
     known = tables.metrics(eval_name, test)
@@ -94,23 +91,19 @@ def _card(tables: RunTables, eval_name: str, test: str) -> Data:
     }
 
 
-def _records(table: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
-    return zip(table.index, table.to_dict("records"), strict=True)
-
-
-def _score(name: str, engines: Sequence[str], means: Mapping[Any, Any], gates: Sequence[GateVerdict]) -> Data:
+def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Summary], gates: Sequence[GateVerdict]) -> Data:
     lines: list[Data] = []
     for engine in engines:
         mean = means.get((engine, name))
         gates_of_engine = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
-        value = when_finite(mean["mean"]) if mean is not None else next((when_finite(gate.get("value")) for gate in gates_of_engine), None)
+        value = when_finite(mean.mean) if mean is not None else next((when_finite(gate.get("value")) for gate in gates_of_engine), None)
         lines.append(
             {
                 "engine": engine,
                 "value": value,
-                "low": when_finite(mean["low"]) if mean is not None else None,
-                "high": when_finite(mean["high"]) if mean is not None else None,
-                "n": mean["n"]
+                "low": when_finite(mean.low) if mean is not None else None,
+                "high": when_finite(mean.high) if mean is not None else None,
+                "n": mean.n
                 if mean is not None
                 else next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None),
                 "threshold": next((when_finite(gate.get("threshold")) for gate in gates_of_engine), None),
@@ -126,14 +119,14 @@ def _score(name: str, engines: Sequence[str], means: Mapping[Any, Any], gates: S
     }
 
 
-def _chips(counts: Mapping[Any, Any]) -> list[Data]:
+def _chips(counts: Mapping[str, int]) -> list[Data]:
     chips: list[Data] = []
     for name, text, kind in _VALIDITY:
-        count = int(counts[name])
+        count = counts[name]
         if name == "malformed" and not counts["form_judged"]:
             continue
         if count or name in _ALWAYS:
-            of = int(counts["form_judged"] if name == "malformed" else counts["cases"])
+            of = counts["form_judged"] if name == "malformed" else counts["cases"]
             chips.append({"text": text, "count": f"{count:,} of {of:,}" if count else "0", "kind": kind if count else ""})
     return chips
 
@@ -141,22 +134,20 @@ def _chips(counts: Mapping[Any, Any]) -> list[Data]:
 def breakdowns(tables: RunTables) -> list[Data]:
     """Return one table per test and tag with several values: cases, misses and the first scores, by value and engine."""
     tables_by_tag: list[Data] = []
-    if tables.row_tags.empty:
+    if not tables.collected.tags:
         return tables_by_tag
-    lines = list(_records(tables.tag_counts))
-    means = dict(_records(tables.tag_scores))
     for eval_name, test in tests_of(tables.tag_counts):
         metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:6]
-        lines_of_test = [(key, row) for key, row in lines if key[:2] == (eval_name, test)]
+        lines_of_test = [(key, row) for key, row in tables.tag_counts.items() if key[:2] == (eval_name, test)]
         for tag in list(dict.fromkeys(key[3] for key, _ in lines_of_test))[:NUM_TAG_KEYS]:
             of_tag = [(key, row) for key, row in lines_of_test if key[3] == tag]
             if len({key[4] for key, _ in of_tag}) < 2:
                 continue
-            tables_by_tag.append(_breakdown(eval_name, test, tag, metrics, of_tag, means))
+            tables_by_tag.append(_breakdown(eval_name, test, tag, metrics, of_tag, tables.tag_scores))
     return tables_by_tag
 
 
-def _breakdown(eval_name: str, test: str, tag: str, metrics: list[str], lines: list[Any], means: Mapping[Any, Any]) -> Data:
+def _breakdown(eval_name: str, test: str, tag: str, metrics: list[str], lines: list[Any], means: Mapping[tuple[str, ...], Summary]) -> Data:
     lines.sort(key=lambda line: line[0][4])
     has_engines = len({key[2] for key, _ in lines}) > 1
     headers = [
@@ -174,12 +165,12 @@ def _breakdown(eval_name: str, test: str, tag: str, metrics: list[str], lines: l
     return {"eval": eval_name, "test": test, "tag": tag, "headers": headers, "lines": cells, "left_out": len(lines) - len(cells)}
 
 
-def _mean(summary: Mapping[str, Any] | None) -> Any:
+def _mean(summary: Summary | None) -> Any:
     if summary is None:
         return "–"
-    low, high = when_finite(summary["low"]), when_finite(summary["high"])
+    low, high = when_finite(summary.low), when_finite(summary.high)
     interval = "" if low is None or high is None else f"{number_text(low)}–{number_text(high)}"
-    return {"text": number_text(summary["mean"]), "sort": summary["mean"], "small": interval}
+    return {"text": number_text(summary.mean), "sort": summary.mean, "small": interval}
 
 
 def given_tables(tables: RunTables) -> list[Data]:
@@ -246,21 +237,19 @@ def weak_slices(tables: RunTables) -> list[Data]:
 
     Looked at are the scores with a gate, for a test without any the first one; those that are better when lower are turned round.
     """
-    if tables.row_tags.empty:
+    if not tables.collected.tags:
         return []
-    overall = {key: row["mean"] for key, row in zip(tables.scores.index, tables.scores.to_dict("records"), strict=True)}
     ways = _ways(tables)
     slices: list[tuple[float, Data]] = []
-    for key, row in zip(tables.tag_scores.index, tables.tag_scores.to_dict("records"), strict=True):
-        eval_name, test, engine, tag, value, metric = key
+    for (eval_name, test, engine, tag, value, metric), score in tables.tag_scores.items():
         way = ways.get((eval_name, test, metric), 0)
-        mean = overall.get((eval_name, test, engine, metric))
-        worst = when_finite(row["high"] if way > 0 else row["low"])
-        if not way or mean is None or worst is None or row["n"] < _FEW:
+        mean = tables.scores[eval_name, test, engine, metric].mean
+        worst = when_finite(score.high if way > 0 else score.low)
+        if not way or worst is None or score.n < _FEW:
             continue
-        behind = (mean - row["mean"]) * way
+        behind = (mean - score.mean) * way
         if behind >= _LEAST_DROP and (mean - worst) * way > 0:
-            text = f"{number_text(row['mean'])} on {plural(row['n'], 'case')}, {number_text(mean)} over all"
+            text = f"{number_text(score.mean)} on {plural(score.n, 'case')}, {number_text(mean)} over all"
             link = cases_link(eval=eval_name, engine=engine, **{f"tag.{tag}": value})
             slices.append(
                 (behind, {"tag": tag, "value": value, "metric": metric, "where": f"{eval_name} on {engine}", "text": text, "link": link})
@@ -278,7 +267,7 @@ def _ways(tables: RunTables) -> dict[tuple[str, str, str], int]:
         if ">" in expression or "<" in expression:
             ways.setdefault(key, 1 if ">" in expression else -1)
     gated = {key[:2] for key in ways}
-    for eval_name, test in dict.fromkeys((key[0], key[1]) for key in tables.counts.index):
+    for eval_name, test in tests_of(tables.counts):
         first = next((name for name in tables.metrics(eval_name, test) if not name.startswith("num_")), None)
         if (eval_name, test) not in gated and first is not None:
             ways[eval_name, test, first] = 1

@@ -194,10 +194,6 @@ def _opens(path: str) -> bool:
     return True
 
 
-def _font(path: str | None) -> FreeTypeFont | BitmapFont:
-    return ImageFont.truetype(path, FONT_SIZE) if path else ImageFont.load_default(FONT_SIZE)
-
-
 def _numbers(truth: Sequence[Shape], predictions: Sequence[Shape]) -> dict[str, int]:
     """Return the number of each category in this picture, from 1."""
     return {label: number for number, label in enumerate(sorted({shape.label for shape in (*truth, *predictions)}), start=1)}
@@ -209,7 +205,7 @@ def overlay(picture: Image.Image, truth: Sequence[Shape] | None, predictions: Se
     panel = picture.convert("RGB").resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
     numbers = _numbers(truth or (), predictions)
     font_path = find_font()
-    font = _font(font_path)
+    font = ImageFont.truetype(font_path, FONT_SIZE) if font_path else ImageFont.load_default(FONT_SIZE)
     headings = (("reference (solid)", truth, False), ("prediction (dashed)", predictions, True))
     panels = [(heading, shapes, dashed) for heading, shapes, dashed in headings if shapes is not None]
     rows = list(_legend(numbers, truth, predictions, notes, named=font_path is not None))

@@ -180,13 +180,13 @@ def _context(tables: RunTables) -> dict[str, Any]:
         "outputs": [text_of(entry.get("path")) for entry in entries_of(run.get("outputs"))],
         "throughput": [_throughput(entry) for entry in entries_of(run.get("throughput"))],
         "command": rerun_command(run),
-        "num_rows": len(tables.rows),
+        "num_rows": tables.num_rows,
     }
 
 
 def _headline_facts(tables: RunTables) -> list[str]:
     run, codes = tables.run, tables.collected
-    num_cases = len(tables.rows.drop_duplicates(["eval", "case_id"]))
+    num_cases = sum(tables.num_cases.values())
     facts = [f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}"]
     if started := text_of(run.get("started_at")):
         facts.append(f"{started[:10]} {started[11:16]} UTC")

@@ -263,17 +263,13 @@ def _curves(timeline: Timeline, folder: Path) -> dict[str, Any]:
                 "metric": curve.metric,
                 "way": curve.direction,
                 "gate": (curve.eval, curve.test, curve.metric) in held,
-                "points": [_plain(value) for value in curve.values],
+                "points": [[value.place, *map(_number, (value.mean, value.low, value.high)), value.n] for value in curve.values],
                 "best": None if curve.best is None else curve.best.point,
                 "alike": [] if curve.best is None else list(curve.best.alike),
             }
             for curve in ordered
         ],
     }
-
-
-def _plain(value: Mean) -> list[Any]:
-    return [value.place, _number(value.mean), _number(value.low), _number(value.high), value.n]
 
 
 def _cases(timeline: Timeline, test: tuple[str, str]) -> dict[str, Any]:

@@ -149,8 +149,7 @@ def decode_grid(grid: Sequence[Mapping[str, Any]], samples_per_decode: int = 1) 
     answers = []
     for place, setting in enumerate(grid):
         options = _options(f"grid[{place}]", setting)
-        if samples_per_decode > 1 and not options.samples:
-            raise ConfigError(f"grid[{place}] is greedy: {samples_per_decode} samples would be equal; set a temperature above 0")
+        options.check_num_samples(f"grid[{place}]: samples_per_decode", samples_per_decode)
         if samples_per_decode == 1:
             answers.append(options)
         else:

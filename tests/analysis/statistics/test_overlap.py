@@ -41,7 +41,7 @@ def test_predictions_and_references_exchanged_exchange_precision_and_recall(over
 
 
 @pytest.mark.parametrize("empty", [None, 0.0, 1.0])
-def test_a_ratio_of_nothing_by_nothing_is_what_the_caller_says(empty: Any) -> None:
+def test_the_caller_chooses_the_ratio_of_nothing_by_nothing(empty: Any) -> None:
     nothing, nothing_predicted, nothing_there = Overlap(0, 0, 0), Overlap(0, 0, 3), Overlap(0, 3, 0)
     assert (nothing.precision(empty), nothing.recall(empty), nothing.f1(empty)) == (empty, empty, empty)
     assert (nothing_predicted.precision(empty), nothing_predicted.recall(empty), nothing_predicted.f1(empty)) == (empty, 0.0, 0.0)

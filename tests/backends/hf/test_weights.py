@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -18,6 +18,9 @@ from tests.backends.hf_models import load, make_text_checkpoint, model_of
 from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, state_dict
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
+
+Made: TypeAlias = "dict[str, Path]"
+Cold: TypeAlias = "dict[str, Any]"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def cold(made: dict[str, Path]) -> dict[str, Any]:
+def cold(made: Made) -> dict[str, Any]:
     """What new starts answer."""
     found = {name: answers(start(made[name])) for name in "ab"}
     for name in ("lora-1", "lora-2", "lora-8"):
@@ -48,12 +51,12 @@ def start(folder: Path, **config: Any) -> Engine:
 
 
 @pytest.fixture
-def engine(made: dict[str, Path], tmp_path: Path) -> Engine:
+def engine(made: Made, tmp_path: Path) -> Engine:
     """An engine on a copy of `a`, at tmp_path / "a"."""
     return start(copy(made["a"], tmp_path / "a"))
 
 
-def test_a_reload_answers_as_a_new_start_and_counts_the_version(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+def test_a_reload_answers_as_a_new_start_and_counts_the_version(engine: Engine, made: Made, cold: Cold) -> None:
     report = engine.weights.reload(str(made["b"]))
     assert answers(engine) == cold["b"]
     assert (report.source, report.weight_version, report.num_loaded) == (str(made["b"]), "1", 21)
@@ -62,18 +65,14 @@ def test_a_reload_answers_as_a_new_start_and_counts_the_version(engine: Engine, 
     assert answers(engine) == cold["a"]
 
 
-def test_the_same_folder_rewritten_in_place_gives_the_new_weights(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_same_folder_rewritten_in_place_gives_the_new_weights(engine: Engine, made: Made, cold: Cold, tmp_path: Path) -> None:
     overwrite(tmp_path / "a", made["b"])
     assert answers(engine) == cold["a"]  # until it is asked for
     engine.weights.reload(str(tmp_path / "a"))
     assert answers(engine) == cold["b"]
 
 
-def test_an_adapter_rewritten_in_place_answers_as_a_new_start(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_adapter_rewritten_in_place_answers_as_a_new_start(engine: Engine, made: Made, cold: Cold, tmp_path: Path) -> None:
     live = copy(made["lora-1"], tmp_path / "live")
     report = engine.weights.load_adapter(str(live))
     assert answers(engine) == cold["lora-1"]
@@ -87,7 +86,7 @@ def test_an_adapter_rewritten_in_place_answers_as_a_new_start(
     assert answers(engine) == cold["a"]
 
 
-def test_what_is_loaded_does_not_need_its_folder(engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_loaded_does_not_need_its_folder(engine: Engine, made: Made, cold: Cold, tmp_path: Path) -> None:
     engine.weights.load_adapter(str(copy(made["lora-1"], tmp_path / "live")))
     shutil.rmtree(tmp_path / "live")
     shutil.rmtree(tmp_path / "a")
@@ -100,16 +99,14 @@ def test_what_is_loaded_does_not_need_its_folder(engine: Engine, made: dict[str,
     assert answers(engine) == cold["b"]
 
 
-def test_a_swap_to_a_folder_that_was_rewritten_reads_it_again(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_swap_to_a_folder_that_was_rewritten_reads_it_again(engine: Engine, made: Made, cold: Cold, tmp_path: Path) -> None:
     overwrite(tmp_path / "a", made["b"])
     engine.weights.swap(ModelLoadConfig(str(tmp_path / "a"), torch_dtype="float32", device="cpu"))
     assert answers(engine) == cold["b"]
     assert engine.weights.version == "0"
 
 
-def test_a_reload_with_an_adapter_is_one_change(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+def test_a_reload_with_an_adapter_is_one_change(engine: Engine, made: Made, cold: Cold) -> None:
     report = engine.weights.reload(str(made["b"]), adapter_path=str(made["lora-1"]))
     assert answers(engine) == cold["b with lora-1"]
     assert (report.weight_version, report.adapter is not None) == ("1", True)
@@ -133,14 +130,14 @@ def test_a_reload_with_an_adapter_is_one_change(engine: Engine, made: dict[str, 
     ],
 )
 def test_what_is_refused_leaves_weights_and_version_as_they_were(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], change: Any, error: type[Exception], message: str
+    engine: Engine, made: Made, cold: Cold, change: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         change(engine, made)
     assert (answers(engine), engine.weights.version) == (cold["a"], "0")
 
 
-def test_a_sync_whose_reload_failed_is_tried_again(engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path) -> None:
+def test_a_sync_whose_reload_failed_is_tried_again(engine: Engine, made: Made, cold: Cold, tmp_path: Path) -> None:
     live = tmp_path / "live"
     sync = WeightSync(lambda: engine.weights.load_adapter(str(live)))
     with pytest.raises(CheckpointError, match="there is no folder"):
@@ -152,7 +149,7 @@ def test_a_sync_whose_reload_failed_is_tried_again(engine: Engine, made: dict[st
 
 
 def test_a_change_that_broke_off_lets_nothing_be_generated_until_a_checkpoint_is_loaded(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], monkeypatch: pytest.MonkeyPatch, torch: Any
+    engine: Engine, made: Made, cold: Cold, monkeypatch: pytest.MonkeyPatch, torch: Any
 ) -> None:
     copies = []
 
@@ -175,7 +172,7 @@ def test_a_change_that_broke_off_lets_nothing_be_generated_until_a_checkpoint_is
 
 
 def test_an_adapter_that_could_not_be_filled_leaves_no_layer_behind(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, made: Made, cold: Cold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import safetensors.torch
 
@@ -195,7 +192,7 @@ def test_an_adapter_that_could_not_be_filled_leaves_no_layer_behind(
     assert answers(engine) == cold["a"]
 
 
-def test_weights_do_not_change_under_a_stream(engine: Engine, made: dict[str, Path]) -> None:
+def test_weights_do_not_change_under_a_stream(engine: Engine, made: Made) -> None:
     from evalharness.api.requests import TokenGenerationRequest
 
     stream = engine.stream([TokenGenerationRequest([5, 6]), TokenGenerationRequest([7])], GREEDY)
@@ -206,16 +203,14 @@ def test_weights_do_not_change_under_a_stream(engine: Engine, made: dict[str, Pa
     engine.weights.reload(str(made["b"]))
 
 
-def test_a_models_tensors_answer_as_its_checkpoint(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+def test_a_models_tensors_answer_as_its_checkpoint(engine: Engine, made: Made, cold: Cold) -> None:
     report = engine.weights.sync_from_state_dict(state_dict(made["b"]))
     assert answers(engine) == cold["b"]
     assert (report.source, report.num_loaded, report.not_matched, report.missing) == ("tensors", 21, (), ())
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "base_model.model.", "module._fsdp_wrapped_module."])
-def test_wrappers_of_training_in_the_names_make_no_difference(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], prefix: str
-) -> None:
+def test_wrappers_of_training_in_the_names_make_no_difference(engine: Engine, made: Made, cold: Cold, prefix: str) -> None:
     report = engine.weights.sync_from_state_dict({prefix + name: tensor for name, tensor in state_dict(made["b"]).items()})
     assert (answers(engine), report.num_loaded) == (cold["b"], 21)
 
@@ -239,7 +234,7 @@ def changed(tensors: dict[str, Any], **others: Any) -> dict[str, Any]:
     ],
 )
 def test_names_and_shapes_that_do_not_match_are_refused_and_nothing_changes(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], others: dict[str, str | None], error: type[Exception], message: str
+    engine: Engine, made: Made, cold: Cold, others: dict[str, str | None], error: type[Exception], message: str
 ) -> None:
     tensors = state_dict(made["b"])
     given = changed(tensors, **{name: tensors[source].clone() if source is not None else None for name, source in others.items()})
@@ -248,7 +243,7 @@ def test_names_and_shapes_that_do_not_match_are_refused_and_nothing_changes(
     assert (answers(engine), engine.weights.version) == (cold["a"], "0")
 
 
-def test_what_is_no_tensor_or_quantized_is_refused(engine: Engine, made: dict[str, Path], torch: Any) -> None:
+def test_what_is_no_tensor_or_quantized_is_refused(engine: Engine, made: Made, torch: Any) -> None:
     tensors = state_dict(made["b"])
     with pytest.raises(ContractTypeError, match="tensors must map names to torch tensors, got 'lm_head.weight': list"):
         engine.weights.sync_from_state_dict({**tensors, "lm_head.weight": [1.0]})
@@ -258,7 +253,7 @@ def test_what_is_no_tensor_or_quantized_is_refused(engine: Engine, made: dict[st
         engine.weights.sync_from_state_dict({**tensors, "lm_head.weight": tensors["lm_head.weight"].to("meta")})
 
 
-def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: dict[str, Path], tmp_path: Path) -> None:
+def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: Made, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     tensors = state_dict(made["b"])
@@ -272,7 +267,7 @@ def test_what_is_not_strict_is_left_out_and_reported(engine: Engine, made: dict[
 
 
 def test_a_base_that_somebody_trained_is_not_kept_by_a_swap_back_to_it(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], tmp_path: Path, torch: Any
+    engine: Engine, made: Made, cold: Cold, tmp_path: Path, torch: Any
 ) -> None:
     with torch.no_grad():
         for weight in model_of(engine).parameters():
@@ -289,7 +284,7 @@ def test_tensors_of_which_none_is_meant_are_no_change_strict_or_not(engine: Engi
     assert engine.weights.version == "0"
 
 
-def test_an_adapters_tensors_answer_as_its_folder(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+def test_an_adapters_tensors_answer_as_its_folder(engine: Engine, made: Made, cold: Cold) -> None:
     first, second, scaled = (state_dict(made[name]) for name in ("lora-1", "lora-2", "lora-8"))
     report = engine.weights.sync_from_state_dict(first, adapter_config=read_settings(made["lora-1"]))
     assert answers(engine) == cold["lora-1"]
@@ -303,7 +298,7 @@ def test_an_adapters_tensors_answer_as_its_folder(engine: Engine, made: dict[str
     assert answers(engine) == cold["a"]
 
 
-def test_an_adapter_of_peft_is_taken_as_peft_has_it(engine: Engine, made: dict[str, Path]) -> None:
+def test_an_adapter_of_peft_is_taken_as_peft_has_it(engine: Engine, made: Made) -> None:
     import peft
     import torch
 
@@ -336,31 +331,27 @@ def test_an_adapter_of_peft_is_taken_as_peft_has_it(engine: Engine, made: dict[s
         pytest.param(lambda t, s: ({"x.lora_A.weight": t[min(t)]}, s), "names adapt no weight of the model", id="none of it"),
     ],
 )
-def test_tensors_that_are_no_adapter_of_this_model_are_refused(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], change: Any, message: str
-) -> None:
+def test_tensors_that_are_no_adapter_of_this_model_are_refused(engine: Engine, made: Made, cold: Cold, change: Any, message: str) -> None:
     tensors, settings = change(state_dict(made["lora-1"]), read_settings(made["lora-1"]))
     with pytest.raises(ContractValueError, match=message):
         engine.weights.sync_from_state_dict(tensors, adapter_config=settings)
     assert (answers(engine), engine.weights.version) == (cold["a"], "0")
 
 
-def test_an_adapters_tensors_that_mean_nothing_here_are_left_out_where_that_is_allowed(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any]
-) -> None:
+def test_an_adapters_tensors_that_mean_nothing_here_are_left_out_where_that_is_allowed(engine: Engine, made: Made, cold: Cold) -> None:
     tensors, settings = state_dict(made["lora-1"]), read_settings(made["lora-1"])
     strange = {f"draft.lora_{part}.weight": tensors[min(tensors)] for part in "AB"}
     report = engine.weights.sync_from_state_dict({**tensors, **strange}, adapter_config=settings, strict=False)
     assert (answers(engine), report.not_matched) == (cold["lora-1"], tuple(strange))
 
 
-def test_whole_weights_under_an_adapter_are_refused(engine: Engine, made: dict[str, Path]) -> None:
+def test_whole_weights_under_an_adapter_are_refused(engine: Engine, made: Made) -> None:
     engine.weights.load_adapter(str(made["lora-1"]))
     with pytest.raises(CapabilityError, match=r"an adapter is loaded, .*; call unload_adapter\(\) first"):
         engine.weights.sync_from_state_dict(state_dict(made["b"]))
 
 
-def test_an_adapter_goes_onto_weights_that_came_from_memory(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+def test_an_adapter_goes_onto_weights_that_came_from_memory(engine: Engine, made: Made, cold: Cold) -> None:
     engine.weights.sync_from_state_dict(state_dict(made["b"]))
     engine.weights.load_adapter(str(made["lora-1"]))
     assert answers(engine) == cold["b with lora-1"]
@@ -368,7 +359,7 @@ def test_an_adapter_goes_onto_weights_that_came_from_memory(engine: Engine, made
     assert answers(engine) == cold["b"]
 
 
-def test_answers_of_other_weights_are_not_taken_from_the_cache(engine: Engine, made: dict[str, Path], cold: dict[str, Any]) -> None:
+def test_answers_of_other_weights_are_not_taken_from_the_cache(engine: Engine, made: Made, cold: Cold) -> None:
     cache = ResponseCache()
     engine.use_cache(cache, {"checkpoint": "a"})
     assert answers(engine) == answers(engine) == cold["a"]
@@ -395,7 +386,7 @@ def test_a_step_of_training_on_the_engines_own_model_is_a_new_version(engine: En
 
 
 def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_sleepers(
-    engine: Engine, made: dict[str, Path], cold: dict[str, Any], torch: Any
+    engine: Engine, made: Made, cold: Cold, torch: Any
 ) -> None:
     model = model_of(engine)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -415,7 +406,7 @@ def test_weights_that_slept_are_the_same_to_the_bit_and_nothing_is_asked_of_slee
 
 
 def test_weights_that_find_no_room_stay_and_those_that_cannot_come_back_are_kept(
-    engine: Engine, cold: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, cold: Cold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import tempfile
 

@@ -51,6 +51,10 @@ class Opened:
         self._all.append(engine)
         return engine
 
+    def both(self, kind: str, adapter: Path | None = None, **options: Any) -> tuple[LoraServer, Engine]:
+        server = self.server(kind)
+        return server, self.engine(server, adapter, **options)
+
     def close(self) -> None:
         for each in reversed(self._all):
             each.close()
@@ -72,8 +76,7 @@ def answer(engine: Engine) -> str:
 
 @pytest.mark.parametrize("kind", ["vllm", "max"])
 def test_each_load_has_a_name_of_its_own_and_the_one_before_goes(opened: Opened, kind: str) -> None:
-    server = opened.server(kind)
-    engine = opened.engine(server)
+    server, engine = opened.both(kind)
     for adapter in (HELPS, HURTS):
         engine.weights.load_adapter(str(adapter))
         assert answer(engine) == who(adapter)
@@ -87,8 +90,7 @@ def test_each_load_has_a_name_of_its_own_and_the_one_before_goes(opened: Opened,
 
 
 def test_sglang_takes_the_one_before_away_first_and_names_both(opened: Opened) -> None:
-    server = opened.server("sglang")
-    engine = opened.engine(server)
+    server, engine = opened.both("sglang")
     for adapter in (HELPS, HURTS):
         engine.weights.load_adapter(str(adapter))
         assert answer(engine) == who(adapter)
@@ -97,8 +99,7 @@ def test_sglang_takes_the_one_before_away_first_and_names_both(opened: Opened) -
 
 
 def test_tensorrt_llm_is_shown_the_adapter_with_each_request_under_a_new_number(opened: Opened) -> None:
-    server = opened.server("trtllm")
-    engine = opened.engine(server)
+    server, engine = opened.both("trtllm")
     for adapter in (HELPS, HURTS):
         engine.weights.load_adapter(str(adapter))
         assert answer(engine) == who(adapter)
@@ -110,8 +111,7 @@ def test_tensorrt_llm_is_shown_the_adapter_with_each_request_under_a_new_number(
 
 
 def test_mlx_is_shown_a_new_folder_with_each_request(opened: Opened) -> None:
-    server = opened.server("mlx")
-    engine = opened.engine(server)
+    server, engine = opened.both("mlx")
     for adapter in (HELPS, HURTS):
         engine.weights.load_adapter(str(adapter))
         assert answer(engine) == who(adapter)
@@ -130,8 +130,7 @@ def test_a_server_that_cannot_be_told_says_so_and_its_base_does_not_answer_inste
 
 
 def test_a_base_that_answers_in_place_of_its_adapter_is_an_error(opened: Opened) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server, HELPS)
+    server, engine = opened.both("vllm", HELPS)
     server.answers_as = "Base"
     [(_, failure)] = engine.stream([QUESTION], GREEDY)
     assert isinstance(failure, GenerationFailure)
@@ -164,8 +163,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("kind", "reply", "match"), REFUSALS)
 def test_a_load_that_fails_raises_stays_dirty_and_is_tried_again(opened: Opened, kind: str, reply: Reply, match: str) -> None:
-    server = opened.server(kind)
-    engine = opened.engine(server)
+    server, engine = opened.both(kind)
     sync = WeightSync(lambda: engine.weights.load_adapter(str(HELPS)))
     server.refuse = reply
     with pytest.raises(CheckpointError, match=match):
@@ -180,8 +178,7 @@ def test_a_load_that_fails_raises_stays_dirty_and_is_tried_again(opened: Opened,
 
 @pytest.mark.parametrize("kind", ["vllm", "max"])
 def test_the_one_before_stays_where_the_next_is_refused(opened: Opened, kind: str) -> None:
-    server = opened.server(kind)
-    engine = opened.engine(server, HELPS)
+    server, engine = opened.both(kind, HELPS)
     server.refuse = Reply("no", 500)
     with pytest.raises(CheckpointError, match="did not take adapter"):
         engine.weights.load_adapter(str(HURTS))
@@ -189,8 +186,7 @@ def test_the_one_before_stays_where_the_next_is_refused(opened: Opened, kind: st
 
 
 def test_a_server_that_lost_its_adapter_is_not_asked_until_it_has_one_or_none_is_wanted(opened: Opened) -> None:
-    server = opened.server("sglang")
-    engine = opened.engine(server, HELPS)
+    server, engine = opened.both("sglang", HELPS)
     for go_on in (lambda: engine.weights.load_adapter(str(HURTS)), engine.weights.unload_adapter):
         server.refuse = Reply({"success": False, "error_message": "no room"})
         with pytest.raises(CheckpointError, match="no room"):
@@ -203,8 +199,7 @@ def test_a_server_that_lost_its_adapter_is_not_asked_until_it_has_one_or_none_is
 
 
 def test_an_adapter_that_the_server_does_not_take_away_is_counted_and_taken_away_at_the_end(opened: Opened) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server, HELPS)
+    server, engine = opened.both("vllm", HELPS)
     server.replies["/v1/unload_lora_adapter"] = Reply("busy", 500)
     engine.weights.load_adapter(str(HURTS))
     assert (answer(engine), engine.backend.describe()["num_adapters_not_unloaded"], len(server.loaded)) == (who(HURTS), 1, 2)
@@ -282,8 +277,7 @@ def test_an_adapter_whose_folder_is_gone_still_answers(opened: Opened, kind: str
 
 
 def test_an_adapter_that_is_not_whole_reaches_no_server(opened: Opened, tmp_path: Path) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server, adapter_dir=str(tmp_path))
+    server, engine = opened.both("vllm", adapter_dir=str(tmp_path))
     folder = copied(HELPS, tmp_path / "live")
     weights = (folder / "adapter_model.safetensors").read_bytes()
     (folder / "adapter_model.safetensors").write_bytes(weights[: len(weights) // 2])
@@ -298,8 +292,7 @@ def test_an_adapter_that_is_not_whole_reaches_no_server(opened: Opened, tmp_path
 def test_an_adapter_that_is_written_to_while_it_is_copied_reaches_no_server(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server, adapter_dir=str(tmp_path))
+    server, engine = opened.both("vllm", adapter_dir=str(tmp_path))
     copy = shutil.copyfile
     monkeypatch.setattr(shutil, "copyfile", lambda source, target: copy(HURTS / source.name, target))
     with pytest.raises(CheckpointError, match="was written to while it was copied; load it again once it is whole"):
@@ -323,8 +316,7 @@ def test_an_adapter_that_replaces_whole_weights_is_refused(opened: Opened, tmp_p
 
 
 def test_copies_lie_where_the_server_sees_them_and_only_while_they_are_used(opened: Opened, tmp_path: Path) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server, HELPS, adapter_dir=str(tmp_path))
+    server, engine = opened.both("vllm", HELPS, adapter_dir=str(tmp_path))
     engine.weights.load_adapter(str(HURTS))
     [copy] = tmp_path.glob("*/*")
     assert list(server.loaded.values()) == [copy]
@@ -340,8 +332,7 @@ def test_a_folder_for_copies_that_is_not_there_is_a_matter_of_settings(opened: O
 
 
 def test_closing_waits_for_no_server_that_is_gone(opened: Opened) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server, HELPS)
+    server, engine = opened.both("vllm", HELPS)
     server.close()
     engine.close()
 
@@ -405,8 +396,7 @@ def test_an_adapter_that_the_server_has_is_used_as_it_is(opened: Opened) -> None
 def test_a_trainers_adapter_is_brought_from_memory(opened: Opened) -> None:
     from safetensors.torch import load_file
 
-    server = opened.server("vllm")
-    engine = opened.engine(server)
+    server, engine = opened.both("vllm")
     settings = json.loads((HELPS / "adapter_config.json").read_text())
     tensors = load_file(HELPS / "adapter_model.safetensors")
     report = engine.weights.sync_from_state_dict(tensors, adapter_config=settings)
@@ -427,8 +417,7 @@ RELOADS = {
 
 @pytest.mark.parametrize("kind", RELOADS)
 def test_a_checkpoint_is_loaded_and_all_that_was_remembered_dropped(opened: Opened, kind: str) -> None:
-    server = opened.server(kind)
-    engine = opened.engine(server, HELPS)
+    server, engine = opened.both(kind, HELPS)
     before = len(server.routes())
     report = engine.weights.reload(str(OTHER))
     assert server.routes()[before:-1] == RELOADS[kind]  # the last takes the adapter away
@@ -464,8 +453,7 @@ def test_a_server_that_does_not_load_checkpoints_keeps_its_own(opened: Opened, t
     ],
 )
 def test_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Opened, kind: str, route: str, reply: Reply) -> None:
-    server = opened.server(kind)
-    engine = opened.engine(server)
+    server, engine = opened.both(kind)
     server.replies[route] = reply
     sync = WeightSync(lambda: engine.weights.reload(str(OTHER)))
     with pytest.raises(BackendError, match=f"final could not be loaded .{route}.: "):
@@ -479,8 +467,7 @@ def test_a_checkpoint_that_could_not_be_loaded_stops_all_questions(opened: Opene
 
 
 def test_a_server_that_goes_silent_while_it_loads_a_checkpoint_is_not_asked_until_another_load_succeeds(opened: Opened) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server)
+    server, engine = opened.both("vllm")
     server.replies["/collective_rpc"] = Reply("", hang_up=True)
     with pytest.raises(BackendError, match="/collective_rpc gave no answer"):
         engine.weights.reload(str(OTHER))
@@ -492,16 +479,14 @@ def test_a_server_that_goes_silent_while_it_loads_a_checkpoint_is_not_asked_unti
 
 
 def test_an_adapter_that_is_none_is_refused_before_its_checkpoint_is_loaded(opened: Opened, tmp_path: Path) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server)
+    server, engine = opened.both("vllm")
     with pytest.raises(CheckpointError, match="adapter_config.json"):
         engine.weights.reload(str(OTHER), adapter_path=str(tmp_path))
     assert (server.routes(), answer(engine), engine.weights.version) == ([], "base", "0")
 
 
 def test_a_checkpoint_whose_adapter_could_not_be_changed_stops_all_questions(opened: Opened) -> None:
-    server = opened.server("vllm")
-    engine = opened.engine(server)
+    server, engine = opened.both("vllm")
     server.refuse = Reply("rank too big", 500)
     with pytest.raises(CheckpointError, match="rank too big"):
         engine.weights.reload(str(OTHER), adapter_path=str(HURTS))
@@ -516,8 +501,7 @@ def test_a_checkpoint_whose_adapter_could_not_be_changed_stops_all_questions(ope
 
 
 def test_a_checkpoint_may_take_longer_to_load_than_a_question_to_answer(opened: Opened) -> None:
-    server = opened.server("sglang")
-    engine = opened.engine(server, request_timeout_s=0.3)
+    server, engine = opened.both("sglang", request_timeout_s=0.3)
     server.base = "final"
     server.replies["/update_weights_from_disk"] = Reply({"success": True}, delay_s=0.8)
     engine.weights.reload(str(OTHER))

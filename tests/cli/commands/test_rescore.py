@@ -30,7 +30,11 @@ CLOCK_OF_RUN = CLOCK - {"worker"} | {"finished_at", "command", "config", "num_wo
 
 
 def rescore(project: Project, *arguments: str) -> tuple[int, str]:
-    """Run `evalharness rescore` in the project's folder; returns exit code and everything printed."""
+    return command(project, "rescore", *arguments)
+
+
+def command(project: Project, *arguments: str) -> tuple[int, str]:
+    """Run a command of evalharness in the project's folder; returns exit code and everything printed."""
     output = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, _own_modules():
         for name in unwanted(os.environ):
@@ -40,7 +44,7 @@ def rescore(project: Project, *arguments: str) -> tuple[int, str]:
         patch.chdir(project.root)
         with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             warnings.resetwarnings()
-            code = main(["rescore", *arguments])
+            code = main(list(arguments))
     return code, output.getvalue()
 
 

@@ -18,12 +18,12 @@ import pytest
 from evalharness import Case, GenerationOptions, GenerationResult, TextGenerationRequest
 from evalharness.api.errors import BackendError, RecordError
 from evalharness.api.hooks import GenerationPlugin
+from evalharness.api.requests import Outcome
 from evalharness.backends.base import BackendOutput, Prompt
 from evalharness.backends.fake import FakeBackend
 from evalharness.engine.engine import Engine
 from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution import engine_queue, unit_runner
-from evalharness.pytest_plugin.execution.case_request import Outcome
 from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, take_in_flight
 from evalharness.pytest_plugin.execution.unit_runner import UnitProgress, UnitRunner

@@ -207,7 +207,8 @@ def test_where_no_name_is_known_fontconfig_is_asked(no_fonts: Path) -> None:
 def test_a_found_font_writes_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
     # Pillow's own font stands for one with Chinese characters: what counts is that names are drawn with it.
     monkeypatch.setattr(overlays, "find_font", lambda: "font.ttc")
-    monkeypatch.setattr(overlays, "_font", lambda path: ImageFont.load_default(16))
+    font = ImageFont.load_default(16)
+    monkeypatch.setattr(ImageFont, "truetype", lambda path, size: font)
     assert [text for _, text in overlays._legend({"标签": 1}, [BOX], [], [], named=True)] == ["1 标签 (1/0)"]
     assert overlay(GREY, [BOX], [BOX]).width
 

@@ -62,7 +62,7 @@ def test_a_folder_without_true_objects_is_refused(folder: str | None, problem: s
         dense.load_cases(folder)
 
 
-def test_a_photo_whose_domain_nothing_tells_is_refused(tmp_path: Path) -> None:
+def test_a_photo_of_unknown_domain_is_refused(tmp_path: Path) -> None:
     row = {"image_path": "a.jpg", "gt": [], "gt_norm1000": [], "pred": [], "width": 9, "height": 9}
     (tmp_path / "gt_vs_pred.jsonl").write_text(json.dumps(row), encoding="utf-8")
     with pytest.raises(ConfigError, match='the domain of a.jpg cannot be told; add "domain": "bbu" or "rru" to its row'):
@@ -206,7 +206,7 @@ def test_pictures_without_photos_are_refused_after_the_other_files_are_written(c
     assert (tmp_path / "gt_vs_pred.jsonl").is_file()
 
 
-def test_a_photo_that_is_gone_leaves_a_picture_that_says_so(cases: list[dense.DenseCase], tmp_path: Path) -> None:
+def test_the_drawing_of_a_missing_photo_says_so(cases: list[dense.DenseCase], tmp_path: Path) -> None:
     row = judged_row(cases[0], dense.render_dump(cases[0].reference, cases[0].domain))
     dense.outputs([row], OutputTarget(tmp_path, "hf:x", tmp_path, spot=1))
     assert (tmp_path / "spot" / "vis_00000.jpg").is_file()

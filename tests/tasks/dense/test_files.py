@@ -50,7 +50,7 @@ def test_a_dump_of_the_original_is_read(tmp_path: Path) -> None:
     assert row.predictions == (box(40, 60, 180, 120),)
 
 
-def test_the_aggregate_row_is_no_picture(tmp_path: Path) -> None:
+def test_the_aggregate_row_is_skipped(tmp_path: Path) -> None:
     rows = dense.score_dump(write(tmp_path / "d.jsonl", ROW, SUMMARY))
     assert len(rows) == 1
     assert dense.aggregate(rows)["loc_micro_f1"] == 1.0
@@ -69,7 +69,7 @@ def test_predictions_may_be_in_pixels(tmp_path: Path, declared: str) -> None:
     assert read.predictions == (box(41, 60, 180, 121),)
 
 
-def test_a_text_is_read_again_and_what_the_original_lost_is_counted(tmp_path: Path) -> None:
+def test_objects_that_the_original_lost_are_read_from_the_text(tmp_path: Path) -> None:
     text = dumped(object_1=one_box(40, 60, 180, 120), object_2=one_box(40, 60, 180, 120), object_3=one_box(1, None, 2, 3))
     (row,) = dense.score_dump(write(tmp_path / "d.jsonl", {**ROW, "pred": [], "clean_text": text}))
     assert (row["scores"]["loc_f1"], row["scores"]["num_duplicates"], row["scores"]["num_dropped"]) == (1.0, 1, 1)
@@ -87,7 +87,7 @@ def test_an_answer_that_cannot_be_read_is_flagged(tmp_path: Path) -> None:
     assert row["problem"] == "the header line is missing; no JSON object"
 
 
-def test_without_a_text_nothing_is_said_about_its_form(tmp_path: Path) -> None:
+def test_without_a_text_there_are_no_scores_about_its_form(tmp_path: Path) -> None:
     (row,) = dense.score_dump(write(tmp_path / "d.jsonl", ROW))
     assert not {"valid", "tolerant_valid", "header_match", "complete", "cap_hit"} & set(row["scores"])
     assert row["scores"]["category_f1"] == 1.0
@@ -147,13 +147,13 @@ def test_a_row_that_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], pr
     [(b"[1]\n", "d.jsonl:1 must be a JSON object, got list"), (b"{\n", "d.jsonl:1 is not JSON"), (b"\xff\n", "cannot be read")],
     ids=["list", "cut", "bytes"],
 )
-def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / "d.jsonl").write_bytes(content)
     with pytest.raises(RecordError, match=problem):
         read_dump(tmp_path / "d.jsonl")
 
 
-def test_a_written_dump_has_the_originals_keys_and_flags_what_it_hides(tmp_path: Path) -> None:
+def test_a_written_dump_has_the_originals_keys_and_the_flags_that_it_lacks(tmp_path: Path) -> None:
     text = dumped(object_1=one_box(40, 60, 180, 120), object_2=one_box(40, 60, 180, 120), object_3=one_box(1))[:-4]
     rows = dense.score_dump(write(tmp_path / "d.jsonl", {**ROW, "clean_text": text, "finish_reason": "length"}))
     write_dump(tmp_path / "out.jsonl", dump_rows(rows))

@@ -70,7 +70,7 @@ def test_a_tube_has_the_area_of_all_points_near_its_line() -> None:
     [box(5, 5, 5, 5), box(5, 5, 90, 5), poly(5, 5, 10, 10, 20, 20), poly(7, 7, 7, 7, 7, 7), box(90, 5, 5, 90), box(90, 90, 5, 5)],
     ids=["point", "flat", "flat polygon", "one point", "inverted in x", "inverted in both"],
 )
-def test_what_encloses_nothing_matches_nothing(one: DenseObject) -> None:
+def test_an_object_without_area_matches_nothing(one: DenseObject) -> None:
     assert iou(one, one) == 0.0
     assert iou(one, box(0, 0, 100, 100)) == 0.0
 

@@ -54,7 +54,7 @@ def test_a_near_repetition_and_a_wrong_class_cost_precision() -> None:
     assert found["category_micro_recall"] == 0.5
 
 
-def test_a_picture_without_any_objects_is_in_no_number() -> None:
+def test_an_image_without_any_objects_is_in_no_number() -> None:
     empty, hit = judge_objects([], []), judge_objects([box(0, 0, 9, 9)], [box(0, 0, 9, 9)])
     assert not {"loc_f1", "category_f1", "equal"} & set(empty.scores)
     assert aggregate([row(empty), row(hit, "b")]) == aggregate([row(hit, "b")])

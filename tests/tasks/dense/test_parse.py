@@ -132,7 +132,7 @@ def test_an_object_without_one_usable_geometry_is_dropped_alone(fields: dict[str
 
 
 @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN", "1e999", "9" * 5000], ids=["inf", "-inf", "nan", "1e999", "huge"])
-def test_a_number_that_is_none_costs_its_own_object_only(value: str) -> None:
+def test_a_number_that_is_not_finite_costs_its_own_object_only(value: str) -> None:
     dump = parse_dump(EXAMPLE.replace("[40,", f"[{value},"), "bbu")
     assert line(200, 300, 640, 910) in dump.objects
 
@@ -152,7 +152,7 @@ def test_a_number_that_is_none_costs_its_own_object_only(value: str) -> None:
         pytest.param(EXAMPLE.replace("object_1", "标签一").replace("object_2", "电线二"), id="other names"),
     ],
 )
-def test_what_is_around_or_slightly_wrong_costs_no_object_but_the_strict_form(broken: str) -> None:
+def test_surrounding_text_and_slight_errors_cost_the_strict_form_only(broken: str) -> None:
     dump = parse_dump(broken, "bbu")
     assert dump.objects == (box(40, 60, 180, 120), line(200, 300, 640, 910))
     assert (dump.readable, dump.truncated, dump.valid) == (True, False, False)
@@ -206,7 +206,7 @@ def test_no_objects_at_all_is_a_valid_answer() -> None:
         pytest.param(EXAMPLE.replace('"desc"', '"group": 1, "desc"'), "key 'group' is not allowed", id="unknown field"),
     ],
 )
-def test_the_strict_form_says_what_it_has_against_a_text(text: str, problem: str) -> None:
+def test_each_violation_of_the_strict_form_is_named(text: str, problem: str) -> None:
     assert problem in parse_dump(text, "bbu").problem
 
 
@@ -223,12 +223,12 @@ def test_an_unknown_domain_is_refused() -> None:
 
 
 @pytest.mark.parametrize("domain", ["BBU", "RRU"])
-def test_where_no_domain_is_known_a_header_of_either_is_right(domain: str) -> None:
+def test_without_a_domain_a_header_of_either_is_right(domain: str) -> None:
     assert parse_dump(EXAMPLE.replace("BBU", domain), None).valid
     assert not parse_dump(EXAMPLE.replace("BBU", "XYZ"), None).valid
 
 
-def test_a_dump_is_shown_short() -> None:
+def test_a_dump_has_a_short_repr() -> None:
     assert repr(parse_dump(THREE[:-1], "bbu")) == "Dump(3 objects, truncated)"
 
 
@@ -293,7 +293,7 @@ def test_fractions_are_strict_in_the_unit_space_only() -> None:
     assert not parse_dump(text, "bbu", NORM1000).valid
 
 
-def test_points_outside_are_moved_onto_the_picture_and_flagged() -> None:
+def test_points_outside_are_moved_onto_the_image_and_flagged() -> None:
     assert Space(640, 480).to_grid([-5, 240, 700, 480]) == ([0, 500, 1000, 1000], True)
     assert Space(640, 480).to_grid([0, 0, 640, 480]) == ([0, 0, 1000, 1000], False)
 

@@ -73,7 +73,7 @@ def test_a_group_that_was_not_asked_whole_is_listed_and_no_failure(tmp_path: Pat
     assert list(files) == [LEFT_OUT_FILE]
 
 
-def test_a_run_that_was_cut_short_lists_its_groups_and_is_no_failure_of_theirs(tmp_path: Path) -> None:
+def test_a_run_that_was_cut_short_lists_its_groups_without_failing(tmp_path: Path) -> None:
     files = written(tmp_path, row("A", 1), broken("A", 2, "skip", "not run: interrupted by the user"), broken("B", 1, "skip", "not run"))
     assert [entry["group"] for entry in files[LEFT_OUT_FILE]] == ["A::fail", "B::fail"]
 
@@ -87,7 +87,7 @@ def test_a_run_that_was_cut_short_lists_its_groups_and_is_no_failure_of_theirs(t
     ],
     ids=["skip", "error", "blank"],
 )
-def test_what_has_no_summary_leaves_its_group_out(tmp_path: Path, last: dict[str, Any], problem: str) -> None:
+def test_a_photo_without_a_summary_leaves_its_group_out(tmp_path: Path, last: dict[str, Any], problem: str) -> None:
     assert written(tmp_path, row("A", 1), last, row("B", 1), row("B", 2))[LEFT_OUT_FILE][0]["problem"] == problem
 
 

@@ -64,7 +64,7 @@ def test_a_dismissed_photo_scores_one_when_right_and_zero_when_wrong(metric: Any
     assert (metric(IRRELEVANT, IRRELEVANT), metric(IRRELEVANT, said(bbu(WIRE))), metric(said(bbu(WIRE)), IRRELEVANT)) == (1, 0, 0)
 
 
-def test_what_cannot_be_read_scores_zero_even_against_an_empty_reference() -> None:
+def test_an_unreadable_summary_scores_zero_even_against_an_empty_reference() -> None:
     for reference in (said(bbu()), said(bbu(WIRE))):
         assert (category_f1(CUT, reference), fact_f1(CUT, reference), tversky(CUT, reference, "bbu")) == (0, 0, 0)
         assert not canonical_equal(CUT, reference)

@@ -65,7 +65,7 @@ def test_every_key_of_an_assignment_is_read_in_any_order(domain, data: st.DataOb
     assert (summary.data, summary.valid, summary.violations) == (said, False, ())
 
 
-def test_words_within_a_value_are_no_assignment() -> None:
+def test_words_within_a_value_are_not_an_assignment() -> None:
     notes = bbu(WIRE, 备注=["统计=[{}] 备注=[1]"])
     assert parse_summary(f"统计={line(notes['统计'])}, 备注={line(notes['备注'])}", "bbu").data == notes
 
@@ -80,7 +80,7 @@ def test_a_key_assigned_twice_is_a_violation() -> None:
     assert (summary.data, summary.violations) == (bbu(WIRE), ("key '统计' is written twice",))
 
 
-def test_the_tail_of_a_longer_key_is_no_assignment() -> None:
+def test_the_tail_of_a_longer_key_is_not_an_assignment() -> None:
     assert not parse_summary("分组统计=[1]", "rru").tolerant_valid
 
 

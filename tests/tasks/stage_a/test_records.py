@@ -101,7 +101,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, text: str, reason: st
         read_rows(path)
 
 
-def test_a_file_that_is_no_text_is_a_record_error(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_record_error(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe\x00")
     for name in ("x.jsonl", "gone.jsonl"):
         with pytest.raises(RecordError, match=rf"{name} cannot be read"):
@@ -121,7 +121,7 @@ def test_a_bad_row_leaves_the_file_of_before(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "x.jsonl") == [row()]
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot be written"):
         write_rows(tmp_path / "gone" / "x.jsonl", [row()])
 

@@ -69,13 +69,13 @@ def test_aggregates_and_category_tables_are_those_of_the_live_run(live: list[dic
     assert stage_a.tables(rows)["by category"] == stage_a.tables(live)["by category"]
 
 
-def test_what_it_scored_can_be_written_again(written: Path, tmp_path: Path) -> None:
+def test_scored_rows_can_be_written_again(written: Path, tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     stage_a.outputs(score_summaries(written, DATA), OutputTarget(tmp_path / "again", "dump:x"))
     assert (tmp_path / "again" / written.name).read_bytes() == written.read_bytes()
 
 
-def test_nothing_is_said_about_the_form(written: Path) -> None:
+def test_there_are_no_scores_about_the_form(written: Path) -> None:
     for row in score_summaries(written, DATA):
         assert not ABOUT_FORM & set(row["scores"])
         assert not any("header" in reason for reason in row["details"]["reasons"])
@@ -95,7 +95,7 @@ def test_photos_need_not_be_there(written: Path, tmp_path: Path) -> None:
     assert [row["scores"] for row in score_summaries(written, references)] == [row["scores"] for row in score_summaries(written, DATA)]
 
 
-def test_photos_whose_group_was_left_out_are_counted(written: Path) -> None:
+def test_photos_of_left_out_groups_are_counted(written: Path) -> None:
     rows = written.read_text("utf-8").splitlines(keepends=True)
     num_photos = len(json.loads(rows[0])["images"])
     written.write_text("".join(rows[1:]), "utf-8")
@@ -127,7 +127,7 @@ class TestRefused:
         with pytest.raises(RecordError, match="holds no summaries"):
             score_summaries(tmp_path / "x.jsonl", DATA)
 
-    def test_what_has_other_keys(self, written: Path) -> None:
+    def test_a_file_with_other_keys(self, written: Path) -> None:
         written.write_text('{"group_id": 3}\n')
         with pytest.raises(ContractTypeError, match="group_id must be a str"):
             score_summaries(written, DATA)

@@ -54,7 +54,7 @@ def test_photos_come_in_natural_order(tmp_path: Path) -> None:
     assert [case.id for case in cases] == [f"rru-install/fail/{ID}/image_{number}" for number in (1, 2, 3)]
 
 
-def test_a_case_tells_what_it_belongs_to(tmp_path: Path) -> None:
+def test_a_case_has_its_group_mission_and_label(tmp_path: Path) -> None:
     photo(tmp_path / BBU / PASS / "g" / f"{ID}_1.jpg")
     (case,) = stage_a.load_cases(tmp_path)
     assert (case.group, case.group_id, case.mission) == (ID, ID, BBU)
@@ -123,7 +123,7 @@ def test_an_id_is_typeable_whatever_the_folder_is_called(tmp_path: Path, name: s
     ],
     ids=["mission", "label", "group"],
 )
-def test_what_is_left_out_is_said(tmp_path: Path, extra: str, warning: str) -> None:
+def test_unknown_folders_and_empty_groups_are_a_warning(tmp_path: Path, extra: str, warning: str) -> None:
     photo(tmp_path / RRU / FAIL / "g" / "1.jpg")
     if extra.endswith("/"):
         (tmp_path / extra).mkdir(parents=True)
@@ -209,7 +209,7 @@ def test_of_two_folders_of_one_order_the_one_with_more_of_its_photos_gets_the_mi
     assert [(case.image.parent.name, case.image.name) for case in cases if case.invalid] == [("b", f"{ID}_1.jpg")]
 
 
-def test_a_group_of_which_nothing_is_there_is_said(tmp_path: Path) -> None:
+def test_a_reference_group_without_photos_is_a_warning(tmp_path: Path) -> None:
     photo(tmp_path / RRU / FAIL / "g" / f"{ID}_1.jpg")
     gone = row(["QC-DEMO-20300101-9_1.jpg"], "无关图片", group_id="QC-DEMO-20300101-9")
     references(tmp_path, RRU, row([f"{ID}_1.jpg"], "无关图片"), gone)
@@ -257,7 +257,7 @@ def test_references_are_found_by_order_label_and_name(tmp_path: Path) -> None:
     assert [case.tags["photo"] for case in cases] == ["site", "irrelevant", "site", "irrelevant"]
 
 
-def test_a_photo_without_a_reference_is_said(tmp_path: Path) -> None:
+def test_a_photo_without_a_reference_is_a_warning(tmp_path: Path) -> None:
     for number in (1, 2):
         photo(tmp_path / RRU / FAIL / "g" / f"{ID}_{number}.jpg")
     references(tmp_path, RRU, row([f"{ID}_1.jpg"], "无关图片"))

@@ -71,7 +71,7 @@ def test_the_shipped_work_orders_are_72_with_all_their_photos(cases: list[ChainC
     assert {case.id for case in cases} == {case.id for case in stage_b.load_cases(ROOT)}
 
 
-def test_a_perfect_seer_is_asked_the_trained_question(cases: list[ChainCase]) -> None:
+def test_perfect_summaries_lead_to_the_trained_prompt(cases: list[ChainCase]) -> None:
     tickets = {case.id: case for case in stage_b.load_cases(ROOT)}
     for case in cases:
         texts = [f"<DOMAIN={photo.domain.upper()}>, <TASK=SUMMARY>\n{photo.reference.text}" for photo in case.photos if photo.reference]
@@ -119,9 +119,7 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("summary, own, by_reference, cause", CAUSES.values(), ids=CAUSES.keys())
-def test_a_mistake_that_goes_away_with_right_evidence_was_not_the_judges(
-    tmp_path: Path, summary: str, own: str, by_reference: str, cause: str
-) -> None:
+def test_the_cause_of_a_mistake_follows_from_both_verdicts(tmp_path: Path, summary: str, own: str, by_reference: str, cause: str) -> None:
     chain = judged(one_photo(tmp_path), summary, own, by_reference)
     assert chain.cause == chain.details["cause"] == cause
     assert chain.scores["could_not_see"] == (cause == "could not see")
@@ -129,7 +127,7 @@ def test_a_mistake_that_goes_away_with_right_evidence_was_not_the_judges(
     assert chain.problem.startswith(f"{cause}: g::pass was judged")
 
 
-def test_a_judged_order_is_shown_short(tmp_path: Path) -> None:
+def test_a_judged_order_has_a_short_repr(tmp_path: Path) -> None:
     chain = judged(one_photo(tmp_path), UNSEEN, FAILS, PASSES)
     assert repr(chain) == "JudgedChain('could not see', JudgedTicket('g::pass', Ballot(num_pass=0, num_fail=1, num_invalid=0)))"
 
@@ -175,7 +173,7 @@ def rows(root: Path) -> list[dict[str, Any]]:
     return made
 
 
-def test_the_table_separates_what_was_not_seen_from_what_was_judged_wrongly(tmp_path: Path) -> None:
+def test_the_table_separates_lost_evidence_from_wrong_judgement(tmp_path: Path) -> None:
     mission, total = stage_b_chain.tables(rows(tmp_path))["Where verdicts go wrong"]
     assert (mission["mission"], total["mission"]) == (RRU, "all")
     assert {name: total[name] for name in ("tickets", *stage_b_chain.CAUSES)} == {

@@ -129,7 +129,7 @@ def test_the_shipped_guidance_is_read() -> None:
     assert set(found[MISSION].experiences) == {"G0", "S1", "G1"}
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+def test_written_guidance_is_read_back(tmp_path: Path) -> None:
     about = {
         "updated_at": TIME,
         "reflection_id": "r1",
@@ -184,7 +184,7 @@ def test_guidance_that_breaks_its_form_is_refused(data: Any, problem: str) -> No
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000], ids=["cut", "bytes", "deep"])
-def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_guidance_file_must_be_json(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "guidance.json").write_bytes(content)
     with pytest.raises(ConfigError, match="is not JSON"):
         read_guidance(tmp_path / "guidance.json")

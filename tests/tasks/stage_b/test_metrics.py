@@ -111,7 +111,7 @@ def test_samples_of_a_setting_without_a_seed_differ_too() -> None:
     assert [one.seed for one in decode_grid([SETTING])] == [None]
 
 
-def test_a_setting_is_what_it_says_and_spaces_are_cleaned_up() -> None:
+def test_a_setting_becomes_options_that_clean_up_spaces() -> None:
     (options,) = decode_grid([{**SETTING, "stop": ["<|im_end|>"], "no_repeat_ngram_size": 4, "max_prompt_tokens": 100, "seed": None}])
     assert options == GenerationOptions(
         temperature=0.7,
@@ -130,12 +130,12 @@ BAD_GRIDS = {
     "bool": ([SETTING], True, "samples_per_decode must be an int of at least 1, got True"),
     "without top_p": ([{**SETTING, "top_p": None}], 1, r"grid\[0\] lacks top_p"),
     "unknown": ([SETTING, {**SETTING, "top_k": 3}], 1, r"grid\[1\] has an unknown 'top_k'"),
-    "greedy": ([{**SETTING, "temperature": 0}], 2, r"grid\[0\] is greedy: 2 samples would be equal"),
+    "greedy": ([{**SETTING, "temperature": 0}], 2, r"grid\[0\]: samples_per_decode 2 with greedy decoding gives equal samples"),
 }
 
 
 @pytest.mark.parametrize("grid, samples, problem", BAD_GRIDS.values(), ids=BAD_GRIDS.keys())
-def test_a_grid_that_is_none_is_refused(grid: Any, samples: Any, problem: str) -> None:
+def test_a_wrong_decode_grid_is_refused(grid: Any, samples: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         decode_grid(grid, samples)
 

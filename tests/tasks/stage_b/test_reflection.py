@@ -142,7 +142,7 @@ def test_a_bad_hypothesis_is_an_error(bad: Any, problem: str) -> None:
     [({"has_evidence": 1}, "has_evidence must be a bool"), ({"operations": {}}, "operations must be a list"), ({"x": 1}, "'x' is unknown")],
     ids=["bool", "list", "key"],
 )
-def test_what_is_no_reflection_is_refused_whole(changes: Any, problem: str) -> None:
+def test_an_object_of_another_form_is_not_a_reflection(changes: Any, problem: str) -> None:
     with pytest.raises((ContractTypeError, ContractValueError), match=problem):
         reflect(**changes)
 

@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_probability() -> None:
     assert {rule_gate(base, candidate, limits=GateLimits(seed=seed)).probability for seed in range(4)} != {first}
 
 
-def test_the_row_of_a_candidate_says_what_decided() -> None:
+def test_the_row_of_a_candidate_has_the_deciding_numbers() -> None:
     row = rule_gate(judged("pp", "ff"), judged("pf", "fp")).to_json()
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert (row["decision"], row["rer"], row["base_acc"], row["cand_acc"]) == ("rejected", -1.0, 1.0, 0.0)
@@ -138,7 +138,7 @@ BAD_STATS = {
 
 
 @pytest.mark.parametrize("line, problem", BAD_STATS.values(), ids=BAD_STATS.keys())
-def test_a_line_that_is_no_ticket_stands_in_the_error(tmp_path: Path, line: str, problem: str) -> None:
+def test_the_error_names_the_line_that_is_not_a_ticket(tmp_path: Path, line: str, problem: str) -> None:
     path = tmp_path / "stats.jsonl"
     path.write_text(f'{{"ticket_key": "first", "gt_label": "fail", "majority_pred": "fail"}}\n{line}\n')
     with pytest.raises(RecordError, match=problem) as caught:

@@ -70,7 +70,7 @@ def test_operations_and_rules_together_are_refused() -> None:
     [({}, "got neither"), ({"operations": {}}, "operations must be a list, got dict"), ({"rules": "x"}, "rules must be a list, got str")],
     ids=["neither", "object", "text"],
 )
-def test_what_is_no_proposal_is_refused_whole(value: Any, problem: str) -> None:
+def test_an_object_of_another_form_is_not_a_proposal(value: Any, problem: str) -> None:
     with pytest.raises(ContractValueError, match=problem):
         check_proposal(value, RULES)
 
@@ -114,7 +114,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text, problem", TEXTS.values(), ids=TEXTS.keys())
-def test_a_text_that_is_no_rule_is_refused(text: str, problem: str) -> None:
+def test_a_wrong_rule_is_refused(text: str, problem: str) -> None:
     assert problem in refusal({"op": "upsert", "text": text})
 
 
@@ -128,7 +128,7 @@ GOOD_TEXTS = [GOOD, "若紧固件齐全，则判定通过", "若没有紧固件�
 
 
 @pytest.mark.parametrize("text", [*GOOD_TEXTS, "若没有发现紧固件松动则通过", "若螺丝不紧则判定为不通过"])
-def test_a_rule_is_a_rule(text: str) -> None:
+def test_a_correct_rule_is_accepted(text: str) -> None:
     assert [one.text for one in check({"op": "upsert", "text": text}).candidates] == [text]
 
 
@@ -162,7 +162,7 @@ def test_a_merge_may_end_in_one_of_its_rules() -> None:
     assert len(check(merge).candidates) == 1
 
 
-def test_one_bad_operation_takes_no_other_along() -> None:
+def test_a_bad_operation_is_refused_alone() -> None:
     proposal = check({"op": "upsert", "text": "待定"}, {"op": "upsert", "text": GOOD})
     assert ([one.place for one in proposal.refused], len(proposal.candidates)) == ([0], 1)
 
@@ -175,14 +175,14 @@ def test_a_candidate_that_says_or_changes_the_same_is_refused() -> None:
     assert problems == ["says the same as another candidate", "another candidate changes G1 already"]
 
 
-def test_what_was_rejected_before_is_refused_by_its_id() -> None:
+def test_a_candidate_that_was_rejected_before_is_refused() -> None:
     (candidate,) = check({"op": "upsert", "text": GOOD}).candidates
     proposal = check({"op": "upsert", "text": f" {GOOD} "}, rejected={candidate.id})
     assert [one.problem for one in proposal.refused] == ["was rejected before"]
     assert check({"op": "update", "text": GOOD, "target_signature": RULES["G1"]}, rejected={candidate.id}).candidates
 
 
-def test_a_signature_is_what_makes_rules_the_same() -> None:
+def test_equal_rules_have_one_signature() -> None:
     assert signature("如果 緊固件 不合格，就判定不通過！") == signature("当紧固件不合格则判定不通过") == "若紧固件不合格则判定不通过"
     assert signature("RRU") == signature("ｒｒｕ") == "rru"
 
@@ -286,7 +286,7 @@ JSON = st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x)
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.booleans())
-def test_what_was_rendered_is_read_back(value: dict[str, Any], ascii_only: bool) -> None:
+def test_rendered_text_is_read_back(value: dict[str, Any], ascii_only: bool) -> None:
     assert extract_object(f"好的：\n{json.dumps(value, ensure_ascii=ascii_only)}\n以上").value == value
 
 

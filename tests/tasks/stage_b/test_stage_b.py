@@ -69,7 +69,7 @@ def test_the_shipped_tickets_are_72_of_six_missions() -> None:
     assert len({one.tags["mission"] for one in cases}) == 6
 
 
-def test_a_case_tells_what_it_belongs_to(tmp_path: Path) -> None:
+def test_a_case_has_its_group_mission_and_label(tmp_path: Path) -> None:
     (one,) = stage_b.load_cases(folder(tmp_path, ticket_row()))
     assert isinstance(one, stage_b.StageBCase)
     assert (one.id, one.group, one.reference, one.ticket_key) == (f"rru-install/fail/{ID}", ID, "fail", f"{ID}::fail")
@@ -83,7 +83,7 @@ def test_one_order_under_two_labels_is_two_cases(tmp_path: Path) -> None:
     assert len({one.id for one in cases}) == 2
 
 
-def test_a_bad_row_is_told_and_stands_as_an_invalid_case(tmp_path: Path) -> None:
+def test_a_bad_row_is_a_warning_and_an_invalid_case(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match=f"{RRU}_stage_a.jsonl:2 is not a ticket: label must be one of pass, fail, got 'banana'"):
         cases = stage_b.load_cases(folder(tmp_path, ticket_row(), ticket_row("banana")))
     assert [one.id for one in cases] == [f"rru-install/fail/{ID}", "rru-install/line_2"]
@@ -96,13 +96,13 @@ def test_one_missions_folder_gives_its_tickets_alone(tmp_path: Path) -> None:
     assert [one.tags["mission"] for one in stage_b.load_cases(tmp_path / RRU)] == [RRU]
 
 
-def test_files_of_no_mission_are_told(tmp_path: Path) -> None:
+def test_files_of_unknown_missions_are_a_warning(tmp_path: Path) -> None:
     (folder(tmp_path, ticket_row()) / "Other_stage_a.jsonl").write_text("")
     with pytest.warns(DataWarning, match="not missions, left out: Other"):
         assert len(stage_b.load_cases(tmp_path)) == 1
 
 
-def test_what_cannot_be_judged_at_all_is_an_error(tmp_path: Path) -> None:
+def test_missing_data_rules_or_tickets_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no data folder was given; give one with --data"):
         stage_b.load_cases(None)
     with pytest.raises(ConfigError, match="does not exist"):
@@ -224,7 +224,7 @@ def test_tables_are_by_mission_and_domain() -> None:
     assert list(line.values()) == ["rru", 4, 2, 0, 1, 1, 0, 0.5, 1 / 3, 1 / 3]
 
 
-def test_a_table_counts_what_was_wrong_with_answers() -> None:
+def test_a_table_counts_the_problems_of_answers() -> None:
     rows = [judged_row("pass", f"{PASSES}待定"), judged_row("fail", "…"), judged_row("fail", f"{FAILS}复核")]
     assert stage_b.tables(rows)["What was wrong with answers"] == [
         {"problem": "third_state", "tickets": 2},
@@ -256,7 +256,7 @@ def test_the_metrics_of_a_mission_have_the_documented_keys_and_counts() -> None:
     assert metrics["timestamp"] == "2030-01-01T00:00:00+00:00"
 
 
-def test_wrong_tickets_come_surest_first_with_what_was_said() -> None:
+def test_wrong_tickets_come_most_confident_first_with_their_reasons() -> None:
     rows = [judged_row("fail", PASSES, FAILS, PASSES, group_id="b"), judged_row("fail", PASSES, group_id="c"), judged_row("pass", PASSES)]
     wrong = wrong_cases(rows)
     assert [(row["ticket_key"], row["rank"], row["hard_wrong"]) for row in wrong] == [("c::fail", 1, 1.0), ("b::fail", 2, 0.6667)]
@@ -303,7 +303,7 @@ def test_any_reason_can_be_written(tmp_path: Path) -> None:
     assert row["reason_samples"] == ["半\ud800\u2028个"]
 
 
-def test_a_bad_row_has_no_ticket_and_spoils_no_file(tmp_path: Path) -> None:
+def test_a_bad_row_is_counted_and_leaves_the_files_intact(tmp_path: Path) -> None:
     bad = {"case_id": "rru-install/line_2", "outcome": "invalid", "problem": "x", "tags": {"mission": RRU, "domain": "rru"}, "scores": {}}
     stage_b.write_outputs([ROWS[0], bad], target(tmp_path))
     assert json.loads((tmp_path / "stage_b" / RRU / "baseline_metrics.json").read_text("utf-8"))["n_total"] == 2

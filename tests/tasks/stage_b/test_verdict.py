@@ -68,7 +68,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text, kind, problem", REFUSED.values(), ids=REFUSED.keys())
-def test_an_answer_of_another_form_carries_no_verdict_and_says_why(text: str, kind: str, problem: str) -> None:
+def test_an_answer_of_another_form_has_a_problem_instead_of_a_verdict(text: str, kind: str, problem: str) -> None:
     verdict = parse_verdict(text)
     assert (verdict.label, verdict.kinds) == (None, (kind,))
     assert problem in verdict.problem
@@ -104,7 +104,7 @@ FORGIVEN = {
 
 
 @pytest.mark.parametrize("form", FORGIVEN.values(), ids=FORGIVEN.keys())
-def test_what_is_forgiven_is_valid_and_named(form: str) -> None:
+def test_a_tolerated_deviation_is_valid_and_named(form: str) -> None:
     verdict = parse_verdict(form.format(REASON), num_images=2)
     assert (verdict.label, verdict.reason, verdict.strict, verdict.kinds) == ("pass", REASON, False, ("form",))
 
@@ -121,7 +121,7 @@ WRONG_REASONS = {
 
 
 @pytest.mark.parametrize("kind", WRONG_REASONS)
-def test_what_is_wrong_in_a_reason_is_named_and_the_verdict_stands(kind: str) -> None:
+def test_a_problem_of_the_reason_is_named_and_the_verdict_kept(kind: str) -> None:
     reason, num_images, problem = WRONG_REASONS[kind]
     verdict = parse_verdict(f"Verdict: 通过\nReason: {reason}", num_images)
     assert (verdict.label, verdict.kinds) == ("pass", (kind.split()[0],))
@@ -129,7 +129,7 @@ def test_what_is_wrong_in_a_reason_is_named_and_the_verdict_stands(kind: str) ->
 
 
 @pytest.mark.parametrize("reason", ["Image1: 标签RG1有; 总结: 好", "Image1: 见RRU设备G; 总结: BBU、ODF齐全"])
-def test_letters_that_are_no_rule_ids_are_none(reason: str) -> None:
+def test_other_letters_are_not_taken_for_rule_ids(reason: str) -> None:
     assert parse_verdict(f"Verdict: 通过\nReason: {reason}", 1).strict
 
 
@@ -138,7 +138,7 @@ def test_240_characters_are_not_too_long() -> None:
     assert parse_verdict(f"Verdict: 通过\nReason: {reason}{'长' * (240 - len(reason))}").strict
 
 
-def test_a_verdict_is_shown_short_and_a_label_that_is_none_is_refused() -> None:
+def test_a_verdict_has_a_short_repr_and_an_unknown_label_is_refused() -> None:
     assert repr(parse_verdict("Verdict: 通过\nReason: " + "长" * 80)) == f"Verdict(pass, {'长' * 60!r}…)"
     with pytest.raises(ContractValueError, match="label must be one of pass, fail, got 'maybe'"):
         render_verdict("maybe", "x")  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ REASONS = st.text(min_size=1).map(lambda text: " ".join(text.split())).filter(la
 
 
 @given(st.sampled_from(LABELS), REASONS)
-def test_what_was_rendered_is_read_back(label: Label, reason: str) -> None:
+def test_rendered_text_is_read_back(label: Label, reason: str) -> None:
     verdict = parse_verdict(render_verdict(label, reason))
     assert (verdict.label, verdict.reason) == (label, reason)
     assert "form" not in verdict.kinds

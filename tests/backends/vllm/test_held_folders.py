@@ -1,4 +1,4 @@
-"""Folders in shared memory that go with their process, or are removed after it. Run: pytest tests/backends/test_temp_dirs.py"""
+"""Folders in shared memory that go with their process, or are removed after it. Run: pytest tests/backends/vllm/test_held_folders.py"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evalharness.backends.temp_dirs import HeldFolder, remove_abandoned
+from evalharness.backends.vllm.weights import HeldFolder, remove_abandoned
 
 PREFIX = "evalharness-test-"
 
@@ -26,7 +26,7 @@ def test_what_a_killed_process_left_is_removed_and_what_lives_stays(tmp_path: Pa
     code = f"""
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from evalharness.backends.temp_dirs import HeldFolder
+from evalharness.backends.vllm.weights import HeldFolder
 folder = HeldFolder({PREFIX!r}, Path({str(tmp_path)!r}))
 (folder.path / "big").write_text("x")
 print(folder.path, flush=True)
@@ -70,7 +70,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_forked_process_that_ends_does_not_take_the_folder_along(tmp_path: Path) -> None:
     folder = HeldFolder(PREFIX, tmp_path)
-    code = "import os, sys; from pathlib import Path; from evalharness.backends.temp_dirs import HeldFolder\n"
+    code = "import os, sys; from pathlib import Path; from evalharness.backends.vllm.weights import HeldFolder\n"
     code += f"folder = HeldFolder({PREFIX!r}, Path({str(tmp_path)!r}))\n"
     code += "child = os.fork()\nif child: os.waitpid(child, 0); print(folder.path.is_dir())\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
