@@ -6,7 +6,7 @@ A row that was ended early has finish_reason `stop` and the plugin's name as sto
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -262,20 +262,26 @@ class BalancedJsonStop:
     def __post_init__(self) -> None:
         _check_roots(self.roots)
 
-    def watch(self, tokenizer: Any) -> _RootWatcher:
+    def watch(self, tokenizer: Any) -> _RowWatcher:
         """Return the watcher of one row."""
-        return _RootWatcher(JsonScanner(self.roots), token_texts(tokenizer))
+        scanner = JsonScanner(self.roots)
+
+        def closes_root(char: str) -> bool:
+            scanner.push(char)
+            return scanner.num_roots > 0
+
+        return _RowWatcher(tokenizer, closes_root)
 
 
-class _RootWatcher:
-    def __init__(self, scanner: JsonScanner, texts: TokenTexts) -> None:
-        self._scanner = scanner
-        self._texts = texts
+class _RowWatcher:
+    """Ends a row with the token that holds the character at which `ends_at` turns True."""
+
+    def __init__(self, tokenizer: Any, ends_at: Callable[[str], bool]) -> None:
+        self._texts = token_texts(tokenizer)
+        self._ends_at = ends_at
 
     def push(self, token_id: int) -> bool:
-        for char in self._texts[token_id]:
-            self._scanner.push(char)
-        return self._scanner.num_roots > 0
+        return any(map(self._ends_at, self._texts[token_id]))
 
 
 @dataclass(frozen=True)
@@ -296,9 +302,9 @@ class ObjectCap:
         check_integer("plugin num_objects", self.num_objects, minimum=1)
         _check_roots(self.roots)
 
-    def watch(self, tokenizer: Any) -> _CapWatcher:
+    def watch(self, tokenizer: Any) -> _RowWatcher:
         """Return the watcher of one row."""
-        return _CapWatcher(_Cap(self.num_objects, self.roots), token_texts(tokenizer))
+        return _RowWatcher(tokenizer, _Cap(self.num_objects, self.roots).push)
 
     def postprocess_text(self, text: str) -> str:
         """Return the text up to the last object that is allowed, or all of it where there are no more."""
@@ -326,15 +332,6 @@ class _Cap:
         return is_full and counted not in ("", "}", "]")
 
 
-class _CapWatcher:
-    def __init__(self, cap: _Cap, texts: TokenTexts) -> None:
-        self._cap = cap
-        self._texts = texts
-
-    def push(self, token_id: int) -> bool:
-        return any(self._cap.push(char) for char in self._texts[token_id])
-
-
 @dataclass(frozen=True)
 class DuplicateObjectStop:
     """Ends a row with the `num_repeats`-th object that repeats an earlier one character for character.
@@ -352,9 +349,19 @@ class DuplicateObjectStop:
         check_integer("plugin num_repeats", self.num_repeats, minimum=1)
         _check_roots(self.roots)
 
-    def watch(self, tokenizer: Any) -> _RepeatWatcher:
+    def watch(self, tokenizer: Any) -> _RowWatcher:
         """Return the watcher of one row."""
-        return _RepeatWatcher(_Objects(self.roots), token_texts(tokenizer), self.num_repeats)
+        objects, seen, num_left = _Objects(self.roots), set[str](), self.num_repeats
+
+        def completes_last_repeat(char: str) -> bool:
+            nonlocal num_left
+            _, complete = objects.push(char)
+            if complete is not None:
+                num_left -= complete in seen
+                seen.add(complete)
+            return num_left <= 0
+
+        return _RowWatcher(tokenizer, completes_last_repeat)
 
 
 class _Objects:
@@ -374,22 +381,6 @@ class _Objects:
             self._open = []
         self._open.append(counted)
         return counted, "".join(self._open) if self.scanner.num_objects > num_before else None
-
-
-class _RepeatWatcher:
-    def __init__(self, objects: _Objects, texts: TokenTexts, num_repeats: int) -> None:
-        self._objects = objects
-        self._texts = texts
-        self._num_left = num_repeats
-        self._seen: set[str] = set()
-
-    def push(self, token_id: int) -> bool:
-        for char in self._texts[token_id]:
-            _, complete = self._objects.push(char)
-            if complete is not None:
-                self._num_left -= complete in self._seen
-                self._seen.add(complete)
-        return self._num_left <= 0
 
 
 @dataclass(frozen=True)
