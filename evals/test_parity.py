@@ -8,7 +8,7 @@ A sample of cases of every task, greedy, with log-probabilities. Each engine is 
 skipped, with that reason, where no checkpoint has two engines.
 
 Gates: `same_prompt`, all prompts are equal; `prefix_gap_mean`, how far log-probabilities drift apart while the texts are equal;
-`split_gap_max`, where the texts part, both tokens were about equally likely. Measured on `final` on a CPU, hf against vLLM, both
+`split_gap_max`, where the texts diverge, both tokens were about equally likely. Measured on `final` on a CPU, hf against vLLM, both
 float32: 6e-8 (6e-6 at most) and 0, all 24 answers equal to the end. The thresholds leave room for bfloat16, which rounds to
 three digits: 0.02 is a factor of 1.02 per token.
 """

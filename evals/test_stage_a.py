@@ -12,7 +12,7 @@ to `outputs/<engine>/<mission>_stage_a.jsonl`, for Stage-B. For a full-size chec
 
 Gates: `valid`, form and schema are strict; `category_f1`, the categories in the photo, none missed or invented;
 `category_min_f1`, the same for the worst category, which an average hides; `runaway`, answers that never end; `invalid_rate`,
-photos that cannot be run, which are in no other number; `no_regression`, nothing worse than in --baseline NAME, over all photos,
+photos that cannot be run, which count in no other metric; `no_regression`, nothing worse than in --baseline NAME, over all photos,
 by mission and by category.
 """
 
