@@ -167,8 +167,8 @@ def test_more_rows_than_the_cache_has_room_for_take_turns(engine: Engine, pipeli
 
 def test_what_comes_while_rows_run_begins_beside_them(engine: Engine) -> None:
     long, short = (replace(FREE, max_new_tokens=num_tokens) for num_tokens in (200, 4))
-    polls = iter([None, None, None, engine.join([ASKED[1]], [short], 1)])
-    assert [index for index, _ in engine.stream([ASKED[0]], long, more=lambda: next(polls, None))] == [1, 0]
+    polls = iter([None, None, None, engine.prepare_join([ASKED[1]], [short], 1)])
+    assert [index for index, _ in engine.stream([ASKED[0]], long, next_job=lambda: next(polls, None))] == [1, 0]
 
 
 def test_a_prompt_that_max_cannot_begin_is_an_error_and_takes_no_other_along(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

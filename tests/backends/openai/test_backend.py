@@ -242,8 +242,8 @@ def test_answers_come_as_they_are_there(told: Told, tiny_tokenizer: Any, release
 def test_what_comes_while_others_are_asked_is_asked_beside_them(told: Told, tiny_tokenizer: Any, released: threading.Event) -> None:
     told.say = waiting_for(released, saying(tiny_tokenizer, "x"), tiny_tokenizer)
     engine, joining = told.engine(), ["later"]
-    more = lambda: engine.join([text(joining.pop())], [GREEDY], 2) if joining and told.server.posts() else None  # noqa: E731
-    stream = engine.stream([text("slow"), text("quick")], GREEDY, more=more)
+    next_job = lambda: engine.prepare_join([text(joining.pop())], [GREEDY], 2) if joining and told.server.posts() else None  # noqa: E731
+    stream = engine.stream([text("slow"), text("quick")], GREEDY, next_job=next_job)
     assert {next(stream)[0], next(stream)[0]} == {1, 2}
     released.set()
     assert [index for index, _ in stream] == [0]
