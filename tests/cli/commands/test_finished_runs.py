@@ -140,7 +140,8 @@ class TestRefusals:
         assert (code, "one in which no eval has a case left no run: then run again in fewer parts" in output) == (2, True), output
 
     def test_a_run_that_is_no_part(self, project: Project) -> None:
-        code, output = merged(project, project.write(test_a=TESTS).run("--run-id", "one"))
+        project.write(test_a=TESTS).run("--run-id", "one")
+        code, output = command(project, "merge", "one", "--run-id", "whole")  # by its name, as all commands take runs
         assert (code, "is not a part: it was run without --shard" in output) == (2, True), output
 
     def test_parts_of_another_number(self, project: Project) -> None:
