@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
     from evalharness.pytest_plugin.execution.execution import Execution
 
-__all__ = ["FixturePrefill", "case", "coordinates", "details", "engine", "generation", "generations", "score", "steps"]
-
 _NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.mark.eval(...)"
 
 

@@ -31,8 +31,6 @@ from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.lock import RunLock
 from evalharness.runs.schema import Row, RunFile
 
-__all__ = ["RunningTests", "pytest_sessionfinish", "pytest_terminal_summary"]
-
 
 class RunningTests:
     """The hooks around each test: they note what happens to it in its record, which becomes its row."""

@@ -26,8 +26,6 @@ from evalharness.pytest_plugin.run_context import RunContext, utc_now
 from evalharness.runs.journal import test_name
 from evalharness.runs.schema import EvalLine
 
-__all__ = ["EvalRegistry"]
-
 
 class EvalRegistry:
     """The evals of one process by the path of their module, and the engines; `engines` None: looked for on first use."""

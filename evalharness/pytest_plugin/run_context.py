@@ -15,8 +15,6 @@ from evalharness.runs.journal import Journal, journal_name
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.replay.resume import Resumption
 
-__all__ = ["RunContext", "utc_now"]
-
 
 def utc_now() -> str:
     """Return the current time as ISO 8601, UTC, to the millisecond."""

@@ -18,8 +18,6 @@ from evalharness.runs.schema import RunFile
 if TYPE_CHECKING:
     from evalharness.runs.lock import RunLock
 
-__all__ = ["NEW_SESSION", "STATE", "EvalSession"]
-
 
 class EvalSession:
     """What is known of the run, its evals and their execution, and how far this process has come with it."""

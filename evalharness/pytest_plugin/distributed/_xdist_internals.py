@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["num_workers_of", "on_command", "process_id", "queued_tests", "send_to_controller", "stop_reason"]
-
 _END_OF_QUEUE = object()
 
 

@@ -35,8 +35,6 @@ from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.session import STATE
 
-__all__ = ["Crashes", "LastSigns", "last_signs"]
-
 _MAX_DEATHS = 2
 
 

@@ -32,18 +32,6 @@ from evalharness.hardware.devices import (
 )
 from evalharness.pytest_plugin.options import asked_on_command_line, resolve_run_config
 
-__all__ = [
-    "card_problem",
-    "give_cards_to_workers",
-    "holds_evals",
-    "plan_cards",
-    "pytest_xdist_auto_num_workers",
-    "refuse_unplanned",
-    "return_mask",
-    "take_cards",
-    "will_collect_evals",
-]
-
 
 def will_collect_evals(config: pytest.Config) -> bool:
     """Return whether an option of the plugin was given, or a module on the command line has an eval marker."""

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BUSY_FACTOR", "Heartbeat", "Watch", "WatchedWorker", "beat_every_s"]
-
 BUSY_FACTOR = 6
 """How many hang timeouts a worker has that computes without a result."""
 _MIN_CPU_SHARE = 0.1  # of one core; a process that only waits, and its threads that look now and then, takes a hundredth

@@ -25,8 +25,6 @@ from xdist.scheduler import LoadScheduling
 from evalharness.pytest_plugin.distributed.worker import STOP
 from evalharness.pytest_plugin.execution.units import UnitKey, first_tests, num_cases_ahead
 
-__all__ = ["AssignUnits", "CrashJudge", "DeferredScheduler", "Durations", "Estimate", "UnitScheduler", "count_tests"]
-
 AssignUnits = Callable[[Sequence[str]], dict[str, UnitKey]]
 Estimate = Callable[[UnitKey, Sequence[str]], float]
 """Seconds that the tests of a unit are expected to take; only how they compare to others' matters."""

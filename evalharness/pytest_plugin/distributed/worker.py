@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan
     from evalharness.pytest_plugin.run_context import RunContext
 
-__all__ = [
-    "AMBIGUOUS",
-    "STOP",
-    "exit_worker_if_engine_failed",
-    "install_stop_command",
-    "report_ambiguous_node_ids",
-    "start_heartbeat",
-    "units_ahead",
-]
-
 AMBIGUOUS = "evalharness_ambiguous_node_ids"
 STOP = "evalharness_stop"
 """The command that ends a worker; its `reason` is why."""

@@ -31,8 +31,6 @@ from evalharness.api.requests import (
 )
 from evalharness.api.scoring import ScoringRequest
 
-__all__ = ["MAX_STEPS", "CaseRequest", "Next", "Step", "asks_in_steps", "is_async", "last_frame"]
-
 MAX_STEPS = 1000
 """A generator that has asked so many steps without coming to its question never will."""
 _REQUESTS = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)

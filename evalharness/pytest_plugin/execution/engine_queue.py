@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.eval_module import EvalModule
     from evalharness.pytest_plugin.run_context import RunContext
 
-__all__ = ["EngineQueue", "RunningUnits"]
-
 STOP_TIMEOUT_S = 60.0
 """How long a call of the engine may take to end once it is told to; a backend looks at least once per generated token."""
 _STOPPED = "the engine was stopped before this generation"

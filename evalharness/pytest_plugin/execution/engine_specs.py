@@ -27,8 +27,6 @@ from evalharness.runs.schema import EngineEntry
 if TYPE_CHECKING:
     from evalharness.hardware.auto_backend import Chosen
 
-__all__ = ["EngineSpec", "choices_of_auto", "concerns", "engine_specs", "engines_by_checkpoint"]
-
 _ECHO = "echo"
 _GIVE = "give 'echo' or a JSONL file of answers"
 

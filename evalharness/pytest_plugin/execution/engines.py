@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.run_context import RunContext
     from evalharness.runs.records import CaseRecords
 
-__all__ = [
-    "DeferredEngine",
-    "EngineOpening",
-    "EnginePool",
-    "Opening",
-    "asks_anything",
-    "cache_identity",
-    "load_config",
-    "open_engine",
-    "opened_engine",
-]
-
-
 # Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
 _FACTS = ("torch", "transformers", "vllm", "max", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
 _OPTIONS = (

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
     from evalharness.runs.records import GenerationFacts
 
-__all__ = ["Execution", "Origin"]
-
 
 @dataclass(frozen=True)
 class Origin:

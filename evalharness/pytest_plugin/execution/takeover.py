@@ -28,18 +28,6 @@ from evalharness.runs.schema import CrashLine
 if TYPE_CHECKING:
     from evalharness.runs.records import CaseRecords
 
-__all__ = [
-    "CrashIsolation",
-    "CrashNote",
-    "InFlight",
-    "Takeover",
-    "in_flight_path",
-    "note_crash",
-    "read_crashes",
-    "take_in_flight",
-    "takeover_of",
-]
-
 _WRITER = "crashes"
 _FEW = 16
 """So many suspects are asked one by one at once; more of them in groups first."""

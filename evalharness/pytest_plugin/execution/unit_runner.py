@@ -30,8 +30,6 @@ from evalharness.runs.schema import OutcomeKind, OutcomeLine, UnitLine
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
 
-__all__ = ["JournaledCase", "PendingRequest", "UnitProgress", "UnitResults", "UnitRunner", "read_case_from_journal"]
-
 
 class JournaledCase(NamedTuple):
     """The outcome of each sample, and the results of the steps before them."""
