@@ -8,8 +8,6 @@ from pathlib import Path
 
 from evalharness.api.installing import install_command
 
-__all__ = ["IS_INSTALLED", "WHY_NOT"]
-
 IS_INSTALLED = importlib.util.find_spec("vllm") is not None
 
 

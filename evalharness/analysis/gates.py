@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from evalharness.api.errors import ConfigError
 from evalharness.runs.schema import GateVerdict, Row, generations_of
 
-__all__ = ["BUILT_IN_METRICS", "DIRECTIONS", "Gate", "RegressionGate", "evaluate_gate", "mean_scores", "parse_gate", "was_judged"]
-
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,

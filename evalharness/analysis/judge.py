@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from evalharness.analysis.comparison.sheets import Side
     from evalharness.runs.records import RunRecords
 
-__all__ = ["RegressionJudge", "find_baseline", "judged_run"]
-
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
 

@@ -19,8 +19,6 @@ from evalharness.api.errors import MissingDependency
 from evalharness.api.installing import install_command
 from evalharness.checkpoints.weights import read_json
 
-__all__ = ["BareTokenizer"]
-
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 

@@ -19,21 +19,6 @@ from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import package_hint, variant_of
 from evalharness.checkpoints.weights import read_json
 
-__all__ = [
-    "apply_pixel_budget",
-    "checkpoint_errors",
-    "checkpoint_source",
-    "declared_variant",
-    "declared_vocab_size",
-    "detect_variant",
-    "end_of_sequence_ids",
-    "first_line",
-    "load_tokenizer_and_processor",
-    "normalise_tokenizer",
-    "pixel_budget",
-    "resolve_dtype_name",
-]
-
 DTYPES = ("bfloat16", "float16", "half", "float32", "float", "float64", "double")
 SAME_DTYPE = {"half": "float16", "float": "float32", "double": "float64"}
 DEFAULT_MIN_PIXELS = 56 * 56  # what Qwen-VL's own processor takes where a checkpoint says nothing

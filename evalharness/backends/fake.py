@@ -31,8 +31,6 @@ from evalharness.api.thinking import within_budget
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, failure_of
 from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
 
-__all__ = ["FakeAnswer", "FakeBackend", "FakeTokenizer"]
-
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>")
 _SCRIPT = 'a JSONL file with rows {"contains": …, "text": …}'
 _TEMPLATE = "<|im_start|>{role}\n{content}<|im_end|>\n"

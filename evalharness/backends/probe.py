@@ -19,8 +19,6 @@ from evalharness.backends import load_backend_class
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 
-__all__ = ["MARK", "main"]
-
 MARK = "evalharness-probe:"
 """Stands before the JSON: libraries print to stdout, too."""
 

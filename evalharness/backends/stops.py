@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["StopStringWatcher", "trim_at_stop_id"]
-
 _MAX_WINDOW = 32  # tokens; a run of broken characters must not make every step decode the whole run
 _MAX_OPEN_CHARACTERS = 3  # a character takes at most 4 bytes, and a tokenizer may show each missing one as a character
 

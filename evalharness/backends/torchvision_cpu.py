@@ -20,8 +20,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["register_missing_operators"]
-
 _WITH_GRADIENTS = ("roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d")
 OPERATORS = ("nms", "qnms", "qroi_align", *_WITH_GRADIENTS, *(f"_{name}_backward" for name in _WITH_GRADIENTS))
 """The operators for which torchvision registers fakes or autograd rules when it is imported."""

@@ -15,20 +15,6 @@ from evalharness.api.showing import first_names
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, is_adapter, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 
-__all__ = [
-    "GivenWeights",
-    "Pairing",
-    "adapter_at",
-    "check_checkpoint",
-    "given_adapter",
-    "holds_adapter",
-    "merged_weights",
-    "pair_names",
-    "pair_tensors",
-    "refuse_unmatched",
-]
-
-
 # What wraps a module in training, and stands in the names of its weights.
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod", "module"})
 

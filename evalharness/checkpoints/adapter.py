@@ -26,21 +26,6 @@ from evalharness.checkpoints.weights import base_shapes, read_head, read_json, t
 if TYPE_CHECKING:
     from evalharness.api.options import ModelLoadConfig
 
-__all__ = [
-    "ADAPTER_WEIGHTS",
-    "MERGE",
-    "Adapter",
-    "LoraWeight",
-    "adapter_of",
-    "find_base",
-    "fingerprint_adapter",
-    "fits_of",
-    "is_adapter",
-    "read_adapter",
-    "read_settings",
-]
-
-
 MERGE = "merge it into its base (peft's merge_and_unload) and give that folder"
 # Each changes the sum above, or what is adapted.
 _OTHER_SUMS = (

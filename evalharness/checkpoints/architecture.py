@@ -14,8 +14,6 @@ from evalharness.api.showing import excerpt
 from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights, read_json
 
-__all__ = ["LoadedFolder", "architecture_difference", "companion_difference", "loading_difference", "tensor_difference"]
-
 # What a config says about how it was written, not about the model.
 _HARMLESS = frozenset({"_name_or_path", "transformers_version"})
 _DTYPE = frozenset({"dtype", "torch_dtype"})

@@ -23,8 +23,6 @@ from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import TOKENIZER_FILES, check_folder, natural_key
 from evalharness.checkpoints.weights import PICKLED_SUFFIXES, find_weights, read_head, read_json
 
-__all__ = ["RECENT_S", "checkpoints_in", "expand_models", "find_models", "is_numbered", "training_facts", "why_unfinished"]
-
 RECENT_S = 300.0
 """A folder in which nothing was changed for so long is not being written any more: what it lacks will not come."""
 _PICKLE_RECENT_S = 10.0  # a pickle does not say how long it will be

@@ -17,8 +17,6 @@ from typing import Any, BinaryIO
 
 from evalharness.api.errors import CheckpointError
 
-__all__ = ["GgufFile", "gguf_file_of", "read_gguf", "refuse_gguf"]
-
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _MAX_LENGTH = 2**32  # of a text or a list; what is longer is damage

@@ -24,20 +24,6 @@ from evalharness.checkpoints.weights import base_shapes, find_weights, fingerpri
 if TYPE_CHECKING:
     from evalharness.api.options import Variant
 
-__all__ = [
-    "TOKENIZER_FILES",
-    "CheckpointInfo",
-    "check_folder",
-    "inspect_checkpoint",
-    "name_checkpoints",
-    "natural_key",
-    "package_hint",
-    "quantization_at",
-    "quantization_of",
-    "variant_of",
-]
-
-
 _PACKAGES = {
     "awq": "gptqmodel",
     "bitsandbytes": "bitsandbytes",

@@ -17,20 +17,6 @@ from typing import Any, BinaryIO
 
 from evalharness.api.errors import CheckpointError
 
-__all__ = [
-    "FINGERPRINTED_SUFFIXES",
-    "NOT_FINGERPRINTED",
-    "PICKLED_SUFFIXES",
-    "Weights",
-    "base_shapes",
-    "find_weights",
-    "fingerprint_checkpoint",
-    "fingerprint_weights",
-    "read_head",
-    "read_json",
-    "tensors_of",
-]
-
 MAX_HEAD_BYTES = 100_000_000  # the format's own limit
 WHOLE_FILE_BYTES = 16 * 1024 * 1024
 BLOCK_BYTES = 4096

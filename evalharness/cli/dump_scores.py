@@ -23,8 +23,6 @@ from evalharness.runs.run_file import environment_facts, write_run_file
 from evalharness.runs.samples import count_outcomes
 from evalharness.runs.schema import OutputFile, Row, RunFile
 
-__all__ = ["score_dump_file"]
-
 _LEGAL = "a gt_vs_pred.jsonl of dense dumps, or a <mission>_stage_a.jsonl of summaries"
 
 

@@ -24,18 +24,6 @@ from evalharness.report.text import printable, terminal_text
 from evalharness.runs.run_file import read_run
 from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
-__all__ = [
-    "Point",
-    "Track",
-    "load",
-    "log_to_mlflow",
-    "log_to_wandb",
-    "tracks_of",
-    "write_jsonl",
-    "write_parquet",
-    "write_tensorboard",
-]
-
 _ARTIFACTS = ("report.md", "report.csv", "run.json")
 _MAX_PARAM_CHARS = 500
 NUM_PICTURES = 20

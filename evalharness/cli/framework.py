@@ -21,20 +21,6 @@ from evalharness.config.sources import SETTINGS_FILE
 from evalharness.report.text import one_line
 from evalharness.runs.run_file import find_latest, is_latest
 
-__all__ = [
-    "PATH",
-    "RUN_CODES",
-    "Command",
-    "CommandGroup",
-    "command",
-    "expand_run",
-    "find_run",
-    "own_stdout",
-    "project_root",
-    "resolve_options",
-    "run_options",
-]
-
 _MAX_PATH_CHARS = 500
 
 PATH = click.Path(path_type=Path)

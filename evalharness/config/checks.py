@@ -10,8 +10,6 @@ from evalharness.config import RunConfig
 from evalharness.config.kinds import shown
 from evalharness.config.options import OPTIONS, read_shard
 
-__all__ = ["CANDIDATES", "BackendConstraints", "check_combinations", "constraints_of", "possible_backends"]
-
 CANDIDATES: tuple[str, ...] = ("vllm", "hf")
 
 

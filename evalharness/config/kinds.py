@@ -16,25 +16,6 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from evalharness.api.errors import ConfigError, did_you_mean
 
-__all__ = [
-    "ENV_PREFIX",
-    "Arguments",
-    "Choice",
-    "DeviceList",
-    "Flag",
-    "Folder",
-    "Kind",
-    "NameList",
-    "Number",
-    "Option",
-    "PathList",
-    "PerCheckpoint",
-    "Setting",
-    "Text",
-    "option",
-    "shown",
-]
-
 T = TypeVar("T")
 NumberT = TypeVar("NumberT", int, float)
 WordT = TypeVar("WordT", bound=str)

@@ -33,8 +33,6 @@ from evalharness.config.kinds import (
 if TYPE_CHECKING:
     from evalharness.api.options import Variant
 
-__all__ = ["ALIASES", "ARGUMENTS", "ENGINES", "EVALS_OWN", "OPTIONS", "RunConfig", "cases_of_shard", "read_shard"]
-
 _T = TypeVar("_T")
 
 

@@ -12,8 +12,6 @@ from evalharness.api.redaction import API_KEY
 from evalharness.config.kinds import ENV_PREFIX, Option, Setting, shown
 from evalharness.config.options import ALIASES, ARGUMENTS, ENGINES, OPTIONS
 
-__all__ = ["SETTINGS_FILE", "Source", "all_sources", "apply_aliases", "find"]
-
 _ENGINE, _URL = ALIASES
 
 SETTINGS_FILE = "evalharness.toml"

@@ -13,8 +13,6 @@ from evalharness.backends.base import Backend
 from evalharness.engine.engine import Engine
 from evalharness.hardware.auto_backend import choose_backend
 
-__all__ = ["build_backend", "build_engine", "build_engine_around"]
-
 
 def build_backend(
     name: str,

@@ -25,8 +25,6 @@ from evalharness.backends.base import Completion, Prompt, SamplingPlan
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["CacheCounts", "ResponseCache", "cache_key", "is_deterministic"]
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, value TEXT NOT NULL, used_at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_used_at ON answers (used_at);

@@ -11,8 +11,6 @@ from evalharness.api.errors import TemplateError
 from evalharness.api.options import ChatTemplateOptions
 from evalharness.api.tools import Tool, read_tools
 
-__all__ = ["check_template_owner", "knows_enable_thinking", "render_prompt", "template_sha256"]
-
 _Tools: TypeAlias = "Sequence[Tool | Mapping[str, Any]]"
 
 

@@ -33,9 +33,6 @@ from evalharness.engine.weights import EngineWeights
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
 
-__all__ = ["MAX_LOGIT_BYTES", "Engine", "EngineWarning", "options_of_samples"]
-
-
 MAX_LOGIT_BYTES = 2 * 1024**3
 """How large the answer of `get_logits` may be unless another size is allowed: 2 GiB is 3,500 tokens of a vocabulary of 150,000."""
 _FLOAT32_BYTES = 4

@@ -18,8 +18,6 @@ from evalharness.backends.base import Backend, Capabilities, Prompt, preflight
 from evalharness.engine.chat_template import check_template_owner, knows_enable_thinking
 from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_options
 
-__all__ = ["Fallback", "Job", "JobMaker", "JobRequest", "has_images", "split_options"]
-
 
 def split_options(options: GenerationOptions, can: Capabilities) -> tuple[GenerationOptions, tuple[str, ...]]:
     """Return the options that a backend can honour, and the others as `name=value`."""

@@ -23,21 +23,6 @@ from evalharness.engine.chat_template import render_prompt
 from evalharness.engine.request_images import RequestImages, images_of, without_pictures
 from evalharness.engine.stop_policy import StopPlan, resolve_stops
 
-__all__ = [
-    "PreparedRequest",
-    "PromptBuilder",
-    "bare_prompt",
-    "check_length",
-    "check_options",
-    "check_room",
-    "prompt_sha256",
-    "response_ids",
-    "text_ids",
-    "text_of_ids",
-    "token_ids_sha256",
-]
-
-
 _WORD_SPACE = "\u2581"  # how SentencePiece's tokenizers write the space before a word
 
 

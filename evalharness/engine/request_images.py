@@ -17,8 +17,6 @@ from evalharness.api.scoring import Chat, chat_of
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["RequestImages", "images_of", "without_pictures"]
-
 
 @dataclass
 class RequestImages:

@@ -14,8 +14,6 @@ from evalharness.backends.base import Backend, Completion
 from evalharness.engine.prompts import PreparedRequest, prompt_sha256
 from evalharness.engine.stop_policy import Ending, finish
 
-__all__ = ["all_results", "result_of"]
-
 
 def result_of(
     prepared: PreparedRequest,

@@ -17,8 +17,6 @@ from evalharness.api.requests import FinishReason
 from evalharness.backends.base import Completion
 from evalharness.backends.stops import trim_at_stop_id
 
-__all__ = ["Ending", "StopPlan", "finish", "resolve_stops"]
-
 
 @dataclass(frozen=True)
 class StopPlan:

@@ -22,8 +22,6 @@ from evalharness.engine.results import result_of
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
 
-__all__ = ["JobStream", "PromptSource"]
-
 
 class PromptSource:
     """An iterator that may go on after its end: asked again, it gives the prompts that came in the meantime.

@@ -27,8 +27,6 @@ from evalharness.backends.base import Backend, LiveChange, LiveWeights, Sleepabl
 if TYPE_CHECKING:
     from evalharness.engine.jobs import Fallback
 
-__all__ = ["EngineWeights", "WeightSync"]
-
 
 class EngineWeights:
     """The weights that an engine answers with: `Engine.weights`. Changes wait for `lock`, which the engine holds while it generates.

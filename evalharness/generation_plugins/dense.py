@@ -14,21 +14,6 @@ from typing import Any, ClassVar
 from evalharness.api.checks import check_integer
 from evalharness.api.errors import ContractValueError
 
-__all__ = [
-    "BalancedJsonStop",
-    "DuplicateObjectBan",
-    "DuplicateObjectStop",
-    "JsonScanner",
-    "ObjectCap",
-    "RepeatTrie",
-    "StringState",
-    "TokenTexts",
-    "TokensByText",
-    "token_texts",
-    "tokens_by_text",
-]
-
-
 _FIRST_PRIVATE = 0xF0000  # plane 15: no text has these
 _BROKEN = "\ufffd"
 

@@ -27,9 +27,6 @@ from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evalharness.config.checks import CANDIDATES, BackendConstraints
 from evalharness.hardware.devices import installed_cards, visible_cards
 
-__all__ = ["Chosen", "Probed", "architecture_of", "choose_backend", "choose_backends", "probe_backend", "weights_folder"]
-
-
 _TIMEOUT_S = 300
 _MARK = "evalharness-probe:"
 """`MARK` of backends/probe.py, which is not imported here: it belongs to another process."""

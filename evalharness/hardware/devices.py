@@ -20,21 +20,6 @@ from evalharness.backends import AUTO
 from evalharness.config import RunConfig
 from evalharness.config.checks import possible_backends
 
-__all__ = [
-    "MASK",
-    "Card",
-    "auto_num_workers",
-    "cards_per_engine",
-    "cuda_is_initialised",
-    "installed_cards",
-    "num_cores",
-    "parse_listing",
-    "spans_hosts",
-    "uses_cards",
-    "visible_cards",
-    "worker_cards",
-]
-
 MASK = "CUDA_VISIBLE_DEVICES"
 """The variable that says which cards CUDA sees; it counts when CUDA starts, and never again."""
 _LISTING_TIMEOUT_S = 60

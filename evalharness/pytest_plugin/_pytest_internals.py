@@ -1,6 +1,6 @@
-"""What is used of pytest beyond its documented interface: fixtures' definitions and values, tracebacks, imports of test modules.
+"""The parts of pytest used beyond its documented interface: fixtures' definitions and values, tracebacks, imports of test modules.
 
-`tests/pytest_plugin/test_pytest_internals.py` fails where a release has dropped a part.
+`tests/pytest_plugin/test_pytest_internals.py` fails if a release drops a part.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ __all__ = [
 
 
 def parametrised_fixture(metafunc: pytest.Metafunc, name: str) -> Sequence[Any] | None:
-    """Return the definitions of a fixture that a test function takes, the one that counts last."""
+    """Return the definitions of a fixture that a test function takes; the last one takes effect."""
     return metafunc._arg2fixturedefs.get(name)
 
 
 def fixtures_of(item: pytest.Function) -> object:
-    """Return what all tests of one function share of their fixtures: something to look up by identity."""
+    """Return the fixture information that all tests of one function share, for lookups by identity."""
     return item._fixtureinfo
 
 
 def fixtures_of_item(item: pytest.Function, name: str) -> Sequence[Any] | None:
-    """Return the definitions of a fixture that a collected test takes, the one that counts last."""
+    """Return the definitions of a fixture that a collected test takes; the last one takes effect."""
     return item._fixtureinfo.name2fixturedefs.get(name)
 
 
 def cached_value(item: pytest.Function, fixture: str, param: object) -> Any:
-    """Return the present value of a fixture of the session, None where it has none, failed, or was made for another parameter."""
+    """Return the current value of a session fixture; None if it has none, failed, or was made for another parameter."""
     kept = item._fixtureinfo.name2fixturedefs[fixture][-1].cached_result
     return kept[0] if kept is not None and kept[2] is None and kept[1] == param else None
 
 
 def request_of(item: pytest.Function) -> pytest.FixtureRequest:
-    """Return what pytest gives as the fixture `request`, by way of a fixture made anew for each test."""
+    """Return pytest's `request` fixture for a test, through a fixture made anew for each test."""
     return item._request
 
 
@@ -69,7 +69,7 @@ def import_module(path: Path, config: pytest.Config) -> ModuleType:
 
 
 def rootdir_of_paths(config: pytest.Config) -> Path | None:
-    """Return the rootdir that the test paths alone give; None where the command line was not read to its end (--help, --version)."""
+    """Return the rootdir that the test paths alone give; None if pytest stopped reading the command line early (--help, --version)."""
     option = config.option
     if not hasattr(option, "file_or_dir"):
         return None
@@ -84,26 +84,26 @@ def rootdir_of_paths(config: pytest.Config) -> Path | None:
 
 
 def add_hint(parser: pytest.Parser, flag: str, hint: str) -> None:
-    """Have pytest say something beneath its own "unrecognized arguments"."""
+    """Have pytest print a hint beneath its own "unrecognized arguments"."""
     parser.extra_info[flag] = hint
 
 
 def report_collection(collector: pytest.Collector) -> None:
-    """Collect, and report what came of it, such as an error."""
+    """Collect, and report the outcome, such as an error."""
     report = collector.ihook.pytest_make_collect_report(collector=collector)
     vars(report).pop("call", None)  # as pytest does itself: workers could not send it
     collector.ihook.pytest_collectreport(report=report)
 
 
 def terminal_width(reporter: Any) -> int:
-    """Return how many characters a line of the terminal has."""
+    """Return the width of the terminal in characters."""
     return int(reporter._tw.fullwidth)
 
 
 def change_texts(representation: object, change: Callable[[str], str], max_lines: int = 200) -> bool:
-    """Change every text of a traceback in place; return whether it is a traceback, and not a message alone.
+    """Change every text of a traceback in place; return False for a message without a traceback.
 
-    Of an entry of more than `max_lines` lines those in the middle are left out: what failed stands at its end.
+    Of an entry longer than `max_lines`, lines in the middle are left out: the failing line stands at the end.
     """
     if not isinstance(representation, ExceptionRepr) or representation.reprtraceback.style == "value":
         return False

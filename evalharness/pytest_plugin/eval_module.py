@@ -25,22 +25,6 @@ from evalharness.config.options import cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, asks_in_steps, is_async
 
-__all__ = [
-    "CasesNotLoaded",
-    "EvalModule",
-    "data_folder",
-    "gates_of",
-    "is_ours",
-    "load_cases",
-    "parametrize_eval",
-    "plugin_names",
-    "read_eval",
-    "refuse_idle_gates",
-    "report_unloaded",
-    "stand_in",
-    "takes",
-]
-
 
 class CasesNotLoaded(Exception):
     """An eval's cases cannot be loaded; `error` was raised: a `ConfigError`, or any error of the eval's own function."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
     from evalharness.pytest_plugin.execution.execution import Execution
 
-__all__ = ["FixturePrefill", "case", "coordinates", "details", "engine", "generation", "generations", "score", "steps"]
-
 _NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.mark.eval(...)"
 
 
@@ -47,7 +45,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 def _open(execution: Execution, spec: EngineSpec) -> Engine:
-    """Return the engine, loaded; fails the test where that does not work."""
+    """Return the open engine; fails the test if it cannot be opened."""
     try:
         return execution.open_engine(spec)
     except Exception as error:
@@ -90,7 +88,7 @@ def steps(request: pytest.FixtureRequest, generations: list[GenerationResult], e
 
 
 def results_of(record: ItemRecord, outcomes: Sequence[Outcome]) -> list[GenerationResult]:
-    """Return the generations of the running test's case; notes failures, then fails or skips the test."""
+    """Return the generations of the running test's case; note failures, then fail or skip the test."""
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
         broken = next((failure for failure in failures if failure.kind == "error"), None)
@@ -103,13 +101,13 @@ def results_of(record: ItemRecord, outcomes: Sequence[Outcome]) -> list[Generati
 
 
 def stop_for(session: pytest.Session, error: RecordError) -> BaseException:
-    """End the session after this test, here or in the worker's controller, and return what fails the test: going on would lose results."""
+    """End the session after this test, here or in the worker's controller, and return the test's failure: going on would lose results."""
     session.shouldstop = f"the run cannot go on: {error}"
     return Failed(str(error), pytrace=False)
 
 
 def end_without_verdict(record: ItemRecord) -> None:
-    """Fail or skip the running test where its case could not be asked or answered; otherwise do nothing."""
+    """Fail or skip the running test if its case has no generation; otherwise do nothing."""
     if record.broken is not None:
         pytest.fail(shorten(record.broken), pytrace=False)
     if record.invalid is not None:
@@ -149,9 +147,9 @@ _FILLED = ("engine", "score", "details", *_GENERATED)
 
 
 class FixturePrefill:
-    """Puts the values of an eval test's fixtures in place before pytest looks for them, which saves most of pytest's time per test.
+    """Sets the values of an eval test's fixtures before pytest looks for them, which saves most of pytest's time per test.
 
-    An eval's own fixtures of these names are left alone; which are ours is looked up once per test function.
+    Fixtures of these names that an eval defines itself are left alone; which are ours is looked up once per test function.
     """
 
     def __init__(self) -> None:
@@ -166,7 +164,7 @@ class FixturePrefill:
         return known[1]
 
     def prefill(self, item: pytest.Function, record: ItemRecord) -> None:
-        """Put `case`, `request`, `score`, `details`, an open engine, and places for the generations in place."""
+        """Set `case`, `request`, `score`, `details`, an open engine, and places for the generations."""
         ours, values = self._ours(item), item.funcargs
         values["case"] = record.case
         values["request"] = request_of(item)
@@ -183,12 +181,12 @@ class FixturePrefill:
                 values["engine"] = engine
 
     def awaits_generations(self, item: pytest.Function) -> bool:
-        """Return whether the test takes its generations, and they are not in place."""
+        """Return whether the test takes its generations and they are not set yet."""
         values = item.funcargs
         return any(name in values and values[name] is None for name in _GENERATED)
 
     def fill_generations(self, item: pytest.Function, results: list[GenerationResult], steps: Callable[[], Any]) -> None:
-        """Put the generations in place."""
+        """Set the generations."""
         values = item.funcargs
         wanted = [name for name in _GENERATED if name in values and values[name] is None]
         if "generations" in wanted:

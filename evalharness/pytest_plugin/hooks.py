@@ -1,4 +1,4 @@
-"""Pytest's hooks, in the order in which a run meets them."""
+"""Pytest's hooks, in the order in which pytest calls them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,9 @@ from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.lock import RunLock
 from evalharness.runs.schema import Row, RunFile
 
-__all__ = ["RunningTests", "pytest_sessionfinish", "pytest_terminal_summary"]
-
 
 class RunningTests:
-    """The hooks around each test: they note what happens to it in its record, which becomes its row."""
+    """The hooks around each eval test: they fill the test's record, which becomes its row."""
 
     def __init__(self, state: EvalSession) -> None:
         self._state = state
@@ -43,7 +41,7 @@ class RunningTests:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Open the test's record, and have its generation ready when setup ends."""
+        """Open the test's record, and wait for its generations at the end of setup."""
         state, execution = self._state, self._state.execution
         unit = execution.plan.units.get(item.nodeid)
         state.current = record = None if unit is None else state.registry.record_for(item, unit)
@@ -77,10 +75,10 @@ class RunningTests:
             return True
         except pytest.skip.Exception:
             if record is not None:
-                end_without_verdict(record)  # nor may one be skipped over
+                end_without_verdict(record)  # a failed generation may not be hidden by a skip
             raise
         if record is not None:
-            end_without_verdict(record)  # a test that caught the failure of its generation must not pass for that
+            end_without_verdict(record)  # a test that caught the failure of its generation must not pass
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -108,7 +106,7 @@ class RunningTests:
 
 
 def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, num_tokens: int) -> None:
-    """Put what the reporting process needs on the report, as plain types that xdist can carry."""
+    """Attach what the reporting process needs to the report, as plain types that xdist can carry."""
     report.evalharness = {  # type: ignore[attr-defined]
         "outcome": record.outcome,
         "problem": record.problem,
@@ -134,11 +132,11 @@ _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "d
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve the options; a worker takes the controller's."""
+    """Resolve the options; a worker takes its controller's."""
     gc.unfreeze()  # what a session before this one in the same process kept, see pytest_collection_finish
     add_markers(config)
     if config.getoption("help", False):
-        return  # who asks for help may do so because of an option that is wrong
+        return  # --help must work beside a wrong option
     given = _given(config)
     remember_options([*config.invocation_params.args, *(getattr(config, "workerinput", {}).get("mainargv", ())), *config.getini("addopts")])
     new_session = config.stash.get(NEW_SESSION, None)
@@ -182,7 +180,7 @@ def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -
 
 
 def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLock | None]:
-    """Return the options of the run and, where it is resumed, its recorded state and its lock."""
+    """Return the options of the run and, if it is resumed, its recorded state and its lock."""
     run = resolve_run_config(config)
     try:
         return resume_run(run, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
@@ -215,7 +213,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if not takes(metafunc, "engine"):
             refuse_idle_gates(metafunc)
             if marker is None or not takes(metafunc, "case"):
-                return  # somebody else's fixtures of the same names
+                return  # another plugin's fixtures of the same names
         state.registry.parametrize(metafunc, marker)
     except EvalHarnessError as error:
         raise as_collection_error(error) from error
@@ -283,7 +281,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Close whatever an aborted session has left open."""
+    """Close everything that an aborted session has left open."""
     return_mask(config)
     state = config.stash.get(STATE, None)
     if state is not None:
@@ -294,13 +292,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Write everything and judge the gates; after the fixtures are torn down."""
+    """Write all results and judge the gates, after the fixtures are torn down."""
     state, reporting = session.config.stash[STATE], session.config.stash[REPORTING]
     try:
         state.close()
         if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
             _finish(session, exitstatus)
-    except KeyboardInterrupt:  # the second one: who presses it wants to be out, not to read a traceback
+    except KeyboardInterrupt:  # the second Ctrl-C: end at once, without a traceback
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         if state.has_started_run:
             again = f"evalharness report {state.context.run_dir} makes the reports of it"
@@ -337,7 +335,7 @@ def _finish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows: list[Row]) -> str:
-    """Write the reports and return the closing lines; a page that fails is noted in `run`, as in run.json."""
+    """Write the reports and return the closing lines; if a page fails, note that in `run` and in run.json."""
     from evalharness.pytest_plugin.finish.ci_files import write_github_summary
     from evalharness.report.writing import report_rows, terminal_summary  # numpy and tabulate, only now
 
@@ -349,7 +347,7 @@ def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows
 
 
 def _renewed_index(report_dir: Path) -> str:
-    """Renew the index of all runs; return "", or a line that says why that failed, which is not a problem of this run."""
+    """Renew the index of all runs; return "", or a line that says why that failed (not a problem of this run)."""
     from evalharness.report.html.index_page import INDEX, write_index
 
     try:

@@ -13,8 +13,6 @@ from evalharness.config import RunConfig, resolve
 from evalharness.config.options import ARGUMENTS
 from evalharness.pytest_plugin._pytest_internals import add_hint, rootdir_of_paths
 
-__all__ = ["asked_on_command_line", "refuse_misplaced_rootdir", "resolve_run_config", "runs_nothing"]
-
 _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, plugins=(), aggregate=None, across=None, tables=None, "
     "outputs=None, directions={}, data=None, optional=False): the cases of this module, how each is asked and decoded, what acts on "

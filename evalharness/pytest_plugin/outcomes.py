@@ -23,8 +23,6 @@ from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.runs.schema import Row, RowOutcome
 
-__all__ = ["Details", "InvalidSample", "ItemRecord", "Miss", "Score", "is_assertion", "note_report", "reference_of"]
-
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
 _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what the assertion said about it
 

@@ -1,4 +1,4 @@
-"""The evals and engines of a run, as collection finds them: which modules, which cases, which engine each test is parametrised with."""
+"""The evals and engines of a run, as collection finds them: modules, cases, and the engines that each test is parametrised with."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from evalharness.pytest_plugin.run_context import RunContext, utc_now
 from evalharness.runs.journal import test_name
 from evalharness.runs.schema import EvalLine
 
-__all__ = ["EvalRegistry"]
-
 
 class EvalRegistry:
-    """The evals of one process by the path of their module, and the engines; `engines` None: looked for on first use."""
+    """The evals of one process by module path, and the engines; `engines` None: discovered at first use."""
 
     def __init__(self, context: RunContext, engines: Sequence[EngineSpec] | None = None) -> None:
         self.context = context
@@ -47,7 +45,7 @@ class EvalRegistry:
 
     @property
     def engines(self) -> list[EngineSpec]:
-        """The engines of the run; their checkpoints are looked for and read on first use."""
+        """The engines of the run; their checkpoints are discovered and read at first use."""
         if self._engines is None:
             check_combinations(self.context.run)
             find = engine_specs if self.context.resumed is None else self.context.resumed.engine_specs
@@ -56,7 +54,7 @@ class EvalRegistry:
 
     @property
     def known_engines(self) -> list[EngineSpec]:
-        """The engines, if they were looked for already."""
+        """The engines, if they were discovered already."""
         return self._engines or []
 
     @property
@@ -120,12 +118,12 @@ class EvalRegistry:
     # Tests
 
     def is_wanted(self, item: pytest.Item) -> bool:
-        """Return whether a collected test is to run: a resumed run has no more tests of evals than it began with."""
+        """Return whether a collected test is to run: a resumed run has only the eval tests that it began with."""
         resumed = self.context.resumed
         return resumed is None or not is_eval_test(item) or resumed.is_wanted(item.nodeid)
 
     def eval_node(self, nodeid: str) -> EvalNode:
-        """Return what the id of an eval test says."""
+        """Return the parsed node id of an eval test."""
         node = parse_nodeid(nodeid, self.engine_ids)
         assert node is not None
         return node
@@ -150,7 +148,7 @@ class EvalRegistry:
         )
 
     def eval_lines(self, items: Iterable[pytest.Item], units: Mapping[str, UnitKey]) -> Iterator[EvalLine]:
-        """Yield what the journal says of each eval of these tests, so that the controller can judge without importing its module."""
+        """Yield the journal's line of each eval of these tests, which lets the controller judge without importing its module."""
         tests: dict[str, dict[str, list[str]]] = {}
         for item in items:
             if (unit := units.get(item.nodeid)) is not None:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.execution import Execution
     from evalharness.pytest_plugin.session import EvalSession
 
-__all__ = ["CONTROLLER_NAMES", "REPORTING", "Progress", "Reporting", "announce", "make_safe"]
-
 CONTROLLER_NAMES = ("main", "controller")
 """The names of processes that report; all others are workers."""
 _TERMINAL_EVERY_S = 0.2

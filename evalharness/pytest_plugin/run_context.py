@@ -1,4 +1,4 @@
-"""What one process knows of its run before anything is collected: options, folders, its own name, and the journal that it writes."""
+"""The fixed facts of one process's run, known before collection: options, folders, the process's name, and its journal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from evalharness.runs.journal import Journal, journal_name
 
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.replay.resume import Resumption
-
-__all__ = ["RunContext", "utc_now"]
 
 
 def utc_now() -> str:
@@ -46,7 +44,7 @@ class RunContext:
 
     @property
     def is_worker(self) -> bool:
-        """Whether a controller has started this process, and will start another one should it die."""
+        """Whether a controller started this process, and will start another one if it dies."""
         return self.worker not in ("main", "controller")
 
     @property
@@ -55,7 +53,7 @@ class RunContext:
         return 0 if self.resumed is None else self.resumed.session
 
     def journal_name(self, worker: str) -> str:
-        """Return how the journal of one of this session's processes is called, and the process itself in rows."""
+        """Return the name of the journal of one of this session's processes, which also names the process in rows."""
         return journal_name(worker, self.session_number)
 
     @cached_property
@@ -64,7 +62,7 @@ class RunContext:
         return Journal(self.run_dir, self.journal_name(self.worker))
 
     def close(self) -> None:
-        """Close the journal, if it was opened; it opens again on its next use."""
+        """Close the journal if it was opened; it opens again at its next use."""
         journal = vars(self).pop("journal", None)
         if journal is not None:
             journal.close()

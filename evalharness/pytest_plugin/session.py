@@ -18,27 +18,25 @@ from evalharness.runs.schema import RunFile
 if TYPE_CHECKING:
     from evalharness.runs.lock import RunLock
 
-__all__ = ["NEW_SESSION", "STATE", "EvalSession"]
-
 
 class EvalSession:
-    """What is known of the run, its evals and their execution, and how far this process has come with it."""
+    """The state of one pytest session: the run, its evals, their execution, and the progress of this process."""
 
     def __init__(self, context: RunContext, registry: EvalRegistry, execution: Execution) -> None:
         self.context = context
         self.registry = registry
         self.execution = execution
         self.lock: RunLock | None = None
-        """Keeps other processes from going on with this run."""
+        """Keeps other processes from resuming this run."""
         self.heartbeat: Heartbeat | None = None
         """Writes this worker's signs of life."""
         self.current: ItemRecord | None = None
-        """The eval test that runs."""
+        """The running eval test."""
         self.has_started_run = False
         self.run_file_at_start: RunFile = {}
 
     def close(self) -> None:
-        """End what is generated, close the engine that was kept, and close the journal. Idempotent."""
+        """Stop generating, close the engine that was kept, and close the journal. Idempotent."""
         self.execution.close()
         if self.heartbeat is not None:
             self.heartbeat.stop()

@@ -16,8 +16,6 @@ from evalharness.report.text import number_text, one_line, plural
 from evalharness.runs.run_file import read_samples
 from evalharness.runs.schema import Generation, Row, entries_of, generations_of, mapping, text_of
 
-__all__ = ["find_rows", "print_answer", "print_row"]
-
 NUM_CANDIDATES = 20
 _ALL_IDS = 100_000
 

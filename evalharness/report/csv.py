@@ -14,8 +14,6 @@ from evalharness.report.tables import Codes, RunTables, Summary
 from evalharness.report.text import csv_cell
 from evalharness.runs.schema import Row, entries_of, generations_of, mapping, text_of
 
-__all__ = ["REPORT_COLUMNS", "SampleNames", "write_csv", "write_report_csv", "write_samples_csv"]
-
 REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "low", "high", "interval", "n"]
 """`kind`: score (mean of a score), count (of cases), aggregate, gate (`metric` is its expression, `value` what was
 measured), gate_passed (0 or 1, empty where it was skipped), throughput.

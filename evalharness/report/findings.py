@@ -13,8 +13,6 @@ from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import one_line, plural, share_text
 from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, mapping, text_of
 
-__all__ = ["findings", "gate_state", "rescored_changes", "rescored_remarks", "verdict"]
-
 MAX_FINDINGS = 30
 FEW_CASES = 10
 """Below this a score says little, whatever it is."""

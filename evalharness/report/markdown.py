@@ -16,9 +16,6 @@ from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
 
-__all__ = ["ci_summary", "markdown_report", "rerun_command", "rescored_sections", "run_facts", "value_text", "worker_sections"]
-
-
 _HEADERS = ["worker", "devices", "loads", "swaps", "units", "loading (s)", "generating (s)", "idle"]
 
 

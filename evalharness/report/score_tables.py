@@ -13,19 +13,6 @@ from evalharness.report.tables import Codes, RunTables, Summary
 from evalharness.report.text import csv_cell, markdown_cell, number_text, plural, score_text
 from evalharness.runs.schema import entries_of, mapping, text_of
 
-__all__ = [
-    "NUM_TABLE_COLUMNS",
-    "NUM_TABLE_LINES",
-    "TABLE_COLUMNS",
-    "breakdown_sections",
-    "markdown_table",
-    "score_sections",
-    "table_sections",
-    "tables_by_title",
-    "tests_of",
-    "write_tables_csv",
-]
-
 _Line = TypeVar("_Line")
 
 NUM_SCORE_COLUMNS = 8

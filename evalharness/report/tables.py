@@ -20,9 +20,6 @@ from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, mapping, text_of
 
-__all__ = ["COUNTS", "OUTCOMES", "Codes", "Collected", "ProblemGroup", "RunTables", "Summary", "load_tables"]
-
-
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
 """Every outcome a row may have; anything else is counted as "other"."""
 

@@ -14,22 +14,6 @@ from evalharness.report.tables import RunTables
 from evalharness.report.text import display_width, number_text, one_line, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
-__all__ = [
-    "DEFAULT_COLUMNS",
-    "OUTCOME_STYLES",
-    "fit",
-    "fit_apart",
-    "open_console",
-    "print_fields",
-    "print_heading",
-    "print_lines",
-    "print_text",
-    "table_lines",
-    "terminal_lines",
-    "terminal_width",
-    "wrapped",
-]
-
 
 def pad(text: str, width: int, *, right: bool) -> str:
     """Return the text in exactly `width` columns."""

@@ -13,22 +13,6 @@ import unicodedata
 
 from evalharness.api.showing import excerpt
 
-__all__ = [
-    "CSV_CELL_CHARS",
-    "code_block",
-    "csv_cell",
-    "display_width",
-    "markdown_cell",
-    "number_text",
-    "one_line",
-    "plural",
-    "printable",
-    "score_text",
-    "share_text",
-    "terminal_text",
-    "visible_text",
-]
-
 CSV_CELL_CHARS = 32_767
 """What one spreadsheet cell can hold; a longer cell is cut by us, with a marker, not by the spreadsheet in silence."""
 

@@ -23,8 +23,6 @@ from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import Row, RunFile, entries_of
 from evalharness.runs.workers import engine_entries
 
-__all__ = ["rebuild_run", "report_file", "report_rows", "terminal_summary", "write_reports"]
-
 
 @contextmanager
 def report_file(path: Path) -> Iterator[TextIO]:

@@ -10,8 +10,6 @@ from typing import BinaryIO
 
 from evalharness.api.errors import EvalHarnessError, RecordError
 
-__all__ = ["write_atomically"]
-
 
 @contextmanager
 def write_atomically(

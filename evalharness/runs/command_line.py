@@ -11,8 +11,6 @@ from pathlib import Path
 
 from evalharness.config.options import ARGUMENTS
 
-__all__ = ["HIDDEN", "shown_command"]
-
 HIDDEN = "…"
 
 _FLAG_NAMES = """

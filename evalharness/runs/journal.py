@@ -40,19 +40,6 @@ from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
 from evalharness.runs.schema import Collected, CrashLine, EngineLine, EvalLine, OutcomeKind, OutcomeLine, ProblemLine, Row, UnitLine
 
-__all__ = [
-    "EvalNode",
-    "Journal",
-    "Line",
-    "encode",
-    "journal_name",
-    "parse_nodeid",
-    "read_journals",
-    "read_lines",
-    "session_of",
-    "test_name",
-]
-
 encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 """Returns plain data as one line of ASCII JSON; raises `TypeError` or `ValueError` for anything else."""
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from evalharness.api.errors import RecordError
 
-__all__ = ["RunLock", "is_written_now", "lock_within", "wait_for_writers"]
-
 _FILE = "run.lock"
 _POLL_S = 0.2
 _LOOK_S = 1.0  # `is_written_now` locks for a moment; on a busy machine it may be paused while it does

@@ -17,8 +17,6 @@ from evalharness.runs.records import CaseRecords, Failed, GenerationFacts, Recor
 from evalharness.runs.run_file import read_run
 from evalharness.runs.schema import RunFile
 
-__all__ = ["RecordedRun", "outcome_of"]
-
 _Place = TypeVar("_Place")
 
 

@@ -33,9 +33,6 @@ from evalharness.runs.schema import (
 )
 from evalharness.runs.workers import EngineTotals, WorkerTimes
 
-__all__ = ["CaseRecords", "Failed", "GenerationFacts", "Recorded", "RunRecords", "generation_facts", "read_records", "set_generations"]
-
-
 CaseKey: TypeAlias = "tuple[str, str, str, str]"
 """worker, engine, eval, case."""
 

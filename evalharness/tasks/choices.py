@@ -23,8 +23,6 @@ from evalharness.api.requests import GenerationResult
 from evalharness.api.scoring import ScoringRequest
 from evalharness.tasks.prompt_rows import Judgement, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
-__all__ = ["ChoiceCase", "judge", "load_cases", "request"]
-
 FILE_NAME = "choices.jsonl"
 
 

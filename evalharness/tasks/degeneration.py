@@ -24,8 +24,6 @@ from evalharness.tasks.shared import leftover_thinking
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["SIGNS", "Repetition", "expected_script", "find_echo", "find_repetition", "find_signs", "scores", "script_of_letters", "scripts"]
-
 WINDOW = 60
 """Characters of a long piece."""
 MIN_REPEATS = 4

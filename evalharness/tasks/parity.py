@@ -19,8 +19,6 @@ from typing import Any
 
 from evalharness.api.cases import EngineComparison
 
-__all__ = ["CaseComparison", "compare_engines", "compare_generations", "differing_settings"]
-
 MAX_SPLITS_SHOWN = 20
 _SHOWN_CHARS = 24
 _MIN_REMAINDER = 1e-9

@@ -21,8 +21,6 @@ from evalharness.api.scoring import ScoringRequest
 from evalharness.tasks import stage_a
 from evalharness.tasks.prompt_rows import ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
-__all__ = ["Surprise", "aggregate", "judge", "load_cases", "request", "stage_a_cases"]
-
 FILE_NAME = "perplexity.jsonl"
 
 

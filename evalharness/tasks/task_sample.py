@@ -13,8 +13,6 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError
 from evalharness.tasks import DataWarning, dense, stage_a, stage_b
 
-__all__ = ["TASKS", "SampledCase", "load_cases", "request"]
-
 TASKS: Mapping[str, tuple[Callable[[Path | str | None], Sequence[Case]], Callable[[Any], Any]]] = {
     "stage_a": (stage_a.load_cases, stage_a.request),
     "dense": (dense.load_cases, dense.request),

@@ -10,8 +10,6 @@ from typing import Any
 
 from evalharness.tool_calls.types import RawCall
 
-__all__ = ["bare", "fenced", "hermes", "llama", "mistral"]
-
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 _NO_ARGUMENTS = f"the call has no arguments; expected one of {', '.join(_ARGUMENTS)}"

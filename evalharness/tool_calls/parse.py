@@ -13,8 +13,6 @@ from evalharness.api.tools import Tool, read_tools
 from evalharness.tool_calls import json_formats, python_formats, xml_formats
 from evalharness.tool_calls.types import RawCall, ToolAnswer, ToolCall, coerce_arguments, problems_of
 
-__all__ = ["FORMATS", "parse_tool_calls"]
-
 _Reader = Callable[[str, Sequence[str]], Iterator[RawCall]]
 
 FORMATS: Mapping[str, _Reader] = {

@@ -11,8 +11,6 @@ from typing import Any
 
 from evalharness.tool_calls.types import RawCall
 
-__all__ = ["function", "pythonic"]
-
 _LONGEST = 100_000  # characters of one call; the parser below takes several times that in memory
 _FIRST_NAME = re.compile(r"\[\s*([\w.]+)")
 _JSON_NAMES = {"true": True, "false": False, "null": None}

@@ -13,8 +13,6 @@ from evalharness.api.tools import Tool
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-__all__ = ["RawCall", "ToolAnswer", "ToolCall", "coerce_arguments", "problems_of", "prompt_part"]
-
 
 @dataclass(frozen=True)
 class ToolCall:

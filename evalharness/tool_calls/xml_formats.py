@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from evalharness.tool_calls.types import RawCall
 
-__all__ = ["anthropic", "invoke", "qwen"]
-
 _FUNCTION = re.compile(r"<function=([^<>\n]{1,256})>")
 _QWEN_MARK = re.compile(r"<parameter=([^<>\n]{1,256})>|</parameter>|</function>|<function=|</tool_call>")
 _INVOKE = re.compile(r"""<((?:[A-Za-z]{1,32}:)?)invoke\s+name\s*=\s*(?:"([^"<>]{1,256})"|'([^'<>]{1,256})')\s*>""")

@@ -20,8 +20,6 @@ from typing import Any, Generic, TypeVar
 
 from evalharness.api.errors import ConfigError
 
-__all__ = ["DelayedTraining"]
-
 Batch = TypeVar("Batch")
 Snapshot = TypeVar("Snapshot")
 

@@ -15,8 +15,6 @@ from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.config.kinds import DeviceList
 from evalharness.config.options import ENGINES
 
-__all__ = ["TrainerDevices", "allocate_devices"]
-
 _SHARING = ("pytorch", "huggingface")
 """Engines that generate with the trainer's own model where both are on one device."""
 

@@ -28,8 +28,6 @@ from evalharness.engine.engine import Engine
 from evalharness.engine.prompts import bare_prompt
 from evalharness.tool_calls import ToolAnswer, ToolCall, parse_tool_calls
 
-__all__ = ["InferenceModule", "InferenceResult", "create_inference_module"]
-
 
 @dataclass(frozen=True)
 class InferenceResult:

@@ -24,8 +24,6 @@ from evalharness.config.options import ENGINES
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 
-__all__ = ["SampleResult", "TrainerEngine", "create_engine"]
-
 
 @dataclass(frozen=True)
 class SampleResult:

@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.backends.hf_models import make_text_checkpoint
 
-__all__ = ["TEMPLATE", "make_pair", "write_gguf"]
-
 TEMPLATE = "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["free_ports", "server_process"]
-
 _ENDING_S = 20.0
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from evalharness.backends.torchvision_cpu import register_missing_operators
 
-__all__ = ["BEGINS_AGAIN", "END_ID", "ONLY_THREE", "SENTENCE", "THINKS", "make_word_checkpoint", "quantise", "token_id"]
-
 END_ID = 0
 SENTENCE = ("The", " quick", " brown", " fox", " jumps")
 _SPECIAL = ("<end>", "<pad>")

@@ -14,26 +14,6 @@ from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectab
 from evalharness.api.errors import ComparisonError
 from evalharness.api.showing import excerpt, short_hash
 
-__all__ = [
-    "CATEGORY",
-    "CATEGORY_METRIC",
-    "CHANGED",
-    "IMPROVED",
-    "LOWER_IS_BETTER",
-    "MOST_VALUES",
-    "NOT_ENOUGH",
-    "REGRESSED",
-    "SAME",
-    "WORTH_SHOWING",
-    "CaseChange",
-    "Comparison",
-    "Coverage",
-    "MetricChange",
-    "compare",
-    "differences",
-]
-
-
 SAME_TEXT_CASES = 3
 """From this many cases on, equal texts of two checkpoints are worth a warning."""
 _MAX_VALUE_CHARS = 80

@@ -12,9 +12,6 @@ from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
 
-__all__ = ["RATES", "CaseLine", "Sheet", "Side", "domains_apart", "sheets_by_engine", "was_judged"]
-
-
 RATES = ("pass_rate", "length_rate", "empty_rate")
 """Rates that every test has and that a single case has a value of, 0 or 1."""
 

@@ -24,8 +24,6 @@ from evalharness.runs.atomic import write_atomically
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping
 
-__all__ = ["baseline_json", "engine_entry", "read_baseline", "read_side", "read_sides", "side_of_rows", "write_baseline"]
-
 
 def read_side(text: str, prefer: str = "") -> Side:
     """Return the side that "RUN_DIR", "RUN_DIR:ENGINE" or "BASELINE.json" names.

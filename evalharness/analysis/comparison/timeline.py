@@ -20,9 +20,6 @@ from evalharness.api.errors import ComparisonError, RecordError
 from evalharness.checkpoints.info import natural_key
 from evalharness.runs.schema import RunFile, entries_of, mapping
 
-__all__ = ["TOKENS", "Curve", "Timeline", "Track", "read_tracks", "run_folders", "timeline_of"]
-
-
 _NUMBERED = re.compile(r".*\bcheckpoint-([0-9]+)")
 _Shape = tuple[str, str, str]
 

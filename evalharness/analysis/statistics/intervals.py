@@ -9,20 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "DEFAULT_SEED",
-    "ClusterSums",
-    "Interval",
-    "bca_intervals",
-    "cluster_sums",
-    "cluster_variance",
-    "effective_size",
-    "group_codes",
-    "mean_intervals",
-    "wilson_interval",
-]
-
-
 NUM_RESAMPLES = 2000
 _MOST_BUNDLES = 1000
 

@@ -6,8 +6,6 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["MIN_SUPPORT", "Overlap", "macro_and_min"]
-
 Empty = TypeVar("Empty", float, None)
 Category = TypeVar("Category", bound=Hashable)
 

@@ -20,20 +20,6 @@ from evalharness.analysis.statistics.intervals import (
     mean_intervals,
 )
 
-__all__ = [
-    "LEVEL",
-    "Mean",
-    "PairedChange",
-    "detectable_difference",
-    "holm",
-    "means_by_place",
-    "paired_changes",
-    "paired_p",
-    "sign_flip_p",
-    "smallest_p",
-]
-
-
 POWER = 0.8
 _LEVELS = 100  # differences that are no whole numbers are rounded to this fraction of the largest, so that sums can be counted
 _ROUNDING = 1e-9  # differences within a group that cancel out leave this much

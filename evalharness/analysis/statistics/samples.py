@@ -11,8 +11,6 @@ import numpy as np
 
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes
 
-__all__ = ["majority_vote", "pass_at_k", "pass_hat_k", "repeated_standard_error", "sample_scores"]
-
 Answer = TypeVar("Answer", bound=Hashable)
 
 

@@ -51,8 +51,6 @@ from evalharness.backends.hf.weights import HfWeights
 from evalharness.checkpoints.adapter import Adapter, adapter_of
 from evalharness.checkpoints.architecture import LoadedFolder
 
-__all__ = ["HfBackend"]
-
 logger = logging.getLogger(__name__)
 
 WINDOW_SIZE = 1024

@@ -17,19 +17,6 @@ import torch
 
 from evalharness.backends.base import Prompt, SamplingPlan
 
-__all__ = [
-    "BatchCost",
-    "BatchSizes",
-    "available_bytes",
-    "groups_of_equal_plan",
-    "is_broken_device",
-    "is_out_of_memory",
-    "max_padding",
-    "release_memory",
-    "take_batch",
-    "windows",
-]
-
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")

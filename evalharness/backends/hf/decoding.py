@@ -21,18 +21,6 @@ from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_ca
 from evalharness.backends.hf.sampling import Grammars, TokenBans, processors_for
 from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
 
-__all__ = [
-    "BatchRunner",
-    "Row",
-    "RowEnds",
-    "StopRequested",
-    "collate",
-    "largest_image_tokens",
-    "row_with_images",
-    "selectable_cache",
-]
-
-
 _LOOK_EVERY = 8
 """Steps from one count of finished rows to the next: on a GPU each makes the host wait."""
 _LEAVING_SHARE = 0.25

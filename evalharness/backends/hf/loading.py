@@ -32,8 +32,6 @@ from evalharness.backends.hf.batching import is_out_of_memory
 from evalharness.backends.hf.shared_model import SharedModel
 from evalharness.checkpoints.info import quantization_at
 
-__all__ = ["LoadedCheckpoint", "load_checkpoint", "read_companions", "resolve_device", "shared_checkpoint"]
-
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:

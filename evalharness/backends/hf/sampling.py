@@ -23,22 +23,6 @@ from evalharness.api.thinking import ThinkingRow
 from evalharness.backends.base import SamplingPlan
 from evalharness.backends.hf._transformers import transformers
 
-__all__ = [
-    "EXTRA_OPTIONS",
-    "Grammars",
-    "HeldToGrammar",
-    "HeldToThinkingBudget",
-    "NoRepeatNgrams",
-    "RawScores",
-    "RepetitionPenalty",
-    "TokenBans",
-    "TokenPicker",
-    "check_extras",
-    "entropies_of",
-    "processors_for",
-    "warpers_for",
-]
-
 
 class RawScores(transformers.LogitsProcessor):
     """Keeps what the model itself said, before anything changes it.

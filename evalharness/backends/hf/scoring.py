@@ -21,8 +21,6 @@ from evalharness.backends.hf.batching import is_out_of_memory
 from evalharness.backends.hf.decoding import Row, collate
 from evalharness.backends.hf.sampling import entropies_of, warpers_for
 
-__all__ = ["ScoringRunner", "logits_of_responses", "padded_logits", "padded_logprobs", "row_to_score", "through_model"]
-
 
 def row_to_score(row: Row, vocab_size: int, max_model_len: int | None) -> Row:
     """Return the row with its response behind it; `RequestError` for ids that no embedding has, `PromptTooLong`."""

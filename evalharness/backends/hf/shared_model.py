@@ -18,8 +18,6 @@ import torch
 from evalharness.api.errors import CapabilityError, CheckpointError
 from evalharness.backends.hf._transformers import transformers
 
-__all__ = ["SharedModel", "stamp_of"]
-
 
 class SharedModel:
     """Another owner's model: `given` is what was passed, `model` the transformers model inside its wrappers.

@@ -25,8 +25,6 @@ from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, r
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
 from evalharness.checkpoints.weights import base_shapes, find_weights
 
-__all__ = ["HfAdapter", "HfWeights", "SleepingWeights", "load_in_place", "own_weights", "place_of", "why_not_in_place"]
-
 
 def why_not_in_place(model: Any, folder: Path) -> str | None:
     """Return why the checkpoint's tensors cannot be copied into the model one by one, None where they can; adapters are left out.

@@ -36,8 +36,6 @@ from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max.loading import load_model, max_facts, why_not_in_max
 from evalharness.backends.stops import StopStringWatcher
 
-__all__ = ["EXTRA_OPTIONS", "MaxBackend", "MaxRow", "max_seed", "sampling_params"]
-
 
 def max_seed(seed: int) -> int:
     """Return 64 bits of the seed's hash, never 0.

@@ -26,8 +26,6 @@ from evalharness.backends.checkpoint_reading import (
 from evalharness.backends.torchvision_cpu import register_missing_operators
 from evalharness.checkpoints.weights import read_json
 
-__all__ = ["INSTALL", "LoadedModel", "load_model", "max_facts", "why_not_in_max"]
-
 INSTALL = "pip install 'max[serve]>=26.7,<27', in an environment of its own: docs/max.md"
 MAX_BATCH_SIZE = {"cpu": 16, "gpu": 128}
 """Rows that MAX works on at once; on a CPU more are no faster, and MAX plans memory for as many full contexts."""

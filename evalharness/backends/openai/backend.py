@@ -32,9 +32,6 @@ from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.weights import find_weights, fingerprint_weights
 
-__all__ = ["OpenAIBackend", "ServedModel", "check_weights", "find_model", "listed_models"]
-
-
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 

@@ -25,8 +25,6 @@ from evalharness.api.errors import BackendError, ConfigError, RequestError
 from evalharness.api.redaction import redactor
 from evalharness.api.showing import excerpt
 
-__all__ = ["HttpClient", "HttpCounts", "RefusedRequest"]
-
 _BACKOFF_S = 1.0
 _LONGEST_WAIT_S = 60.0
 _CANCELLING_S = 1.0

@@ -10,8 +10,6 @@ from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.redaction import redactor
 from evalharness.api.structured_output import STRUCTURES
 
-__all__ = ["FLAVOURS", "AdapterWay", "Flavour", "base_url"]
-
 
 @dataclass(frozen=True)
 class AdapterWay:

@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
     from evalharness.api.structured_output import StructuredOutput
 
-__all__ = [
-    "chat_body",
-    "check_plan",
-    "completion_body",
-    "completion_of",
-    "completion_of_response",
-    "scoring_body",
-]
-
 _CUTS = ("top_k", "min_p")  # extra options that leave the distribution as it is, but for what may be drawn
 
 

@@ -30,8 +30,6 @@ from evalharness.backends.openai.flavours import FLAVOURS, AdapterWay
 from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
 
-__all__ = ["ServerAdapters", "ServerWeights", "refusal"]
-
 _FILES = ("adapter_config.json", "*.safetensors")  # beside them trainers keep what is far larger: optimizers
 _CLOSING_S = 10.0
 _UNKNOWN = (400, 404)  # what a server that was started anew says to the name of an adapter that it had

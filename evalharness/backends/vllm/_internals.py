@@ -17,18 +17,6 @@ from typing import Any
 
 from evalharness.api.errors import UnsupportedOption
 
-__all__ = [
-    "check_room",
-    "inspecting_with",
-    "known_engine_arguments",
-    "knows_thinking",
-    "limits_in",
-    "render",
-    "result_queue",
-    "uses_v2_runner",
-    "validate_structure",
-]
-
 
 @contextlib.contextmanager
 def inspecting_with(code: str) -> Iterator[None]:

@@ -56,8 +56,6 @@ from evalharness.checkpoints.info import quantization_at
 if TYPE_CHECKING:
     from evalharness.api.hooks import GenerationPlugin
 
-__all__ = ["VllmBackend"]
-
 MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a batch that fills up slowly takes more steps
 MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of images in the engine core, a megapixel takes 6 to 25 MB; but at most
 PIXEL_SHARE = 16  # this part of the memory that was free at the start

@@ -21,9 +21,6 @@ from evalharness.backends.vllm._internals import check_room, render, result_queu
 from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm.sampling import validation_errors
 
-__all__ = ["EngineLog", "ErrorFileHandler", "Problem", "VllmEngine"]
-
-
 CONFIG_VARIABLE = "VLLM_LOGGING_CONFIG_PATH"
 MAX_SUMMARY = 1000
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from evalharness.backends.vllm.engine import VllmEngine
 
-__all__ = ["ImageGrid", "ImagePrompts", "PromptsAhead", "check_length", "pixel_bytes", "why_no_images"]
-
 ImageGrid: TypeAlias = "tuple[int, int, int]"
 """Patches of one image: time, height, width."""
 

@@ -18,8 +18,6 @@ import psutil
 
 from evalharness.backends.vllm._internals import inspecting_with
 
-__all__ = ["ChildProcesses", "children_prepared", "interrupts_get_through"]
-
 PR_SET_PDEATHSIG = 1
 CONFIG_KEY = "evalharness"
 LOOK_S = 0.2

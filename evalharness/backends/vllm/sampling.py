@@ -14,19 +14,6 @@ from evalharness.api.thinking import DEFAULT_MARKS
 from evalharness.backends.base import Completion, Prompt, SamplingPlan, check_limits
 from evalharness.backends.vllm._internals import knows_thinking, uses_v2_runner
 
-__all__ = [
-    "EXTRA_OPTIONS",
-    "WatchedTokens",
-    "check_thinking",
-    "completion_of",
-    "completion_of_response",
-    "nothing_to_score",
-    "sampling_params",
-    "scoring_params",
-    "thinking_arguments",
-    "validation_errors",
-]
-
 
 def thinking_arguments(tokenizer: Any) -> dict[str, Any]:
     """Return the engine argument that names the marks of thoughts, for tokenizers that have them as tokens; others' models do not think."""

@@ -15,19 +15,6 @@ from evalharness.backends.checkpoint_reading import resolve_dtype_name
 from evalharness.backends.vllm._internals import known_engine_arguments
 from evalharness.backends.vllm.weights import WORKER_EXTENSION
 
-__all__ = [
-    "ENVIRONMENT",
-    "MAX_IMAGES_PER_PROMPT",
-    "RENDER_THREADS",
-    "check_engine_options",
-    "device_type",
-    "engine_arguments",
-    "only_known_arguments",
-    "pixel_budget_arguments",
-    "set_environment_defaults",
-]
-
-
 _INSTEAD = {
     "allowed_local_media_path": "images are opened by the harness",
     "disable_log_stats": "the harness counts by itself",

@@ -37,8 +37,6 @@ from evalharness.checkpoints.adapter import Adapter, read_adapter, shapes_of
 from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
 from evalharness.checkpoints.weights import base_shapes, read_head
 
-__all__ = ["WORKER_EXTENSION", "HeldFolder", "VllmWeights", "WeightSwapping", "remove_abandoned", "remove_abandoned_files"]
-
 _SHARED_MEMORY = Path("/dev/shm")
 _PREFIX = "evalharness-weights-"
 _SPARE = 2  # times the tensors' size must be free in shared memory, which other programs need as well

@@ -13,8 +13,6 @@ from evalharness.api.errors import DONE, NOT_PASSED, REFUSED, BaselineError, Com
 from evalharness.cli.framework import PATH, command, expand_run
 from evalharness.runs.run_file import LATEST
 
-__all__ = ["bless", "compare", "timeline"]
-
 
 @command(
     "compare",

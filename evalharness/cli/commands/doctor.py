@@ -37,8 +37,6 @@ from evalharness.runs.run_file import environment_facts, installed_versions
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Check", "diagnose", "doctor", "print_check"]
-
 
 @command(
     "doctor",

@@ -9,8 +9,6 @@ import click
 from evalharness.api.errors import DONE, ConfigError, RecordError
 from evalharness.cli.framework import command, find_run
 
-__all__ = ["export"]
-
 _TABLES = {"jsonl": "samples_flat.jsonl", "parquet": "samples.parquet"}
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
 

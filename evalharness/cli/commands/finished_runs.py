@@ -13,8 +13,6 @@ import click
 from evalharness.api.errors import DONE, ConfigError
 from evalharness.cli.framework import PATH, RUN_CODES, command, find_run
 
-__all__ = ["merge", "report", "rescore", "summary"]
-
 
 @command("merge", examples=["evalharness merge reports/part-1 reports/part-2 --run-id whole"], exit_codes=RUN_CODES, takes_runs=True)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…")

@@ -25,8 +25,6 @@ from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 
-__all__ = ["OneOff", "generate", "one_off", "options_of", "read_one_offs"]
-
 _OF_RUNS = frozenset(
     {
         "wait", "data", "limit", "shard", "spot", "devices", "share_devices", "hang_timeout", "cache", "cache_dir", "run_id", "resume",

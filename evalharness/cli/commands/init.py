@@ -19,8 +19,6 @@ from evalharness.cli.framework import PATH, command
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-__all__ = ["STARTERS", "init", "write_project"]
-
 STARTERS = {
     "text": "an eval of short text answers with a judge of your own",
     "json": "prompts whose JSON answers are judged field by field",

@@ -11,8 +11,6 @@ from evalharness.api.errors import DONE, ConfigError, RecordError, did_you_mean
 from evalharness.cli.framework import PATH, command, find_run
 from evalharness.runs.schema import Row
 
-__all__ = ["show"]
-
 
 @command(
     "show",

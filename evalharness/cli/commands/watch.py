@@ -24,8 +24,6 @@ from evalharness.checkpoints.info import name_checkpoints, natural_key
 from evalharness.checkpoints.weights import find_weights, fingerprint_checkpoint
 from evalharness.cli.framework import PATH, command
 
-__all__ = ["Watch", "watch"]
-
 _SET_BY_WATCH = ("--model", "--run-id", "--report-dir")
 
 

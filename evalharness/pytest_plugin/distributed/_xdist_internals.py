@@ -1,7 +1,7 @@
-"""What is used of xdist beyond its documented hooks: a worker's queue of tests, its commands, its messages, and why a session ends.
+"""The parts of xdist used beyond its documented hooks: a worker's queue of tests, commands, messages, and why a session ends.
 
-In a worker, xdist is a plugin without a name. It is imported only where it runs.
-`tests/pytest_plugin/distributed/test_xdist_internals.py` fails where a release has dropped a part.
+In a worker, xdist is a plugin without a name. It is imported only where it runs. `tests/pytest_plugin/distributed/test_xdist_internals.py`
+fails if a release drops a part.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ from typing import Any
 
 import pytest
 
-__all__ = ["num_workers_of", "on_command", "process_id", "queued_tests", "send_to_controller", "stop_reason"]
-
 _END_OF_QUEUE = object()
 
 
 def _interactor(config: pytest.Config) -> Any:
-    """Return the plugin that is xdist in this worker."""
+    """Return the plugin object that xdist registers in this worker."""
     return next(plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "torun"))
 
 
 def queued_tests(config: pytest.Config) -> Callable[[], list[int] | None]:
-    """Return a function that gives the positions of the tests in this worker's queue, in order, or None while its end is as before.
+    """Return a function that gives the positions of this worker's queued tests, in order, or None if its end is unchanged.
 
-    Some at the beginning may have left it already.
+    Some tests at the front may have run already.
     """
     interactor = _interactor(config)
     last: Any = _END_OF_QUEUE
@@ -42,7 +40,7 @@ def queued_tests(config: pytest.Config) -> Callable[[], list[int] | None]:
 
 
 def on_command(config: pytest.Config, name: str, action: Callable[[Mapping[str, Any]], None]) -> None:
-    """Have `action` called with the arguments of a controller's command that xdist itself does not know (`node.sendcommand`)."""
+    """Have `action` called with the arguments of a controller's command (`node.sendcommand`) that xdist itself does not know."""
     interactor = _interactor(config)
     others = interactor.handle_command
 
@@ -56,22 +54,22 @@ def on_command(config: pytest.Config, name: str, action: Callable[[Mapping[str, 
 
 
 def send_to_controller(config: pytest.Config, values: Mapping[str, Any]) -> None:
-    """Send plain values to the controller's `pytest_report_from_serializable`, before what the worker collected.
+    """Send plain values to the controller's `pytest_report_from_serializable`, before the worker's collection.
 
-    The one message of xdist that carries what one likes is a report, and one of collection without a text is passed over.
+    xdist's only message with free content is a report, and it ignores a collection report without text.
     """
     report: dict[str, Any] = {"$report_type": "CollectReport", "nodeid": "", "outcome": "skipped", "longrepr": None}
     _interactor(config).sendevent("collectreport", data={**report, "result": None, "sections": [], **values})
 
 
 def stop_reason(config: pytest.Config) -> str | None:
-    """Return why the controller ends the session: -x, --maxfail, Ctrl-C or `pytest.exit` in a worker; None while it does not."""
+    """Return why the controller ends the session: -x, --maxfail, Ctrl-C or `pytest.exit` in a worker; None if it does not."""
     reason = getattr(config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
     return str(reason) if reason else None
 
 
 def process_id(node: Any) -> int:
-    """Return the process of a worker that is ready."""
+    """Return the process id of a worker that is ready."""
     return int(node.gateway._rinfo().pid)  # xdist has asked for it already, so this asks nobody
 
 

@@ -36,7 +36,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
 
 
 def pytest_configure_node(node: Any) -> None:
-    """Give each worker the resolved options and the engines, so that all of them run exactly the same."""
+    """Give each worker the resolved options and the engines, so that all workers run the same."""
     config = node.config
     state = config.stash[STATE]
     try:
@@ -68,7 +68,7 @@ def _signs_of(node: Any) -> Path:
 
 @pytest.hookimpl
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredScheduler | None:
-    """Hand out work units where evals are collected; other ways of distribution stay as they are."""
+    """Distribute work units if evals are collected; other ways of distribution stay as they are."""
     if config.getoption("dist") != "load":
         return None
     state = config.stash[STATE]
@@ -89,7 +89,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredSche
 
 
 def pytest_testnodeready(node: Any) -> None:
-    """Watch over a worker, a replacement too."""
+    """Watch a worker; replacements are watched too."""
     stash = node.config.stash
     if WATCH in stash and SIGNS in stash and node.gateway.spec.popen:
         scheduler = stash[SCHEDULER]
@@ -103,7 +103,7 @@ def pytest_testnodeready(node: Any) -> None:
 
 
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Note that a worker ended; if it died after its work was done, that is a problem of the run all the same."""
+    """Note that a worker ended; a death after its work was done is still a problem of the run."""
     stash = node.config.stash
     _stop_all_if_one_did(node.config)
     if WATCH in stash:
@@ -114,14 +114,14 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def _stop_all_if_one_did(config: pytest.Config) -> None:
-    """End all workers where -x, --maxfail, Ctrl-C or `pytest.exit` in one of them ends the run; xdist has no hook for that."""
+    """End all workers if -x, --maxfail, Ctrl-C or `pytest.exit` in one of them ends the run; xdist has no hook for that."""
     reason = stop_reason(config)
     if reason is not None and SCHEDULER in config.stash:
         config.stash[SCHEDULER].stop(reason)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the watch."""
+    """Stop watching."""
     if WATCH in config.stash:
         config.stash[WATCH].stop()
     if SIGNS in config.stash:
@@ -129,7 +129,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 class _TestsOfWorkers:
-    """Notes which tests were begun, and stops all workers where a failure ends the run; these hooks get no config."""
+    """Notes which tests have begun, and stops all workers when a failure ends the run; its hooks get no config."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -148,14 +148,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Note which test a worker runs: if it dies, the blame depends on that."""
+    """Note which test a worker runs: if the worker dies, this decides what is suspected."""
     if report.when == "setup" and report.passed and CRASHES in report.node.config.stash:
         report.node.config.stash[CRASHES].test_runs(report.node.gateway.id, report.nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
-    """Say how a worker died, and how often the test was tried."""
+    """Add to the report how the worker died and how often the test was tried."""
     config = report.node.config
     if CRASHES in config.stash:
         config.stash[CRASHES].explain(crashitem, report)

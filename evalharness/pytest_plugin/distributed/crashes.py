@@ -1,21 +1,21 @@
-"""Decides what happens to the work of a worker that died: its unit goes on elsewhere, and its current test runs once more.
+"""Decides what happens to the work of a dead worker: another worker continues its unit, and its current test runs once more.
 
-    died while                          then
-    a test ran and nothing was asked    the test runs again; after its second death it is an error
-    one case was asked                  it is asked again, alone; after its second death it is an error
-    up to 16 cases were asked           each of them is asked alone
-    more cases were asked               they are asked in groups, as many groups as cases in each; the cases of a group that dies, alone
-    a test ran while cases were asked   both: the test runs again first, before anything is asked
-    an engine was opened                another worker tries; after the second death its tests are errors, unless it runs elsewhere
+    died while                           then
+    a test ran and nothing generated     the test runs again; after its second death it is an error
+    one case was generated               it is generated again, alone; after its second death it is an error
+    up to 16 cases were generated        each of them is generated alone
+    more cases were generated            they run in groups, as many groups as cases in each; the cases of a group that dies, alone
+    a test ran while cases generated     both: the test runs again first, before anything is generated
+    an engine was opened                 another worker tries; after the second death its tests are errors, unless it runs elsewhere
 
-A worker that died may have begun units after the one whose test it was in: what was asked of them is suspected likewise, and a unit
-that is taken over runs alone, with none after it begun before its last test.
+A dead worker may have begun units after the one whose test it ran: their cases in flight are suspects too. A unit that is taken over runs
+alone: no unit after it begins before its last test.
 
-So a test that kills is an error after two deaths, and so is a request where an engine has 16 in flight at most; of more it is
-found with the third. (Halves would take as many deaths as the logarithm says, and each costs the start of an engine.) Nobody
-is blamed for what happened while anything else was at work, or at the first time. What was asked is known from `takeover.InFlight`.
+So a test that kills is an error after two deaths, and so is a request if the engine has at most 16 in flight; with more it takes three.
+(Halving would take logarithmically many deaths, and each costs the start of an engine.) Nothing is confirmed at the first death, or while
+anything else was at work. `takeover.InFlight` knows the cases in flight.
 
-Every death is a problem of the run, so the run's exit code is not 0. Only the controller knows this module.
+Every death is a problem of the run, so the run's exit code is not 0. Only the controller uses this module.
 """
 
 from __future__ import annotations
@@ -35,13 +35,11 @@ from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.session import STATE
 
-__all__ = ["Crashes", "LastSigns", "last_signs"]
-
 _MAX_DEATHS = 2
 
 
 class LastSigns(NamedTuple):
-    """The last state of a dead worker, by its files."""
+    """The last state of a dead worker, read from its files."""
 
     opening: str | None
     """The engine that it was opening."""
@@ -52,7 +50,7 @@ class LastSigns(NamedTuple):
 
 
 def last_signs(journal: Path) -> LastSigns:
-    """Return the last state of a worker by its journal, if it has one, and the files beside it."""
+    """Return the last state of a worker from its journal, if it has one, and the files beside it."""
     opening = exit_reason = None
     try:
         with journal.open("rb") as lines:
@@ -128,7 +126,7 @@ class Crashes:
         return retried
 
     def _doing(self, signs: LastSigns, nodeid: str | None) -> str:
-        """Say what a worker did as it died: it generated, and perhaps ran a test."""
+        """Return what a worker did when it died: generating, and perhaps running a test."""
         num_asked = Counter[str]()
         for unit, case_ids in signs.asked.items():
             num_asked[unit.path] += len(case_ids)
@@ -139,9 +137,9 @@ class Crashes:
         return f"{beside}{listed} {'was' if is_single else 'were'} generated with {engine}"
 
     def _suspect(self, asked: Mapping[UnitKey, Sequence[str]], problem: str) -> bool:
-        """Note which cases were asked at a death; return whether it confirms that one of them is to blame.
+        """Note which cases were generated at a death; return whether it confirms that one of them caused it.
 
-        Suspects are asked again in a unit that runs alone, so where several units are concerned no case is confirmed.
+        Suspects run again in a unit that runs alone, so if several units are involved, no case is confirmed.
         """
         is_over = False
         for unit, case_ids in asked.items():
@@ -159,23 +157,23 @@ class Crashes:
         return "died" if signs.exit_reason is None else f"ended itself ({shorten(signs.exit_reason)})"
 
     def died_without_work(self, worker: str) -> None:
-        """Note the death of a worker that had no test any more."""
+        """Note the death of a worker that had no tests left."""
         how = self._how_it_died(worker, self._last_signs(worker))
         self._context.journal.write("problem", {"problem": f"worker {worker} {how} while it had no test to run"})
 
     def is_given_up(self, engine: str) -> bool:
-        """Return whether workers died again and again as they opened the engine."""
+        """Return whether workers died repeatedly while opening the engine."""
         return self._opening_deaths[engine] >= _MAX_DEATHS
 
     def give_up(self, nodeids: Sequence[str]) -> None:
-        """Report tests that nobody will run as crashed."""
+        """Report tests as crashed that no worker will run."""
         for nodeid in nodeids:
             engine = self._registry.eval_node(nodeid).engine
             problem = f"engine {engine} cannot be opened: {self._opening_deaths[engine]} workers {self._how[engine]} while they opened it"
             self._report(report=_crash_report(nodeid, problem))
 
     def explain(self, nodeid: str, report: Any) -> None:
-        """Say in xdist's report of a crashed test how its worker died, and how often it was tried."""
+        """Add to xdist's report of a crashed test how its worker died, and how often the test was tried."""
         problem = self._put_back.get(nodeid)
         if problem is not None:
             report.longrepr = f"{problem}; it was tried {self._test_deaths[nodeid]} times"

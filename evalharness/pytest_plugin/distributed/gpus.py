@@ -32,18 +32,6 @@ from evalharness.hardware.devices import (
 )
 from evalharness.pytest_plugin.options import asked_on_command_line, resolve_run_config
 
-__all__ = [
-    "card_problem",
-    "give_cards_to_workers",
-    "holds_evals",
-    "plan_cards",
-    "pytest_xdist_auto_num_workers",
-    "refuse_unplanned",
-    "return_mask",
-    "take_cards",
-    "will_collect_evals",
-]
-
 
 def will_collect_evals(config: pytest.Config) -> bool:
     """Return whether an option of the plugin was given, or a module on the command line has an eval marker."""
@@ -66,7 +54,7 @@ def _modules(path: Path, names: Sequence[str], skipped: Sequence[str]) -> Iterat
 
 
 def holds_evals(module: Path) -> bool:
-    """Return whether a module's own code marks the module, or a test of it, as an eval. Nothing is imported."""
+    """Return whether a module's own code marks the module or one of its tests as an eval. Nothing is imported."""
     try:
         source = module.read_bytes()
         if b"mark.eval" not in source:
@@ -86,7 +74,7 @@ def _marks_eval(node: ast.stmt) -> bool:
 
 
 def _names_mark(tree: ast.expr) -> bool:
-    """Return whether an expression has `….mark.eval` in it."""
+    """Return whether an expression contains `….mark.eval`."""
     return any(
         isinstance(node, ast.Attribute) and node.attr == "eval" and isinstance(node.value, ast.Attribute) and node.value.attr == "mark"
         for node in ast.walk(tree)
@@ -101,7 +89,7 @@ _MASK_BEFORE = pytest.StashKey["str | None"]()
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Return what `-n auto` means for evals; for other tests, or where its own variable says how many, xdist decides."""
+    """Return the number of workers for `-n auto` with evals; for other tests, or if xdist's own variable is set, xdist decides."""
     if os.environ.get(_OWN_COUNT) or not will_collect_evals(config):
         return None
     run = _with_earlier_options(resolve_run_config(config))
@@ -112,7 +100,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def _with_earlier_options(run: RunConfig) -> RunConfig:
-    """Return the options of the run that is resumed, with those of this command line; what is wrong with it, `--resume` says later."""
+    """Return the options of the resumed run with those of this command line; errors in them are left to `--resume`."""
     if run.resume is None:
         return run
     try:
@@ -128,7 +116,7 @@ def _installed(run: RunConfig) -> list[Card]:
 
 
 def plan_cards(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
-    """Decide who gets which GPUs; too few of them, or CUDA running already, is a usage error."""
+    """Assign GPUs to processes; too few GPUs, or CUDA initialised already, is a usage error."""
     if not (num_workers or run.devices) or not will_collect_evals(config):
         return
     try:
@@ -146,9 +134,9 @@ def plan_cards(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
 
 
 def take_cards(config: pytest.Config) -> tuple[str, ...] | None:
-    """Let this process, which runs evals itself, see its GPUs only, and return them; None where its environment is left as it is.
+    """Limit this process, which runs evals itself, to its GPUs and return them; None if its environment stays as it is.
 
-    Taken back by `return_mask`.
+    `return_mask` undoes it.
     """
     if SLOTS not in config.stash:
         return None
@@ -159,7 +147,7 @@ def take_cards(config: pytest.Config) -> tuple[str, ...] | None:
 
 
 def return_mask(config: pytest.Config) -> None:
-    """Set the mask as it was before `take_cards`."""
+    """Restore the mask that was set before `take_cards`."""
     if _MASK_BEFORE in config.stash:
         before = config.stash[_MASK_BEFORE]
         del config.stash[_MASK_BEFORE]
@@ -172,7 +160,7 @@ def return_mask(config: pytest.Config) -> None:
 def give_cards_to_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
     """Write each worker's GPUs into the specification that xdist starts it from.
 
-    Workers on other machines keep their own environment, and so does one whose --tx says itself what it sees.
+    Workers on other machines keep their own environment, as does a worker whose --tx sets its own mask.
     """
     if SLOTS in config.stash:
         slots = config.stash[SLOTS]
@@ -181,7 +169,7 @@ def give_cards_to_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
 
 
 def card_problem(cards: tuple[str, ...] | None, worker: str) -> str | None:
-    """Return why no engine can be opened on the GPUs that this process was given, once all modules are imported."""
+    """Return why no engine can open on this process's GPUs, once all modules are imported; None if there is no such reason."""
     if cards is None:
         return None
     mask = os.environ.get(MASK)

@@ -1,9 +1,9 @@
-"""Writes a worker's signs of life, and kills workers without any in the controller.
+"""Writes a worker's signs of life, and lets the controller kill workers that show none.
 
-A worker's thread writes two counts into a small file, every few seconds and only if they have grown: one of results (phases
-of tests, generations, decoding steps), one of intervals in which its processes computed or read files. A loading engine, a
-long prefill or a slow test gives no results for a long while but computes; something that waits for ever does neither. A
-stopped or frozen process writes nothing. What computes for ever without a result is told by patience alone.
+A worker's thread writes two counts into a small file, every few seconds and only if they have grown: results (phases of tests, generations,
+decoding steps), and intervals in which the worker's processes computed or read files. A loading engine, a long prefill or a slow test gives
+no results for a long time but computes; a deadlock does neither. A stopped or frozen process writes nothing. A process that computes for
+ever without a result is caught only by a longer time limit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BUSY_FACTOR", "Heartbeat", "Watch", "WatchedWorker", "beat_every_s"]
-
 BUSY_FACTOR = 6
 """How many hang timeouts a worker has that computes without a result."""
 _MIN_CPU_SHARE = 0.1  # of one core; a process that only waits, and its threads that look now and then, takes a hundredth
@@ -26,14 +24,14 @@ _MIN_READ_BYTES = 1 << 16
 
 
 def beat_every_s(hang_timeout_s: float) -> float:
-    """Return how often a worker writes: often enough that no single sign matters."""
+    """Return how often a worker writes: often enough that no single beat matters."""
     return min(10.0, hang_timeout_s / 10)
 
 
 class Heartbeat:
     """Writes this process's signs of life. `num_results()` grows with results.
 
-    `is_busy()` may know whether the process is at work at all; None where what it computes and reads is to tell.
+    `is_busy()` may tell whether the process is at work; if it returns None, CPU time and bytes read decide.
     """
 
     def __init__(self, path: Path, every_s: float, num_results: Callable[[], int], is_busy: Callable[[], bool | None]) -> None:
@@ -76,7 +74,7 @@ def _is_busy(before: _Effort, now: _Effort) -> bool:
 
 
 def _effort() -> _Effort:
-    """Return the CPU time and the bytes read by this process and all below it."""
+    """Return the CPU time and the bytes read by this process and its descendants."""
     import psutil
 
     cpu_s, read_bytes = 0.0, 0
@@ -113,7 +111,7 @@ class WatchedWorker:
 
 
 class Watch:
-    """Kills workers that give no sign of life; `on_kill(worker, reason)` is called before."""
+    """Kills workers that show no sign of life; `on_kill(worker, reason)` is called before."""
 
     def __init__(self, hang_timeout_s: float, on_kill: Callable[[str, str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = hang_timeout_s
@@ -156,7 +154,7 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """Look at every worker once; kill those whose time is over."""
+        """Look at every worker once; kill those whose time is up."""
         now = self._clock()
         # Where this process itself stood still (a suspended machine, Ctrl-Z), so did the workers.
         lost_s = max(0.0, now - self._looked_at_s - 3 * self._every_s)

@@ -1,12 +1,11 @@
 """Hands whole work units to xdist's workers, so that a unit's requests reach one engine together.
 
-A worker that needs work gets, in this order: the longest unit of the engine that it has loaded; one of the engine with
-most work among those that no worker has loaded, those that are split for all to share last; a test that needs no engine;
-one of the engine where one more worker helps most. So nobody idles while there is a unit to start, and K engines on N
-workers are loaded at most about K + N - 1 times.
+A worker that needs work gets, in this order: the longest unit of the engine that it has loaded; a unit of the engine with most work among
+those that no worker has loaded, engines split for all workers last; a test that needs no engine; a unit of the engine that gains most from
+one more worker. So no worker idles while there is a unit to start, and K engines on N workers are loaded at most about K + N - 1 times.
 
-A worker gets further units of its engine while its tests still run, so that its engine need not wait for them: as many as fill an
-engine, and no more than its share of what is left.
+A worker gets further units of its engine while its tests still run, so that the engine need not wait for them: enough to fill an engine,
+and no more than the worker's share of the rest.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from xdist.scheduler import LoadScheduling
 from evalharness.pytest_plugin.distributed.worker import STOP
 from evalharness.pytest_plugin.execution.units import UnitKey, first_tests, num_cases_ahead
 
-__all__ = ["AssignUnits", "CrashJudge", "DeferredScheduler", "Durations", "Estimate", "UnitScheduler", "count_tests"]
-
 AssignUnits = Callable[[Sequence[str]], dict[str, UnitKey]]
 Estimate = Callable[[UnitKey, Sequence[str]], float]
 """Seconds that the tests of a unit are expected to take; only how they compare to others' matters."""
@@ -40,11 +37,11 @@ class CrashJudge(Protocol):
         ...
 
     def is_given_up(self, engine: str) -> bool:
-        """Return whether the engine has killed so many workers that no other one is to load it."""
+        """Return whether the engine has killed so many workers that no other worker should load it."""
         ...
 
     def give_up(self, nodeids: Sequence[str]) -> None:
-        """Report tests that nobody will run."""
+        """Report tests that no worker will run."""
         ...
 
 
@@ -54,7 +51,7 @@ def _kind(engine: str | None) -> tuple[str, str] | None:
 
 
 def count_tests(unit: UnitKey, nodeids: Sequence[str]) -> float:
-    """Return an estimate without any knowledge: all tests take equally long."""
+    """Return an estimate that needs no history: all tests take equally long."""
     return float(len(nodeids))
 
 
@@ -94,7 +91,7 @@ class UnitScheduler:
 
     @property
     def tests_finished(self) -> bool:
-        """Whether nothing waits and each worker has at most the one test that it holds back."""
+        """Whether nothing is queued and each worker has at most the one test that it holds back."""
         return self.collection_is_completed and not self._waiting and all(len(pending) < 2 for pending in self._pending.values())
 
     @property
@@ -128,7 +125,7 @@ class UnitScheduler:
             )
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Note that a test ran and give the worker more where it needs some."""
+        """Note that a test ran and give the worker more tests if it needs some."""
         self._pending[node].remove(item_index)
         if item_index in self._first_tests:
             self._num_cases[node] -= 1
@@ -137,7 +134,7 @@ class UnitScheduler:
         self._feed_ahead(node)
 
     def mark_test_pending(self, item: str) -> None:
-        """Put a test back: its worker wants it run again."""
+        """Put a test back that its worker wants to run again."""
         assert self._collection is not None
         self._wait(item, [self._collection.index(item)])
         for node in self.nodes:
@@ -148,7 +145,7 @@ class UnitScheduler:
         raise NotImplementedError("only xdist's work stealing asks for this")
 
     def remove_node(self, node: Any) -> str | None:
-        """Remove a worker; returns the test that it crashed in, unless that runs once more. The rest waits for another worker."""
+        """Remove a worker; return the test that it crashed in, unless that runs once more. Its other tests wait for another worker."""
         pending = self._pending.pop(node)
         del self._loaded[node], self._num_cases[node], self._left_s[node], self._is_alone[node]
         if not pending or self._collection is None:
@@ -193,7 +190,7 @@ class UnitScheduler:
                 self._judge.give_up([self._collection[index] for index in self._waiting.pop(key)])
 
     def schedule(self) -> None:
-        """Give every worker its first units; again after a worker was added."""
+        """Give every worker its first units; called again when a worker was added."""
         if self._collection is None:
             self._collection = next(iter(self._collections.values()))
             self._units = self._assign(self._collection)
@@ -247,7 +244,7 @@ class UnitScheduler:
             node.send_runtest_some(indices)
 
     def _feed_ahead(self, node: Any) -> None:
-        """Send a worker what its engine can begin while tests still run; a unit that is taken over runs alone."""
+        """Send a worker the units that its engine can begin while tests still run; a unit that is taken over runs alone."""
         engine = self._loaded[node]
         if engine is None or self._is_alone[node] or not self._waiting or node.shutting_down:
             return
@@ -270,7 +267,7 @@ class UnitScheduler:
         return max(units, key=self._seconds.__getitem__)
 
     def _next_engine(self, node: Any) -> str | None:
-        """Return the engine whose unit the worker gets, None where it gets a test that needs none."""
+        """Return the engine whose unit the worker gets, None if it gets a test that needs no engine."""
         waiting_s: dict[str, float] = {}
         num_shards: dict[str, int] = {}
         for key in self._waiting:
@@ -291,7 +288,7 @@ class UnitScheduler:
 
 
 class DeferredScheduler:
-    """Chooses, once the first worker has collected: work units for evals, xdist's own load scheduling for all others."""
+    """Chooses a scheduler at the first collection: work units for evals, else xdist's own load scheduling."""
 
     def __init__(self, config: Any, log: Any, assign: AssignUnits, new_units: Callable[[], UnitScheduler]) -> None:
         self._assign = assign
@@ -301,7 +298,7 @@ class DeferredScheduler:
         self._chosen: Any = None
 
     def add_node(self, node: Any) -> None:
-        """Add a worker, now or as soon as the choice is made."""
+        """Add a worker, now or once the scheduler is chosen."""
         if self._chosen is None:
             self._early_nodes.append(node)
         else:
@@ -358,7 +355,7 @@ class DeferredScheduler:
         return None
 
     def __getattr__(self, name: str) -> Any:
-        """Return what xdist asks only once the choice is made: `schedule`, `mark_test_complete`, `mark_test_pending`, …"""
+        """Return the chosen scheduler's attribute: `schedule`, `mark_test_complete`, `mark_test_pending`, …"""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._chosen, name)
@@ -368,9 +365,9 @@ _NUM_RUNS = 10
 
 
 class Durations:
-    """Mean seconds per case of (engine, eval) in the latest runs, from their run.json; a new engine is taken to be like its backend.
+    """Mean seconds per case of (engine, eval) in the latest runs, from their run.json; a new engine is assumed to be like its backend.
 
-    A file that cannot be read is passed over.
+    Unreadable files are skipped.
     """
 
     def __init__(self) -> None:
@@ -394,7 +391,7 @@ class Durations:
         self._of_backend[engine.partition(":")[0], evaluation].append(case_s)
 
     def case_s(self, engine: str, evaluation: str) -> float:
-        """Return the expected seconds of a case; for a new eval those of the backend's other evals, then of all, then 1."""
+        """Return the expected seconds of a case; for a new eval those of the backend's other evals, then of all evals, then 1."""
         backend = engine.partition(":")[0]
         if known := self._of_engine.get((engine, evaluation)) or self._of_backend.get((backend, evaluation)):
             return fmean(known)

@@ -1,4 +1,4 @@
-"""A worker's side of a distributed run: which units come next, signs of life, and its end on a command or with its engine."""
+"""A worker's side of a distributed run: its next units, its signs of life, and its end on command or with its engine."""
 
 from __future__ import annotations
 
@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan
     from evalharness.pytest_plugin.run_context import RunContext
 
-__all__ = [
-    "AMBIGUOUS",
-    "STOP",
-    "exit_worker_if_engine_failed",
-    "install_stop_command",
-    "report_ambiguous_node_ids",
-    "start_heartbeat",
-    "units_ahead",
-]
-
 AMBIGUOUS = "evalharness_ambiguous_node_ids"
 STOP = "evalharness_stop"
 """The command that ends a worker; its `reason` is why."""
@@ -39,9 +29,9 @@ _MAX_ENGINE_DEATHS = 4  # xdist replaces four workers for each that it was told 
 
 
 def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequence[UnitKey]]:
-    """Return a function that gives the units of the tests in this worker's queue, in order, up to the first test without an eval.
+    """Return a function that gives the units of this worker's queued tests, in order, up to the first test without an eval.
 
-    Some at the beginning may have left it already.
+    Some units at the front may have run already.
     """
     queued_positions = queued_tests(session.config)
     known: list[UnitKey] = []
@@ -61,7 +51,7 @@ def units_ahead(session: pytest.Session, plan: UnitPlan) -> Callable[[], Sequenc
 def install_stop_command(session: pytest.Session) -> None:
     """Have this worker end after its current test when the controller sends `STOP`.
 
-    Where -x or --maxfail ends a run, xdist lets workers finish the tests that they have: here a unit or more.
+    When -x or --maxfail ends a run, xdist lets workers finish their queued tests: here a unit or more.
     """
 
     def stop(arguments: Mapping[str, Any]) -> None:
@@ -71,13 +61,13 @@ def install_stop_command(session: pytest.Session) -> None:
 
 
 def report_ambiguous_node_ids(config: pytest.Config, nodeids: Sequence[str]) -> None:
-    """Send the controller, before the collection, ids that read like those of evals but are not: it knows nothing but ids."""
+    """Send the controller, before the collection, ids that read like those of evals but are not: it knows only ids."""
     if nodeids:
         send_to_controller(config, {AMBIGUOUS: list(nodeids)})
 
 
 def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
-    """Begin to write this worker's signs of life for the controller."""
+    """Start writing this worker's signs of life for the controller."""
     context, engines, units = execution.context, execution.engines, execution.units
 
     def is_busy() -> bool | None:
@@ -90,9 +80,9 @@ def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
 
 
 def exit_worker_if_engine_failed(context: RunContext, units: RunningUnits) -> None:
-    """End this worker if its engine can generate nothing more; a new worker goes on with the unit, from the journal.
+    """End this worker if its engine can generate nothing more; a new worker continues the unit from the journal.
 
-    Otherwise it would turn unit after unit into errors. After several such ends of one engine the worker stays, and they are errors.
+    Otherwise it would turn unit after unit into errors. After several such ends of one engine the worker stays, and its tests are errors.
     """
     failure = units.engine_failure()
     if failure is None or not context.is_worker:

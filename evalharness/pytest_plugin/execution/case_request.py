@@ -1,4 +1,4 @@
-"""What a case asks: one request, or, where the eval's request is a generator function, steps and then its question.
+"""The requests of a case: one, or, where the eval's request function is a generator, steps and then the question.
 
     def request(case):
         results = yield [summary_of(photo) for photo in case.photos], GenerationOptions(max_new_tokens=1024)
@@ -31,8 +31,6 @@ from evalharness.api.requests import (
 )
 from evalharness.api.scoring import ScoringRequest
 
-__all__ = ["MAX_STEPS", "CaseRequest", "Next", "Step", "asks_in_steps", "is_async", "last_frame"]
-
 MAX_STEPS = 1000
 """A generator that has asked so many steps without coming to its question never will."""
 _REQUESTS = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)
@@ -42,7 +40,7 @@ _STEP = "a step is (list of requests, GenerationOptions) or (list of requests, l
 
 @dataclass(frozen=True)
 class Step:
-    """Requests that are asked together before the question, each with its options."""
+    """Requests that are generated together before the question, each with its options."""
 
     requests: tuple[Request, ...]
     options: tuple[GenerationOptions, ...]
@@ -58,12 +56,12 @@ def asks_in_steps(request: Callable[[Any], Any]) -> bool:
 
 
 def is_async(request: Callable[[Any], Any]) -> bool:
-    """Return whether a request function is asynchronous, which nothing here would await."""
+    """Return whether a request function is asynchronous; nothing here would await it."""
     return any(inspect.iscoroutinefunction(bare) or inspect.isasyncgenfunction(bare) for bare in _bare(request))
 
 
 def _bare(request: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """Return the function behind partials and decorators, and what a callable object does when it is called."""
+    """Return the function behind partials and decorators, and the `__call__` of a callable object."""
     bare: Any = inspect.unwrap(request)
     while isinstance(bare, functools.partial):
         bare = inspect.unwrap(bare.func)
@@ -71,10 +69,10 @@ def _bare(request: Callable[[Any], Any]) -> tuple[Any, Any]:
 
 
 class CaseRequest:
-    """Asks one case's request function. Whatever it raises, or asks wrongly, is a failure of this case alone.
+    """Runs one case's request function. Anything it raises or yields wrongly is a failure of this case alone.
 
-    `options_of(step, position, options)` gives a step request's options with what outranks them, and their seed; `check`
-    raises for options that the engine cannot honour.
+    `options_of(step, position, options)` returns a step request's options with seed and overrides applied; `check` raises for options that
+    the engine cannot honour.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class CaseRequest:
         return self._generator is not None
 
     def begin(self) -> Next:
-        """Return what the case asks first."""
+        """Return the first step, or the question."""
         if self._case.invalid is not None:
             return GenerationFailure("invalid", self._case.invalid)
         # One case's broken request must not take the others along; pytest's own outcomes and SystemExit are no Exceptions.
@@ -112,7 +110,7 @@ class CaseRequest:
         return self._question(made, "gave")
 
     def go_on(self, outcomes: Sequence[Outcome]) -> Next:
-        """Return what the case asks after a step; `outcomes` are those of the step's requests, in order."""
+        """Return the next step, or the question; `outcomes` are those of the last step's requests, in order."""
         for number, outcome in enumerate(outcomes, 1):
             if isinstance(outcome, GenerationFailure):
                 which = f", request {number} of {len(outcomes)}" if len(outcomes) > 1 else ""
@@ -120,7 +118,7 @@ class CaseRequest:
         return self._advance(list(outcomes))
 
     def close(self) -> str | None:
-        """End the generator; returns what it said where it did not end well. May be called at any time."""
+        """End the generator; return the problem if it did not end well. May be called at any time."""
         if self._generator is None:
             return None
         try:
@@ -188,6 +186,6 @@ class CaseRequest:
 
 
 def last_frame(error: BaseException) -> str:
-    """Return where an error was raised, for a message of one line."""
+    """Return where an error was raised, for a one-line message."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "unknown place"

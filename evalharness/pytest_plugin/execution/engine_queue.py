@@ -1,7 +1,7 @@
 """Keeps one engine busy: a thread runs work units in order, the next as soon as the engine has room for it.
 
-A running call of the engine takes up further requests (`Engine.stream`'s `more`), so that between two units it neither runs empty
-nor waits for tests. Units with plugins, and those that must run alone, have calls of their own.
+A running call of the engine takes on further requests (`next_job` of `Engine.stream`), so the engine neither runs empty nor waits for tests
+between two units. Units with plugins, and units that must run alone, get calls of their own.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.eval_module import EvalModule
     from evalharness.pytest_plugin.run_context import RunContext
 
-__all__ = ["EngineQueue", "RunningUnits"]
-
 STOP_TIMEOUT_S = 60.0
 """How long a call of the engine may take to end once it is told to; a backend looks at least once per generated token."""
 _STOPPED = "the engine was stopped before this generation"
@@ -38,9 +36,9 @@ _NOTHING = "the engine gave no generation for this case"
 
 
 class EngineQueue(threading.Thread):
-    """Asks units on one engine, in order, until there is none left; then it has ended, and takes no more.
+    """Runs work units on one engine, in order, and ends when none is left; an ended queue takes no more units.
 
-    Whoever is to stop it must know it before it is started, as Ctrl-C may come any time.
+    Store it where `stop` can be called on it before starting it: Ctrl-C may come at any time.
     """
 
     def __init__(self, engine: Engine, progress: UnitProgress, *runners: UnitRunner) -> None:
@@ -61,7 +59,7 @@ class EngineQueue(threading.Thread):
         self._is_told_to_stop = threading.Event()
 
     def add(self, runner: UnitRunner) -> bool:
-        """Have one more unit asked after the others; False where the queue has ended."""
+        """Add a unit to the end of the queue; return False if the queue has ended."""
         with self._lock:
             if self._has_ended:
                 return False
@@ -74,18 +72,18 @@ class EngineQueue(threading.Thread):
         return not self._has_ended
 
     def stop(self, keep: Sequence[UnitRunner] = ()) -> bool:
-        """End what still runs, wait for the thread, and return whether it has ended: it may hang in a library or a device.
+        """Stop generating, wait for the thread, and return whether it has ended: it may hang in a library or a device.
 
-        Units that are to be kept can be given to another queue then, which asks what was not answered.
+        Units in `keep` can then be given to another queue, which makes the requests that were not answered.
         """
         self._kept = keep
         self._is_told_to_stop.set()
-        if self.is_alive():  # else it has ended, or will begin to find that it is to stop
+        if self.is_alive():  # else it has ended, or has not started and will stop at once
             self.join(STOP_TIMEOUT_S)
         return not self.is_alive()
 
     def run(self) -> None:
-        """Ask each unit in the queue, and whatever else its calls of the engine can take up."""
+        """Run each unit in the queue, and the units that join its calls of the engine."""
         while (first := self._next_in_queue()) is not None:
             self._busy_since = time.monotonic()
             self._active = [first]
@@ -123,7 +121,7 @@ class EngineQueue(threading.Thread):
             return None
 
     def _without_kept(self) -> list[UnitRunner]:
-        """Return the active units that are not kept; the kept ones take back what was not answered."""
+        """Return the active units that are not kept; put unanswered requests of the kept units back."""
         unanswered = [(number, runner, asked) for number, (runner, asked) in self._asked.items() if runner in self._kept]
         for number, runner, asked in reversed(unanswered):
             if number in self._ready:
@@ -138,7 +136,7 @@ class EngineQueue(threading.Thread):
             self._active.remove(runner)
 
     def _end(self, runner: UnitRunner) -> None:
-        """End a unit with the time since the last one ended: together they are the time in which the engine was at work."""
+        """End a unit with the seconds since the last unit ended: summed over units, they are the time in which the engine worked."""
         now = time.monotonic()
         runner.end(now - self._busy_since)
         self._busy_since = now
@@ -176,9 +174,9 @@ class EngineQueue(threading.Thread):
         return self._is_told_to_stop.is_set() or self._broken is not None
 
     def _next_job(self) -> Job | None:
-        """Return further requests for the running call: what its answers lead to, then the next unit; None for none at present.
+        """Return more requests for the running call: those that its answers led to, then the next unit's; None if there are none now.
 
-        A backend calls this from within: a unit that fails to begin must not take down the call that others are in.
+        The backend calls this while it generates, so a unit that fails to begin must not take down the running call.
         """
         while not self._is_told_to_stop.is_set() and (runner := self._next_to_join()) is not None:
             try:
@@ -190,7 +188,7 @@ class EngineQueue(threading.Thread):
                     return job
                 if batch:
                     runner.put_back(batch)
-                    self._is_closed = True  # else what comes later would overtake it
+                    self._is_closed = True  # else later units would overtake this one
                     return None
                 self._end_if_done(runner)
             except RecordError as error:
@@ -200,7 +198,7 @@ class EngineQueue(threading.Thread):
         return None
 
     def _next_to_join(self) -> UnitRunner | None:
-        """Return the unit, begun by now, whose requests join the running call next; None for none at present."""
+        """Return the unit, begun already, whose requests join the running call next; None if there is none now."""
         while not self._is_closed and self._broken is None:
             for runner in self._active:
                 if runner.has_requests:
@@ -220,7 +218,7 @@ class EngineQueue(threading.Thread):
         return None
 
     def _give_up(self, runner: UnitRunner, error: BaseException) -> None:
-        """Give up one unit that cannot be asked; the others go on."""
+        """Give up a unit that cannot run; the others go on."""
         is_ours = isinstance(error, EvalHarnessError)
         problem = str(error) if is_ours else f"{type(error).__name__}: {error} (at {last_frame(error)})"
         runner.results.give_up(problem, is_engine=isinstance(error, BackendError))
@@ -233,7 +231,7 @@ _LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A unit that can begin; `asks`: whether anything of it is not recorded yet."""
+    """A unit that is ready to begin; `asks`: whether it needs the engine, because not all of its outcomes are recorded."""
 
     unit: UnitKey
     cases: list[Case]
@@ -242,9 +240,9 @@ class _Prepared:
 
 
 class RunningUnits:
-    """Pipelines work units: generates upcoming units while the current unit's tests run. For the tests' thread.
+    """Pipelines work units: generates upcoming units while the current unit's tests run. Used by the main thread only.
 
-    `modules`: the evals by path. `units_ahead`, where a worker has it: the units of the tests that it was sent, in order.
+    `modules`: the evals by path. `units_ahead` (workers only) returns the units of the worker's queued tests, in order.
     """
 
     def __init__(self, context: RunContext, plan: UnitPlan, modules: Mapping[str, EvalModule], progress: UnitProgress) -> None:
@@ -257,7 +255,7 @@ class RunningUnits:
         self._ahead: deque[tuple[UnitKey, UnitRunner]] = deque()
         self._hanging: dict[str, str] = {}
         self._next: _Prepared | None = None
-        """What comes after those that were begun, as far as it was looked at."""
+        """The unit after those that have begun, once `look_ahead` has read it."""
         self._num_begun = 0
         self._look_at_s = 0.0
         self.units_ahead: Callable[[], Sequence[UnitKey]] | None = None
@@ -268,21 +266,21 @@ class RunningUnits:
         return self._queue is not None and self._queue.is_generating
 
     def engine_failure(self) -> tuple[str, str] | None:
-        """Return the engine of the unit whose tests run, and of what it broke; None where it did not."""
+        """Return the engine of the current unit and why it failed; None if it has not failed."""
         if self._current is None or self._current[1].results.engine_failure is None:
             return None
         return self._current[0].engine, self._current[1].results.engine_failure
 
     def hangs(self, engine_id: str) -> bool:
-        """Return whether an engine goes on generating though it was told to stop."""
+        """Return whether an engine still generates although it was told to stop."""
         return engine_id in self._hanging
 
     def results(self, unit: UnitKey, engine: Engine) -> UnitResults:
-        """Return what a unit's tests wait for; its first test begins it, if nothing did. `BackendError` where the engine hangs."""
+        """Return the results of a unit; the unit begins now if it has not yet. Raises `BackendError` if the engine hangs."""
         if self._current is None or self._current[0] != unit:
             if any(begun == unit for begun, _ in self._ahead):
                 self._go_on_to(unit, engine)
-            else:  # it runs alone, or the tests come in another order than was to be seen
+            else:  # it runs alone, or tests run in an unexpected order
                 self.stop()
                 if unit.engine in self._hanging:
                     raise BackendError(self._hanging[unit.engine])
@@ -304,12 +302,12 @@ class RunningUnits:
         if self._current is not None and self._current[0] == unit:
             self._current[1].results.release(case_id)
             return
-        for begun, runner in self._ahead:  # its tests are skipped before they want anything
+        for begun, runner in self._ahead:  # its tests were skipped before they asked for results
             if begun == unit:
                 runner.results.release(case_id)
 
     def look_ahead(self, engine: Engine) -> None:
-        """Begin the next units on the same engine, as far as they are known and may be held; cheap to call often."""
+        """Begin the next units on the same engine, up to the limit of cases ahead. Cheap to call often."""
         now = time.monotonic()
         if now < self._look_at_s:
             return
@@ -325,10 +323,10 @@ class RunningUnits:
             if after.engine != unit.engine or num_ahead >= num_cases_ahead(unit.engine):
                 return
             if self._next is None or self._next.unit != after:
-                self._next = self._prepare(after)  # kept where it cannot begin yet: of a crash or an earlier session all journals are read
+                self._next = self._prepare(after)  # kept until it can begin: after a crash or in a resumed run this reads all journals
             prepared = self._next
             if prepared.takeover.is_alone or (prepared.asks and opened_engine(engine) is None):
-                return  # an engine is opened by the test that needs it: should that fail, it is the one to say so
+                return  # the test that needs an engine opens it, so that this test reports a failed start
             runner = self._runner(prepared, engine, is_ahead=True)
             self._ahead.append((after, runner))
             if self._queue is None or not self._queue.add(runner):
@@ -343,15 +341,15 @@ class RunningUnits:
         return listed[listed.index(unit) + 1 :] if unit in listed else listed
 
     def _go_on_to(self, unit: UnitKey, engine: Engine) -> None:
-        """Make a unit that was begun ahead the current one; end those before it, whose tests are over or were skipped."""
+        """Make a unit that was begun ahead the current unit, and end the units before it: their tests have ended or were skipped."""
         assert self._current is not None
         over = [self._current[1]]
         while self._ahead[0][0] != unit:
             over.append(self._ahead.popleft()[1])
         if not all(runner.is_done for runner in over):
-            self._restart(engine, over)  # their tests were skipped: nobody waits for the rest, but whoever comes next
+            self._restart(engine, over)  # their tests were skipped: nothing waits for the rest, but the next unit waits
         for runner in over:
-            runner.close()  # one that failed still names its cases as being asked
+            runner.close()  # a failed unit still lists its cases as being generated
         self._current = self._ahead.popleft()
 
     def _prepare(self, unit: UnitKey) -> _Prepared:
@@ -374,7 +372,7 @@ class RunningUnits:
         return UnitRunner(unit.engine, engine, module, cases, journal, self._progress, prepared.takeover, in_flight)
 
     def stop(self) -> None:
-        """End the current unit and those begun ahead; what is generated stays in the journal."""
+        """End the current unit and the units begun ahead; their generations stay in the journal."""
         if self._current is None:
             return
         unit, queue = self._current[0], self._queue
@@ -387,7 +385,7 @@ class RunningUnits:
             runner.close()
 
     def _restart(self, engine: Engine, over: Sequence[UnitRunner]) -> None:
-        """Give up some units and go on with those begun ahead. `BackendError` where the engine does not stop."""
+        """End the units in `over` and continue with those begun ahead. Raises `BackendError` if the engine does not stop."""
         assert self._current is not None
         assert self._queue is not None
         unit, kept = self._current[0], [runner for _, runner in self._ahead]

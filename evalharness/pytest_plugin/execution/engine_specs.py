@@ -27,8 +27,6 @@ from evalharness.runs.schema import EngineEntry
 if TYPE_CHECKING:
     from evalharness.hardware.auto_backend import Chosen
 
-__all__ = ["EngineSpec", "choices_of_auto", "concerns", "engine_specs", "engines_by_checkpoint"]
-
 _ECHO = "echo"
 _GIVE = "give 'echo' or a JSONL file of answers"
 
@@ -72,10 +70,10 @@ class EngineSpec:
 def engine_specs(
     run: RunConfig, root: Path, on_notice: Callable[[str], None] = warnings.warn, *, chosen: Mapping[str, Chosen] | None = None
 ) -> list[EngineSpec]:
-    """Return one spec per checkpoint × backend × dtype; checkpoints of one kind of engine follow each other, to be swapped.
+    """Return one spec per checkpoint × backend × dtype, ordered so that checkpoints of one kind of engine can be swapped.
 
-    `CheckpointError` or `ConfigError` before anything is loaded. `on_notice` is told of checkpoints that are skipped, and of
-    what is odd about an adapter. `chosen`: by path what `--backend auto` stands for, where that is known already.
+    Raises `CheckpointError` or `ConfigError` before anything is loaded. `on_notice` is told of skipped checkpoints and oddities of
+    adapters. `chosen`: what `--backend auto` stands for, by path, where that is known already.
     """
     specs: list[EngineSpec] = []
     dtypes = run.dtype or (None,)
@@ -133,7 +131,7 @@ def engine_specs(
 
 
 def _backends(run: RunConfig, infos: Sequence[CheckpointInfo], chosen: Mapping[str, Chosen]) -> dict[Path, list[tuple[str, str | None]]]:
-    """Return the backends of each checkpoint by its path, and why, where `auto` chose."""
+    """Return the backends of each checkpoint by its path, and the reason where `auto` chose."""
     if AUTO not in run.backend:
         return {info.path: [(name, None) for name in run.backend if name != "fake"] for info in infos}
     from evalharness.hardware.auto_backend import choose_backends  # few runs let it choose
@@ -156,7 +154,7 @@ def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:
 
 
 def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
-    """Yield options of the command line that concern no checkpoint of this run; in a settings file they may be a standing choice."""
+    """Yield command-line options that concern no checkpoint of this run; options in a settings file may be meant for other runs."""
     if run.origin("base_model") == "command line" and all(spec.base_path is None for spec in specs):
         yield f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter"
     for pattern, space in (run.coordinates or ()) if run.origin("coordinates") == "command line" else ():
@@ -166,7 +164,7 @@ def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
 
 
 def engines_by_checkpoint(specs: Iterable[EngineSpec]) -> dict[str, list[EngineSpec]]:
-    """Return the engines that run the same checkpoint, and so should say the same; scripts of the fake backend count as one."""
+    """Return the engines that run the same checkpoint and so should agree; scripts of the fake backend count as one."""
     groups: dict[str, list[EngineSpec]] = {}
     for spec in specs:
         groups.setdefault("fake" if spec.backend == "fake" else spec.fingerprint or spec.checkpoint_path, []).append(spec)
@@ -174,7 +172,7 @@ def engines_by_checkpoint(specs: Iterable[EngineSpec]) -> dict[str, list[EngineS
 
 
 def _not_taken(backend: str, run: RunConfig) -> tuple[str, ...]:
-    """Return the options that are set, but that only other backends of the run take."""
+    """Return the set options that only other backends of the run take."""
     return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run))
 
 
@@ -191,7 +189,7 @@ def _script_names(scripts: Sequence[str]) -> list[str]:
 
 
 def _script_fingerprint(script: str) -> str | None:
-    """Return the SHA-256 of a file of answers, so that a resumed run notices another one; None for `echo`."""
+    """Return the SHA-256 of a file of answers, so that a resumed run notices a different one; None for `echo`."""
     if script == _ECHO:
         return None
     try:
@@ -201,7 +199,7 @@ def _script_fingerprint(script: str) -> str | None:
 
 
 def _scripts(run: RunConfig) -> list[str]:
-    """Return what answers for the fake backend: `echo`, or files of answers; `CheckpointError` where a path is neither."""
+    """Return the scripts of the fake backend: `echo`, or files of answers. Raises `CheckpointError` for any other path."""
     # A project's settings name a real checkpoint; the fake backend then echoes unless a file of answers was asked for.
     from_settings = run.origin("model") not in ("command line", "environment EVALHARNESS_MODEL")
     if from_settings and not (run.model and all(Path(path).is_file() for path in run.model)):

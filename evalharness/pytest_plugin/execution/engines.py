@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.run_context import RunContext
     from evalharness.runs.records import CaseRecords
 
-__all__ = [
-    "DeferredEngine",
-    "EngineOpening",
-    "EnginePool",
-    "Opening",
-    "asks_anything",
-    "cache_identity",
-    "load_config",
-    "open_engine",
-    "opened_engine",
-]
-
-
 # Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
 _FACTS = ("torch", "transformers", "vllm", "max", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
 _OPTIONS = (
@@ -91,7 +78,7 @@ class Opening:
 
 
 class EnginePool:
-    """Keeps the engine that was used last open, so that the next checkpoint's weights are swapped into it instead of a new start.
+    """Keeps the engine used last open, so that the next checkpoint's weights are swapped into it instead of a new start.
 
     At most one engine waits: a second one beside it would need the memory of both.
     """
@@ -115,7 +102,7 @@ class EnginePool:
         return ResponseCache(run.cache_dir, on_notice=self._on_notice)
 
     def open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
-        """Return an engine with the spec's checkpoint loaded; the errors of a backend's start pass through."""
+        """Return an engine with the spec's checkpoint loaded; errors of the backend's start propagate."""
         engine, opening = self._open(spec)
         # A server may change its weights unseen, and without a fingerprint nothing tells two scripts of answers apart.
         if self.cache is not None and spec.fingerprint is not None and spec.backend != "openai":
@@ -175,9 +162,9 @@ class EnginePool:
 
 
 class DeferredEngine:
-    """Stands for an engine that may not be needed, as everything may be recorded; loaded at the first access to more than its name.
+    """Stands for an engine that may not be needed because everything is recorded; loads at the first access beyond its name.
 
-    `open` loads it, and fails alike however often it is called. `opened` is the engine itself, None as long as nobody needed it.
+    `open` loads it, and raises the same error however often it is called. `opened` is the engine itself, None until it is needed.
     """
 
     def __init__(self, name: str, load: Callable[[], Engine]) -> None:
@@ -207,7 +194,7 @@ class DeferredEngine:
 
 
 def opened_engine(engine: Engine, *, wanted: bool = False) -> Engine | None:
-    """Return the engine itself, None where it was never needed; `wanted` loads it then, and its errors pass through."""
+    """Return the engine itself, None if it was never needed; with `wanted` it is loaded now, and errors propagate."""
     deferred: object = engine
     if not isinstance(deferred, DeferredEngine):
         return engine
@@ -215,7 +202,7 @@ def opened_engine(engine: Engine, *, wanted: bool = False) -> Engine | None:
 
 
 def asks_anything(cases: Iterable[Case], recorded: Callable[[str], CaseRecords | None], num_samples: int) -> bool:
-    """Return whether any case is not recorded in full: only then is an engine needed."""
+    """Return whether any case is not fully recorded: only then is an engine needed."""
     records = (recorded(case.id) for case in cases if case.invalid is None)
     return any(record is None or not record.has_all(num_samples) for record in records)
 
@@ -237,14 +224,14 @@ class EngineOpening:
         self._pool.cache  # noqa: B018
 
     def may_not_be_needed(self, spec: EngineSpec) -> bool:
-        """Return whether an engine's work may all be recorded: by earlier sessions, or by a worker that died."""
+        """Return whether all work of an engine may be recorded already, by earlier sessions or a dead worker."""
         context = self._context
         if context.resumed is not None:
             return True
         return context.is_worker and any(note.engine == spec.id for note in read_crashes(context.run_dir, context.session_number))
 
     def open(self, spec: EngineSpec) -> Engine:
-        """Return the opened engine of a spec and note its facts."""
+        """Open and return the engine of a spec, and note its facts."""
         context = self._context
         if context.num_workers:
             # Before torch is imported; without it every worker's torch would use all cores.
@@ -268,7 +255,7 @@ class EngineOpening:
         return engine
 
     def give_back(self, spec: EngineSpec, engine: Engine) -> None:
-        """Keep an engine for the next checkpoint. Its facts are recorded again: some are counts since it was opened."""
+        """Keep an engine for the next checkpoint. Records its facts again: some count events since it was opened."""
         opened = opened_engine(engine)
         if opened is None:
             return
@@ -288,7 +275,7 @@ class EngineOpening:
             self._notices.append(message)
 
     def warn_of_notices(self) -> None:
-        """Warn, in the tests' thread, of what engines did otherwise than asked."""
+        """Warn, in the main thread, of everything that engines did other than requested."""
         while self._notices:
             _warn(self._notices.pop(0))
 
@@ -300,7 +287,7 @@ def _warn(message: str) -> None:
 
 
 def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], None]) -> Engine:
-    """Return the loaded engine; the errors of the backend's start pass through. `on_notice`: see `Engine`."""
+    """Return the loaded engine; errors of the backend's start propagate. `on_notice`: see `Engine`."""
     from evalharness.engine.build import build_engine  # loads the backend's libraries
 
     options = _options_for(spec.backend, run)
@@ -352,5 +339,5 @@ def load_config(spec: EngineSpec, run: RunConfig) -> ModelLoadConfig:
 
 
 def _options_for(backend: str, run: RunConfig) -> dict[str, Any]:
-    """Return every option's value, the default for those that concern only other backends of the matrix."""
+    """Return every option's value, with the default for options that concern only other backends of the matrix."""
     return {option.name: getattr(run, option.name) if concerns(option, backend, run) else option.default for option in OPTIONS}

@@ -25,19 +25,17 @@ if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
     from evalharness.runs.records import GenerationFacts
 
-__all__ = ["Execution", "Origin"]
-
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the generations of a run are from, if not from this run."""
+    """The run that generated what this run judges, where that is another run."""
 
     facts: RunFile = field(default_factory=RunFile)
     """What run.json says of it."""
     generation_facts: GenerationFacts | None = None
-    """Those of the run that generated."""
+    """How that run made its generations."""
     why_not_run: str | None = None
-    """Why tests were not run, if not for what ended the session."""
+    """Why tests did not run, if not because this session ended."""
 
 
 class Execution:
@@ -63,19 +61,19 @@ class Execution:
                 self.context.journal.write("eval", line)
 
     def open_engine(self, spec: EngineSpec) -> Engine:
-        """Return the opened engine of a spec; the errors of its start pass through."""
+        """Open and return the engine of a spec. Errors of its start propagate."""
         return self.engines.open(spec)
 
     def close_engine(self, spec: EngineSpec, engine: Engine) -> None:
-        """End what is generated and keep the engine for the next checkpoint, unless its thread hangs."""
+        """Stop generating and keep the engine for the next checkpoint, unless its thread hangs."""
         self.units.stop()
         if not self.units.hangs(spec.id):
             self.engines.give_back(spec, engine)
 
     def wait_for_outcomes(self, record: ItemRecord, engine: Engine) -> list[Outcome]:
-        """Return the generations of a test's case as soon as all are there; `RecordError` where they cannot be recorded.
+        """Wait for and return the generations of a test's case. Raises `RecordError` if they cannot be recorded.
 
-        Ends this worker where its engine can generate nothing more.
+        Ends this worker if its engine can generate nothing more.
         """
 
         def while_waiting() -> None:
@@ -93,7 +91,7 @@ class Execution:
         return outcomes
 
     def steps(self, record: ItemRecord, engine: Engine) -> list[list[GenerationResult]]:
-        """Return the results of the steps that led to the case's question; its outcomes are there already."""
+        """Return the results of the case's steps. Call it after `wait_for_outcomes`."""
         return self.units.results(self.plan.units[record.nodeid], engine).steps(record.case.id)
 
     def test_ended(self, record: ItemRecord, duration_s: float) -> None:
@@ -106,6 +104,6 @@ class Execution:
         journal.write("row", {**record.to_json(), **reference_of(record.case), **facts})
 
     def close(self) -> None:
-        """End what is generated and close the engine that was kept."""
+        """Stop generating and close the engine that was kept."""
         self.units.stop()
         self.engines.close()

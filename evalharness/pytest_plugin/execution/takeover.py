@@ -28,18 +28,6 @@ from evalharness.runs.schema import CrashLine
 if TYPE_CHECKING:
     from evalharness.runs.records import CaseRecords
 
-__all__ = [
-    "CrashIsolation",
-    "CrashNote",
-    "InFlight",
-    "Takeover",
-    "in_flight_path",
-    "note_crash",
-    "read_crashes",
-    "take_in_flight",
-    "takeover_of",
-]
-
 _WRITER = "crashes"
 _FEW = 16
 """So many suspects are asked one by one at once; more of them in groups first."""
@@ -49,8 +37,8 @@ _FEW = 16
 class CrashIsolation:
     """Which cases of a unit may have killed its workers.
 
-    `suspects` were being generated at a death. `isolated` were so again, or with few others: each is asked alone from now on.
-    `confirmed` were alone at the second death, each with what is said of it; they are not asked again.
+    `suspects` were being generated when a worker died. `isolated` were so again, or with few others: each is generated alone from now on.
+    `confirmed` were alone at the second death, each with the message of its failure; they are not generated again.
     """
 
     suspects: tuple[str, ...] = ()
@@ -63,11 +51,11 @@ class CrashIsolation:
         return cls(tuple(values["suspects"]), tuple(values["isolated"]), values["confirmed"])
 
     def confirms(self, asked: Sequence[str]) -> bool:
-        """Return whether a death while these cases were asked confirms whose fault it was."""
+        """Return whether a death while these cases were generated confirms which case caused it."""
         return len(asked) == 1 and asked[0] in (*self.suspects, *self.isolated)
 
     def after(self, asked: Sequence[str], problem: str) -> CrashIsolation:
-        """Return what is known after a death while these cases were asked."""
+        """Return the isolation after a death while these cases were generated."""
         if self.confirms(asked):
             return replace(self, confirmed={**self.confirmed, asked[0]: problem})
         if len(asked) <= _FEW or not set(asked).isdisjoint(self.suspects):
@@ -75,7 +63,7 @@ class CrashIsolation:
         return replace(self, suspects=tuple(dict.fromkeys((*self.suspects, *asked))))
 
     def groups(self, case_ids: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return which of the cases are asked together, one group after the other.
+        """Return the groups in which the cases are generated, one after the other.
 
         Isolated cases come one by one, suspects in groups as large as there are groups, all others in one group.
         """
@@ -94,7 +82,7 @@ class CrashIsolation:
 
 @dataclass(frozen=True)
 class CrashNote:
-    """One unit of a worker that died. `nodeids` are the tests that are left of it."""
+    """One unit that a dead worker left unfinished. `nodeids` are its remaining tests."""
 
     worker: str
     engine: str
@@ -115,7 +103,7 @@ class CrashNote:
 
 @dataclass(frozen=True)
 class Takeover:
-    """How a unit goes on: `recorded(case id)` gives a case's recorded outcomes; `nodeids` are the tests left, None for all."""
+    """How a unit continues: `recorded(case id)` gives a case's recorded outcomes; `nodeids` are the remaining tests, None for all."""
 
     nodeids: frozenset[str] | None
     recorded: Callable[[str], CaseRecords | None]
@@ -123,12 +111,12 @@ class Takeover:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other unit is generated beside it: else a second death would not say whose fault it is."""
+        """Whether no other unit runs beside it: otherwise a second death would not show which case caused it."""
         return self.nodeids is not None
 
 
 def note_crash(run_dir: Path, note: CrashNote, session: int = 0) -> None:
-    """Write a note; raises `RecordError`. Of what broke in an earlier `session` of the run nothing is left to note."""
+    """Append a note to the crash file of the run's `session`. Raises `RecordError`."""
     journal = Journal(run_dir, journal_name(_WRITER, session))
     try:
         journal.write("crash", cast("CrashLine", asdict(note)))
@@ -147,14 +135,14 @@ def read_crashes(run_dir: Path, session: int = 0) -> list[CrashNote]:
 
 
 def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) -> Takeover | None:
-    """Return how a unit goes on, None where nobody has begun it in this session.
+    """Return how a unit continues, None if no worker has begun it in this session.
 
-    In a session that resumes the run failures are asked again: they may be of an earlier one.
+    A resumed run generates failures again: they may date from an earlier session.
     """
     notes = [note for note in read_crashes(run_dir, session) if UnitKey(note.engine, note.path, note.shard) == unit]
     if not notes:
         return None
-    from evalharness.runs.recorded import RecordedRun  # only now: it knows reports
+    from evalharness.runs.recorded import RecordedRun  # needed only after a crash
     from evalharness.runs.records import read_records
 
     run = RecordedRun(run_dir, {}, read_records(run_dir))
@@ -163,9 +151,9 @@ def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) 
 
 
 class InFlight:
-    """Which cases of a unit are being asked, in a small file that outlives the worker: one of them may have killed it.
+    """The cases of a unit that are being generated, in a small file that outlives the worker: one of them may have killed it.
 
-    Safe to call from several threads. `path` None keeps nothing: this process is not a worker.
+    Safe to call from several threads. `path` None writes nothing: this process is not a worker.
     """
 
     def __init__(self, path: Path | None, unit: UnitKey, case_ids: Iterable[str] = ()) -> None:
@@ -186,11 +174,11 @@ class InFlight:
             raise RecordError(f"{path} cannot be written: {error.strerror}") from error
 
     def begin(self, case_id: str) -> None:
-        """Note that a request of a case is made ready, or that its own code works out the next step."""
+        """Note that a request of a case is being prepared, or that the case's own code computes its next step."""
         self._add(case_id, 1)
 
     def end(self, case_id: str) -> None:
-        """Note that one of them has come to its end."""
+        """Note that such a request or computation has ended."""
         self._add(case_id, -1)
 
     def _add(self, case_id: str, number: int) -> None:
@@ -205,7 +193,7 @@ class InFlight:
                     os.pwrite(self._file, b"\x01" if before + number > 0 else b"\x00", self._offsets[case_id])
 
     def close(self) -> None:
-        """Remove the file: the unit has ended, or its process has. May be called twice."""
+        """Remove the file: the unit or its process has ended. Idempotent."""
         with self._lock:
             if self._file >= 0 and self._path is not None:
                 os.close(self._file)
@@ -215,7 +203,7 @@ class InFlight:
 
 
 def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
-    """Return the cases that were asked when the process of a journal died, by unit, and remove the files; none of half a file."""
+    """Return the cases in flight when the process of a journal died, by unit, and remove the files; a torn file gives none."""
     asked = {}
     for path in sorted(journal.parent.glob(f"{glob.escape(journal.stem)}.*.asked")):
         try:
@@ -231,5 +219,5 @@ def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
 
 
 def in_flight_path(journal: Path, number: int) -> Path:
-    """Return the file of a process's unit by its number."""
+    """Return the file for a process's unit of this number."""
     return journal.with_suffix(f".{number}.asked")

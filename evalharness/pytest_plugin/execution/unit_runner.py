@@ -1,7 +1,7 @@
 """Runs one work unit: makes its cases' requests, step by step, writes every outcome into the journal, and hands it to the tests that wait.
 
-Whatever all cases ask next goes to the engine together, as soon as it has room. All of `UnitRunner` but `is_done` and `close` is for the
-thread of `EngineQueue`, which runs several units on one engine.
+The next requests of all cases go to the engine together, as soon as it has room. Except for `is_done` and `close`, only the thread of
+`EngineQueue`, which runs several units on one engine, may use a `UnitRunner`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from evalharness.runs.schema import OutcomeKind, OutcomeLine, UnitLine
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
 
-__all__ = ["JournaledCase", "PendingRequest", "UnitProgress", "UnitResults", "UnitRunner", "read_case_from_journal"]
-
 
 class JournaledCase(NamedTuple):
-    """The outcome of each sample, and the results of the steps before them."""
+    """A case's outcome for each sample, and the results of its steps."""
 
     samples: dict[int, GenerationResult | GenerationFailure]
     steps: list[list[GenerationResult]]
 
 
 def read_case_from_journal(journal: Path, engine_id: str, eval_name: str, case_id: str) -> JournaledCase:
-    """Return the latest outcomes of a case whose tests all ran, for a test that runs once more."""
+    """Return the latest outcomes of a case that was released after its tests, for a test that runs again."""
     key = {"engine": engine_id, "eval": eval_name, "case_id": case_id}
     samples: dict[int, GenerationResult | GenerationFailure] = {}
     in_steps: dict[tuple[int, int], GenerationResult] = {}
@@ -62,7 +60,7 @@ def read_case_from_journal(journal: Path, engine_id: str, eval_name: str, case_i
 
 
 def _outcome_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what a journal says of generations, which another thread may be adding to."""
+    """Yield the outcome lines of a journal to which another thread may be appending."""
     with path.open("rb") as lines:
         for line in lines:
             if line.startswith((b'{"kind":"generation"', b'{"kind":"failure"', b'{"kind":"step"')) and line.endswith(b"\n"):
@@ -73,9 +71,9 @@ _POLL_S = 0.2  # how often a waiting test lets progress be shown
 
 
 class UnitResults:
-    """The outcomes of one unit, put here by the engine's thread and taken by the tests'.
+    """The outcomes of one unit: the engine's thread adds them, the tests' thread waits for them.
 
-    What no test needs any more is released, and read from the process's own journal if a test runs again.
+    Outcomes that no test needs any more are released; if a test runs again, they are read from the process's own journal.
     """
 
     def __init__(self, engine_id: str, eval_name: str, num_samples: int, case_ids: Iterable[str], journal: Path) -> None:
@@ -93,7 +91,7 @@ class UnitResults:
         self.fatal: RecordError | None = None
         """Set when the journal could not be written: going on would lose results."""
         self.engine_failure: str | None = None
-        """What the engine broke of; it can generate nothing more."""
+        """Why the engine failed; it can generate nothing more."""
 
     # For the tests
 
@@ -120,7 +118,7 @@ class UnitResults:
             while_waiting()
 
     def steps(self, case_id: str) -> list[list[GenerationResult]]:
-        """Return the results of the steps that led to the case's question, once `outcomes` has given what became of it."""
+        """Return the results of the case's steps. Call it after `outcomes`."""
         with self._changed:
             if case_id in self._held:
                 return [list(step) for step in self._steps.get(case_id, ())]
@@ -139,20 +137,20 @@ class UnitResults:
     # For the thread that generates
 
     def add(self, case_id: str, sample: int, outcome: Outcome) -> None:
-        """Put one sample's outcome here."""
+        """Add the outcome of one sample."""
         with self._changed:
             if case_id in self._held:  # tests that were skipped early wait for nothing
                 self._finished.setdefault(case_id, {})[sample] = outcome
             self._changed.notify_all()
 
     def add_step(self, case_id: str, results: list[GenerationResult]) -> None:
-        """Put the results of a case's next step here."""
+        """Add the results of a case's next step."""
         with self._changed:
             if case_id in self._held:
                 self._steps.setdefault(case_id, []).append(results)
 
     def wait_for_any(self, groups: Sequence[tuple[str, ...]], is_over: Callable[[], bool]) -> tuple[str, ...]:
-        """Return the first group with a case that a test waits for; none if `is_over`. No test sees its outcomes until `show`."""
+        """Return the first group with a case that a test waits for, () if `is_over()`. Hides the group's outcomes until `show`."""
         with self._changed:
             while not is_over() and not any(self._wanted in group for group in groups):
                 self._changed.wait(_POLL_S)
@@ -166,7 +164,7 @@ class UnitResults:
             self._changed.notify_all()
 
     def give_up(self, problem: str, error: BaseException | None = None, *, is_engine: bool = False) -> None:
-        """Give every test that waits, now or later, this problem as its outcome. The first reason stands."""
+        """Give every test that waits, now or later, this problem as its outcome. The first problem stands."""
         with self._changed:
             if self._broken is None:
                 self._broken = problem
@@ -196,7 +194,7 @@ class UnitProgress:
 
 @dataclass
 class _Open:
-    """A case that is not finished: its request, and the outcomes of the step that runs."""
+    """An unfinished case: its request, and the outcomes of its current step."""
 
     case: Case
     request: CaseRequest
@@ -215,12 +213,12 @@ class PendingRequest(NamedTuple):
 
 
 class UnitRunner:
-    """Asks the requests of a unit's cases; its tests wait for `results`.
+    """Makes the requests of a unit's cases; the unit's tests wait for `results`.
 
-    Every finished generation is in the journal before a test can see it. `takeover` has the outcomes that a worker that died, or an
-    earlier session, has recorded: they are not generated again, and where none is missing, the engine is not touched. In crash
-    isolation cases are asked in groups, each only once a test waits for one of its cases, and shown when the whole group is finished;
-    so at any time either one group is generated or one test runs.
+    Every finished generation is in the journal before a test sees it. `takeover` holds the outcomes that a dead worker or an earlier
+    session recorded: they are not generated again, and if none is missing, the engine is not used. In crash isolation, cases are generated
+    in groups: a group starts when a test waits for one of its cases, and tests see its outcomes when all are finished. So at any time
+    either one group is generating or one test is running.
     """
 
     def __init__(
@@ -269,12 +267,12 @@ class UnitRunner:
         return self._is_done.is_set()
 
     def _publish_if_done(self) -> None:
-        """Let other threads see that the unit is done; called only where no case's own code is about to ask for more."""
+        """Tell other threads if the unit is done. Call it only when no case's own code is about to make more requests."""
         if self._has_ended or (self._has_begun and not self._waiting and not self._num_at_engine):
             self._is_done.set()
 
     def close(self) -> None:
-        """Forget which cases are at the engine, once its thread has ended or is given up."""
+        """Remove the file of in-flight cases, once the engine's thread has ended or was given up."""
         self._in_flight.close()
 
     def begin(self) -> None:
@@ -291,7 +289,7 @@ class UnitRunner:
         self._publish_if_done()
 
     def end(self, generation_s: float | None) -> None:
-        """End the unit; `generation_s` are its seconds of the engine's time, None where the engine broke. Idempotent."""
+        """End the unit. `generation_s`: seconds of the engine's time, None if the engine failed. Idempotent."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -306,14 +304,14 @@ class UnitRunner:
             self._in_flight.close()
 
     def _begin(self, case: _Open) -> Next:
-        """Return what a case asks first; a failure, if it is confirmed that it kills workers."""
+        """Return a case's first request or step, or a failure if the case was confirmed to kill workers."""
         confirmed = {} if self._isolation is None else self._isolation.confirmed
         if case.case.id in confirmed:
             return GenerationFailure("error", confirmed[case.case.id])
         return self._worked_out(case, case.request.begin)
 
     def _worked_out(self, case: _Open, ask: Callable[[], Next]) -> Next:
-        """Return what a case's own code asks; that code may be what kills the worker."""
+        """Return the request or step that a case's own code makes, noted as in flight meanwhile: this code may kill the worker."""
         self._in_flight.begin(case.case.id)
         try:
             return ask()
@@ -323,9 +321,9 @@ class UnitRunner:
     # Batches
 
     def next_batch(self, is_over: Callable[[], bool]) -> tuple[list[PendingRequest], Sequence[Any]]:
-        """Return the next requests for one call of the engine, and the plugins that act on them; recorded outcomes are taken at once.
+        """Return the next requests for one call of the engine, and the plugins that act on them. Takes recorded outcomes at once.
 
-        There are none where all pending requests were recorded. In crash isolation this waits for a test, or for `is_over`.
+        The batch is empty if all pending requests were recorded. In crash isolation this waits for a test, or for `is_over()`.
         """
         batch = []
         for pending in self._next_pending(is_over):
@@ -335,7 +333,7 @@ class UnitRunner:
                 self._take(pending, outcome_of(pending.known))
         acting = self.plugins
         if self.plugins and (steps := [pending for pending in batch if pending.step is not None]):
-            # Plugins act on the eval's questions alone, so only with them does a batch take two calls.
+            # Plugins act on the eval's questions only, so steps get a call of their own.
             self._waiting = [*(pending for pending in batch if pending.step is None), *self._waiting]
             batch, acting = steps, ()
         self._num_at_engine += len(batch)
@@ -343,16 +341,16 @@ class UnitRunner:
         return batch, acting
 
     def put_back(self, batch: Sequence[PendingRequest]) -> None:
-        """Take back a batch that was not asked after all."""
+        """Take back a batch that was not generated."""
         self._num_at_engine -= len(batch)
         self._waiting = [*batch, *self._waiting]
 
     def asks(self, pending: PendingRequest) -> None:
-        """Note that a request is made ready for the engine."""
+        """Note that a request is being prepared for the engine."""
         self._in_flight.begin(pending.open.case.id)
 
     def asks_no_more(self, pending: PendingRequest) -> None:
-        """Note that the engine was stopped before it answered a request that was made ready."""
+        """Note that the engine was stopped before it answered a prepared request."""
         self._in_flight.end(pending.open.case.id)
 
     def answer(self, pending: PendingRequest, outcome: Outcome) -> None:
@@ -382,7 +380,7 @@ class UnitRunner:
         return [pending for pending in waiting if pending.open.case.id in self._group]
 
     def _request_of(self, case: Case) -> CaseRequest:
-        # Steps of what is recorded in full were checked when they were asked.
+        # The steps of a fully recorded case were checked when they ran.
         asks = asks_anything([case], self._recorded_before, len(self._module.variants))
         return self._module.request_of(case, self._engine.check_options) if asks else self._module.request_of(case)
 

@@ -45,7 +45,7 @@ class UnitKey:
 def num_cases_ahead(engine_id: str) -> int:
     """Return how many cases in begun or queued units keep an engine full; more would only take memory.
 
-    A worker that has as many gets no further unit, nor begins one: somebody else may be glad of it.
+    A worker with that many gets and begins no further unit: another worker may have room.
     """
     return _AHEAD_FOR.get(engine_id.partition(":")[0], _AHEAD)
 
@@ -80,10 +80,10 @@ def first_tests(units: Mapping[str, UnitKey]) -> set[str]:
 def _sizes(num_cases: Mapping[tuple[str, str], int], num_workers: int) -> dict[tuple[str, str], list[int]]:
     """Return the numbers of cases of the units that each (engine, eval) is split into.
 
-    A split costs where another engine follows: an engine runs empty at the end of each unit. So there are about three units per
-    worker over the whole run, and none smaller than what the backend runs at once. The engines that are left over when each worker
-    has had equally many are shared by all workers: their larger evals are split so that every worker gets the same share. One that
-    is left over alone ends the run, and is split ever finer, so that all workers end together.
+    A split costs where another engine follows, as an engine runs empty at the end of each unit. So there are about three units per worker
+    over the whole run, none smaller than the backend's batch. Engines are spread evenly over workers; those left over are shared by all
+    workers: their larger evals are split so that every worker gets the same share. If only one is left over, it ends the run and is split
+    ever finer, so that all workers end together.
     """
     if num_workers <= 1:
         return {key: [num] for key, num in num_cases.items()}
@@ -114,7 +114,7 @@ def _equal(num: int, parts: int) -> list[int]:
 def _ever_smaller(num: int, num_workers: int, smallest: int) -> list[int]:
     """Return sizes that add up to `num`: one per worker of half its share, again of the remainder, down to about `smallest`.
 
-    Workers that are equally quick get equally many: one case more would be generated alone, in the time of a whole batch.
+    Equally fast workers get equally many cases: one case more would be generated alone, in the time of a whole batch.
     """
     sizes = []
     while (size := num // (2 * num_workers)) >= smallest:
@@ -127,9 +127,9 @@ _FAR = 64  # nobody looks further ahead
 
 
 class UnitPlan:
-    """Which tests and cases each unit of a process has, and which cases tests still wait for; known once tests are collected.
+    """Which tests and cases each unit of a process has, and which cases tests still wait for; filled once tests are collected.
 
-    `units` is by node id of every eval test, in order; the controller of workers knows nothing else.
+    `units` maps the node id of every eval test, in order, to its unit; an xdist controller fills only this.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class UnitPlan:
         self._after: dict[UnitKey, list[UnitKey]] = {}
 
     def add_items(self, items: Sequence[pytest.Item], units: Mapping[str, UnitKey]) -> None:
-        """Note which tests share a unit, which cases each unit has, and how many tests wait for each case; `units`: see `assign_units`."""
+        """Note each unit's tests and cases, and how many tests wait for each case; `units`: see `assign_units`."""
         evals = {item.nodeid: item for item in items if is_eval_test(item)}
         self.units = dict(units)
         self._order = [self.units.get(item.nodeid) for item in items]
@@ -162,13 +162,13 @@ class UnitPlan:
             tests_left[case.id] += 1
 
     def ambiguous_node_ids(self, items: Iterable[pytest.Item], engine_ids: Sequence[str]) -> list[str]:
-        """Return the node ids of tests that are not of evals, but read as if they were."""
+        """Return the node ids that read like those of eval tests but are not."""
         return [item.nodeid for item in items if item.nodeid not in self.units and parse_nodeid(item.nodeid, engine_ids) is not None]
 
     def units_after(self, unit: UnitKey) -> list[UnitKey]:
         """Return the units whose tests come after a unit's, in order, up to the next test without an eval.
 
-        Empty where tests of several units take turns.
+        Empty if tests of several units alternate.
         """
         if not self._after:
             in_order = [key for key, _ in itertools.groupby(self._order)]
@@ -180,13 +180,13 @@ class UnitPlan:
         return self._after.get(unit, [])
 
     def cases_left(self, unit: UnitKey, nodeids: Iterable[str] | None = None) -> list[Case]:
-        """Return the unit's cases that tests of this process wait for; of these tests only, where `nodeids` are given."""
+        """Return the unit's cases that tests of this process wait for, or, where `nodeids` are given, that these tests wait for."""
         wanted = None if nodeids is None else {self._case_ids[nodeid] for nodeid in nodeids if nodeid in self._case_ids}
         tests_left = self._tests_left[unit.engine, unit.path]
         return [case for case in self._cases[unit] if tests_left[case.id] and (wanted is None or case.id in wanted)]
 
     def test_ended(self, nodeid: str, case_id: str) -> bool:
-        """Note the end of a test; return whether no test waits for its case any more."""
+        """Note the end of a test; return True if no other test waits for its case."""
         unit = self.units[nodeid]
         tests_left = self._tests_left[unit.engine, unit.path]
         if self._case_ids.pop(nodeid, None) is not None:  # a test may be run again

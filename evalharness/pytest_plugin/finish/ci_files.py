@@ -19,8 +19,6 @@ from evalharness.runs.schema import RunFile
 if TYPE_CHECKING:
     from evalharness.report.tables import RunTables
 
-__all__ = ["add_to_junit_file", "write_github_summary"]
-
 CLASSNAME = "evalharness.analysis.gates"
 # What XML 1.0 cannot hold, also escaped.
 _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

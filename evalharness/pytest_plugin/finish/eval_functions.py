@@ -24,22 +24,6 @@ from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.session import STATE
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, OutputFile, Row, TableEntry
 
-__all__ = [
-    "ANY_FAILURE",
-    "AcrossEngines",
-    "EvalFunctions",
-    "Table",
-    "across_engines",
-    "aggregate_rows",
-    "checked_tables",
-    "finite_metrics",
-    "judged_by_test",
-    "load_functions",
-    "rows_by_engine",
-    "table_entries",
-    "write_outputs",
-]
-
 Table: TypeAlias = "Sequence[Mapping[str, str | int | float | None]]"
 
 # User code, imported or run when everything is over: whatever it does must not cost the report. Pytest's own outcomes

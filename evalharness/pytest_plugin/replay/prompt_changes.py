@@ -19,8 +19,6 @@ from evalharness.pytest_plugin.execution.case_request import CaseRequest, Step
 from evalharness.runs.recorded import outcome_of
 from evalharness.runs.records import CaseRecords, Recorded
 
-__all__ = ["PromptChange", "case_changes", "prompt_change"]
-
 
 def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple[str, str]]:
     """Yield id and change of each case that is gone, new or described otherwise; `then`: by id, as in the journal."""

@@ -28,8 +28,6 @@ from evalharness.runs.schema import OutcomeKind, OutcomeLine
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
 
-__all__ = ["RecordedEngine", "RecordedExecution", "RecordedRegistry"]
-
 
 class RecordedEngine:
     """Stands for a recorded run's engine: describes it, and refuses to generate."""

@@ -28,8 +28,6 @@ from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.run_file import write_run_file
 from evalharness.runs.schema import RunFile, WorkerEntry
 
-__all__ = ["merge_runs", "rescore_run"]
-
 _MAX_RUN_ID_CHARS = 80
 _CODES = {
     int(pytest.ExitCode.INTERNAL_ERROR): BROKEN,

@@ -32,8 +32,6 @@ from evalharness.runs.schema import RunFile
 if TYPE_CHECKING:
     from evalharness.runs.records import CaseRecords
 
-__all__ = ["Resumption", "asks_to_resume", "resume_run"]
-
 WRITERS_TIMEOUT_S = 60.0
 """How long workers that have lost their controller may take to end."""
 

@@ -30,8 +30,6 @@ from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords, RunRecords
 from evalharness.runs.schema import CaseFacts, Row
 
-__all__ = ["OriginalCases", "StoredCase", "StoredTestsExecution", "StoredTestsRegistry", "likely_roots", "stored_cases"]
-
 
 def likely_roots(recorded: RecordedRun) -> Iterator[Path]:
     """Yield the folders that the paths of a run may be relative to, the likeliest first."""

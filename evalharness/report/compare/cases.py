@@ -16,8 +16,6 @@ from evalharness.report.html.pictures import PictureFile, picture_files
 from evalharness.runs.run_file import read_samples
 from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
 
-__all__ = ["NUM_CASES", "ShownCase", "report_link", "shown_cases"]
-
 NUM_CASES = 600
 """Changed cases of all comparisons together that a page shows, the worst of each first; compare_cases.csv has all."""
 TEXT_CHARS = 20_000

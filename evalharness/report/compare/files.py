@@ -43,17 +43,6 @@ from evalharness.report.html.pictures import PictureFile, small_copies
 from evalharness.report.text import number_text, plural
 from evalharness.report.writing import report_file
 
-__all__ = [
-    "CASE_COLUMNS",
-    "COLUMNS",
-    "hidden_slices",
-    "write_compare_cases_csv",
-    "write_compare_csv",
-    "write_compare_page",
-    "write_comparison",
-]
-
-
 COLUMNS = [
     "base", "candidate", "eval", "test", "kind", "slice_key", "slice_value", "metric", "verdict", "base_value", "candidate_value",
     "difference", "low", "high", "p", "p_corrected", "could_have_shown", "direction", "n", "groups", "num_up", "num_down",

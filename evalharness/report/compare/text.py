@@ -21,23 +21,6 @@ from evalharness.report.score_tables import markdown_table
 from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import display_width, markdown_cell, number_text, plural, terminal_text
 
-__all__ = [
-    "aggregate_changes",
-    "case_title",
-    "changed_scores",
-    "comparison_blocks",
-    "comparison_lines",
-    "conclusion",
-    "coverage_text",
-    "interval_text",
-    "p_text",
-    "remarks",
-    "shown_metrics",
-    "shown_slices",
-    "signed",
-]
-
-
 ORDER = (REGRESSED, IMPROVED, CHANGED, SAME, NOT_ENOUGH)
 """Verdicts, most important first."""
 MOST_CHANGED_SCORES = 6

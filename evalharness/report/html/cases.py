@@ -18,9 +18,6 @@ from evalharness.report.text import printable
 from evalharness.runs.run_file import sample_lines
 from evalharness.runs.schema import Generation, Row, generations_of, mapping
 
-__all__ = ["PageRows", "case_anchor", "case_columns", "page_ranges"]
-
-
 ROWS_PER_PAGE = 5_000
 BYTES_PER_PAGE = 48_000_000
 """Of samples.jsonl; packed they are a fifth of it or less, unless a model wrote noise."""

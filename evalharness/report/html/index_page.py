@@ -24,9 +24,6 @@ from evalharness.runs.lock import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
-__all__ = ["INDEX", "run_entries", "write_index"]
-
-
 Entry: TypeAlias = "dict[str, Any]"
 """name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem: plain JSON."""
 

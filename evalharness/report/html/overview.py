@@ -14,19 +14,6 @@ from evalharness.report.tables import OUTCOMES, RunTables, Summary
 from evalharness.report.text import number_text, one_line, plural, printable
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
-__all__ = [
-    "breakdowns",
-    "failed_gates",
-    "given_tables",
-    "outcome_counts",
-    "problem_lines",
-    "remarks",
-    "score_cards",
-    "verdict_of",
-    "weak_lines",
-    "weak_slices",
-]
-
 NUM_SCORES = 8
 """Scores of a test that are shown at once; gates are always, all others behind a disclosure."""
 NUM_TABLE_LINES = 200

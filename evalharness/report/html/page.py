@@ -21,8 +21,6 @@ from markupsafe import Markup
 
 from evalharness.report.text import number_text, one_line, plural, visible_text
 
-__all__ = ["json_block", "packed_block", "percent", "render", "text_block", "when_finite", "write_page"]
-
 
 def percent(share: float) -> str:
     """Return a place on a scale from 0 to 1 as an SVG length."""

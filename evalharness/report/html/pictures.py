@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
     from PIL.ImageFont import ImageFont as BitmapFont
 
-__all__ = ["PictureFile", "Shape", "index_entry", "overlay", "picture_files", "small_copies", "small_copy"]
-
 MAX_FILE_BYTES = 64_000_000
 MAX_BYTES = 14_000_000
 """Of all copies on one page together; base64 makes a third more of them."""

@@ -31,9 +31,6 @@ from evalharness.report.writing import report_file
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, mapping, text_of
 
-__all__ = ["option_lines", "rerun_commands", "write_report_pages"]
-
-
 # Options that say where and how much was run, not what a case was asked.
 _NOT_OF_A_CASE = frozenset(
     [

@@ -16,9 +16,6 @@ from evalharness.report.text import number_text, one_line, terminal_text
 from evalharness.report.timeline.page import best_note, category_curves, falls, gate_metrics, main_curves, point_name, write_timeline_page
 from evalharness.report.writing import report_file
 
-__all__ = ["timeline_lines", "write_picture", "write_run_timeline", "write_timelines"]
-
-
 COLUMNS = [
     "track", "step", "epoch", "checkpoint", "runs", "kind", "eval", "test", "slice_key", "slice_value", "metric", "value", "low", "high",
     "interval", "n", "direction", "is_best", "alike_best", "asked_otherwise",

@@ -21,9 +21,6 @@ from evalharness.report.html.page import json_block, packed_block, write_page
 from evalharness.report.text import number_text
 from evalharness.report.writing import report_file
 
-__all__ = ["best_note", "category_curves", "falls", "gate_metrics", "main_curves", "point_name", "write_timeline_page"]
-
-
 _ALWAYS_LAST = (TOKENS, "pass_rate", "length_rate", "empty_rate")
 
 

@@ -30,8 +30,6 @@ from evalharness.tasks.stage_a.metrics import canonical_equal, fact_overlap
 from evalharness.tasks.stage_a.parse import Summary, parse_summary
 from evalharness.tasks.stage_b.files import read_guidance, ticket_key
 
-__all__ = ["CAUSES", "ChainCase", "JudgedChain", "judge", "load_cases", "request", "tables", "write_outputs"]
-
 SUMMARY_OPTIONS = GenerationOptions(max_new_tokens=1024)
 
 Cause: TypeAlias = Literal["right", "right by luck", "could not see", "judged wrongly", "unknown"]
