@@ -1,1 +1,1 @@
-"""Verdicts about runs: gates, statistics, comparisons, baselines, timelines. Knows nothing of how they are shown."""
+"""Verdicts about runs: gates, statistics, comparisons, baselines, timelines. Knows nothing about how they are shown."""

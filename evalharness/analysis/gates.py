@@ -1,7 +1,7 @@
 """Gates over the rows of one test and one engine: "metric >= number", or "no_regression" against a baseline.
 
-A metric is the mean of a score, a value that the eval's `aggregate` gave, or one of the rates that every test has.
-A gate that has nothing to judge does not pass. Knows nothing about pytest; `judge.py` judges against baselines.
+A metric is the mean of a score, a value that the eval's `aggregate` returned, or a rate that every test has. A gate without anything to
+judge does not pass. Knows nothing about pytest; `judge.py` judges against baselines.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _is_empty(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class _Rate:
-    """A share of a test's rows, 0 to 1: in how many of those that count it holds."""
+    """A share of a test's rows, 0 to 1: how many of the counted rows fulfil a condition."""
 
     holds: Callable[[Row], bool]
     counts: Callable[[Row], object]
@@ -63,7 +63,7 @@ class _Rate:
         return [row for row in rows if self.counts(row)]
 
     def value(self, rows: Sequence[Row]) -> float | None:
-        """Return the share, None where no row counts: of nothing there is no share."""
+        """Return the share, None if no row counts."""
         counted = self.counted(rows)
         return sum(map(self.holds, counted)) / len(counted) if counted else None
 
@@ -94,14 +94,14 @@ class Gate:
 
 @dataclass(frozen=True)
 class RegressionGate:
-    """One parsed `no_regression`; without metrics it is about all of them, and about slices."""
+    """One parsed `no_regression`; without metrics it covers all of them, and slices."""
 
     expression: str
     metrics: tuple[str, ...] = ()
 
     @property
     def metric(self) -> str:
-        """What a verdict names as its metric."""
+        """The metric's name in a verdict."""
         return "no_regression"
 
 
@@ -112,7 +112,7 @@ def _too_few_judged(rows: Sequence[Row]) -> bool:
 
 
 def parse_gate(expression: object) -> Gate | RegressionGate:
-    """Return the gate that an expression says; `ConfigError` with the grammar otherwise."""
+    """Return the gate of an expression; otherwise `ConfigError` with the grammar."""
     if isinstance(expression, str):
         match = _EXPRESSION.fullmatch(expression)
         if match is not None:
@@ -137,14 +137,14 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _shortfall(gate: Gate, value: float) -> str:
-    """Return "0.850, needs ≥ 0.90", the value with so many decimals that it is seen to miss the threshold."""
+    """Return "0.850, needs ≥ 0.90", with enough decimals to show that the value misses the threshold."""
     shown = next((text for decimals in (3, 6) if not gate.holds(float(text := f"{value:.{decimals}f}"))), repr(value))
     needed = f"{gate.threshold:.2f}" if abs(gate.threshold) < 1 and round(gate.threshold, 2) == gate.threshold else f"{gate.threshold:g}"
     return f"{shown}, needs {_SIGNS.get(gate.comparison, gate.comparison)} {needed}"
 
 
 def evaluate_gate(gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None) -> GateVerdict:
-    """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if so."""
+    """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if any are."""
     rate = BUILT_IN_METRICS.get(gate.metric)
     named = {**mean_scores(rows), **aggregates}
     value = named.get(gate.metric) if rate is None else rate.value(rows)

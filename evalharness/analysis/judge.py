@@ -1,9 +1,8 @@
 """The gate "no_regression": this run's rows of one test and one engine against a baseline.
 
-It passes where the comparison shows no regression, neither over all cases nor in a slice; its verdict says how large a
-difference could have gone unseen. It fails, with the reason, where the baseline is absent, unreadable or of another kind,
-and where too few cases could be paired to show a difference. Without --baseline it is skipped. Knows nothing about pytest;
-loads numpy when it judges.
+It passes if the comparison shows no regression, neither over all cases nor in a slice; its verdict states the smallest detectable
+difference. It fails, with the reason, if the baseline is absent, unreadable or of another kind, or if too few cases could be paired to show
+a difference. Without --baseline it is skipped. Knows nothing about pytest; loads numpy when it judges.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _MOST_SHOWN = 3
 def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> Path:
     """Return the file or run directory that --baseline names; only for `latest`, `latest~1`, … is its existence checked.
 
-    A name is that of `baselines/NAME.json` below `root`; what has a slash or ends in .json is a path, relative to `base`.
-    `latest` counts in `report_dir`. Raises `BaselineError` where no run of it is meant.
+    A plain name means `baselines/NAME.json` below `root`; a value with a slash or ending in .json is a path, relative to `base`. `latest`
+    counts in `report_dir`. Raises `BaselineError` if it has no such run.
     """
     if is_latest(wanted):
         try:
@@ -50,7 +49,7 @@ def skipped(gate: RegressionGate, num_cases: int) -> GateVerdict:
 
 
 def not_judged(gate: RegressionGate, num_cases: int, why: str) -> GateVerdict:
-    """Return the verdict of a gate on cases that were not all run: failed."""
+    """Return the verdict of a gate whose cases did not all run: failed."""
     return _verdict(gate, num_cases, passed=False, reason=f"not judged: {why}")
 
 
@@ -68,7 +67,7 @@ def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str =
 
 
 class RegressionJudge:
-    """Judges the gates of a run against one baseline; `run` is what run.json will say of engines, versions and options."""
+    """Judges the gates of a run against one baseline; `run` holds run.json's engines, versions and options."""
 
     def __init__(self, baseline: Path | None, run: RunFile, problem: str | None = None) -> None:
         self._baseline = baseline
@@ -126,7 +125,7 @@ def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int) -> Gate
 
 
 def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
-    """Return why the comparison says too little for a verdict, "" where it says enough."""
+    """Return why the comparison is too weak for a verdict, "" if it is not."""
     from evalharness.analysis.statistics.paired import LEVEL, smallest_p
 
     template = next((difference.text for difference in comparison.differences if difference.field == "chat template"), None)
@@ -147,7 +146,7 @@ def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
 
 
 def _regressions(comparison: Comparison) -> str:
-    """Return what has regressed, largest first; "" for nothing."""
+    """Return the regressions as text, largest first; "" for none."""
     from evalharness.analysis.comparison.compare import REGRESSED
 
     regressed = [change for change in (*comparison.metrics, *comparison.slices) if change.verdict == REGRESSED]
@@ -180,9 +179,9 @@ def judge_gates(
     unfinished: str | None = None,
     no_regression: JudgeRegression | None = None,
 ) -> list[GateVerdict]:
-    """Return the verdict of every gate. None passes on a test with cases that were not run, or where the run is `unfinished`.
+    """Return the verdict of every gate. None passes on a test with cases that did not run, or if the run is `unfinished`.
 
-    `no_regression` judges against a baseline; without it such a gate is skipped.
+    `no_regression` judges against a baseline; without one such a gate is skipped.
     """
     by_test: dict[str, dict[str, dict[str, list[Row]]]] = {}
     for row in rows:
@@ -224,6 +223,6 @@ def judged_run(
     aggregates: Sequence[Aggregate] = (),
     no_regression: JudgeRegression | None = None,
 ) -> RunFile:
-    """Return what run.json says of the engines and evals of a run, of its gates, and of its outcomes; see `judge_gates`."""
+    """Return run.json's engines, evals, gates and outcomes of a run; see `judge_gates`."""
     gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression)
     return {"engines": list(engines), "evals": eval_entries(records), "gates": gates, "counts": count_outcomes(rows)}

@@ -1,4 +1,4 @@
-"""Cases, which are the samples of an eval, and what its `outputs` and `across` functions take and return.
+"""Cases, which are the samples of an eval, and the arguments and results of its `outputs` and `across` functions.
 
 Knows nothing about engines or pytest.
 """
@@ -59,7 +59,7 @@ _Row = TypeVar("_Row", bound=Mapping[str, Any])
 
 
 def one_test_per_case(rows: Iterable[_Row], detail: str) -> list[_Row]:
-    """Return, in order, the rows of one test per case: of the first test whose details have `detail`, else of the first test.
+    """Return, in order, the rows of one test per case: the first test whose details have `detail`, else the first test.
 
     An eval's `outputs` function gets the rows of all tests, in which each case occurs once per test.
     """

@@ -73,7 +73,7 @@ _TEMPERATURES = (0.01, 2.0)  # vLLM silently raises a lower temperature; vLLM an
 
 
 def check_temperature(path: str, value: object) -> None:
-    """Raise unless the value is 0 (greedy) or in the range of every backend, so that an eval runs on all of them."""
+    """Raise unless the value is 0 (greedy) or in the range that every backend accepts, so that an eval runs on all of them."""
     check_number(path, value, integer=False, minimum=0.0)
     low, high = _TEMPERATURES
     if value and not low <= value <= high:  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Names the command that installs an extra of this package, the way the package itself was installed."""
+"""Names the command that installs an extra of this package, in the way the package itself was installed."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class GenerationOptions:
         return self.temperature > 0 if self.do_sample is None else self.do_sample
 
     def check_num_samples(self, name: str, num_samples: int) -> None:
-        """Raise `ConfigError` for several samples of greedy options, which would be equal; `name` is what the number is called."""
+        """Raise `ConfigError` for several samples of greedy options, which would be equal; `name` names the number in the message."""
         if num_samples > 1 and not self.samples:
             raise ConfigError(f"{name} {num_samples} with greedy decoding gives equal samples; set a temperature above 0 or ask for one")
 

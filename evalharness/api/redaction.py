@@ -82,7 +82,7 @@ class Redactor:
         return text
 
     def text(self, text: str) -> str:
-        """Return a text that no model generated, without known secrets and without what looks like a secret."""
+        """Return a text that no model generated, without known secrets and without anything that looks like a secret."""
         text = _URL_USER.sub(rf"\1{HIDDEN_VALUE}@", self.known(text))
         for pattern, shown in _LOOKS:
             text = pattern.sub(shown, text)

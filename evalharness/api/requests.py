@@ -181,7 +181,7 @@ class GenerationResult:
 
 
 def _json_numbers(values: Sequence[float | None] | None) -> list[float | str | None] | None:
-    """Return numbers for JSON, which has no infinity: the log-probability of a token that was cut off is "-inf"."""
+    """Return numbers for JSON, which has no infinity: the log-probability of a cut-off token is "-inf"."""
     if values is None or -math.inf not in values:
         return None if values is None else list(values)
     return ["-inf" if value == -math.inf else value for value in values]
@@ -214,7 +214,7 @@ Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 
 
 def nothing_ran(refused: Mapping[int, RequestError], num_requests: int) -> RequestsFailed:
-    """Return the error of a call whose requests run together or not at all, and of which some, by position, cannot be run."""
+    """Return the error of an all-or-nothing call in which some requests, given by position, cannot run."""
     first = min(refused)
     not_run = GenerationFailure("error", f"not run: request {first} of the call cannot be run, and all run together or not at all")
     outcomes = [GenerationFailure("invalid", str(refused[i]), refused[i]) if i in refused else not_run for i in range(num_requests)]

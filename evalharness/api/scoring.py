@@ -25,12 +25,12 @@ TokenIds: TypeAlias = "str | Sequence[int]"
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """Asks how likely a response is, given a prompt; nothing is generated.
+    """Requests the likelihood of a response, given a prompt; nothing is generated.
 
-    `prompt`: a chat, rendered as for generation; a text, to which only the tokenizer's beginning-of-sequence token is added; or token
-    ids, used as they are. `response`: a text or token ids. `ends`: score the end-of-sequence token too (the checkpoint's first, or
-    `GenerationOptions.eos_token_id`). Of the options only `logprobs_kind` and `entropies` count, and for "processed" those that shape
-    the distribution.
+    `prompt`: a chat, rendered as for generation; a text, to which only the tokenizer's beginning-of-sequence token is added; or token ids,
+    used unchanged. `response`: a text or token ids. `ends`: score the end-of-sequence token too (the checkpoint's first, or
+    `GenerationOptions.eos_token_id`). Only the options `logprobs_kind` and `entropies` apply, and for "processed" those that shape the
+    distribution.
     """
 
     prompt: Chat | TokenGenerationRequest | TokenIds

@@ -9,14 +9,14 @@ __all__ = ["excerpt", "first_names", "short_hash"]
 
 
 def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
-    """Return the text, or its first `max_chars` characters and "…", followed by the number of missing ones where `count_rest`."""
+    """Return the text, or its first `max_chars` characters and "…", with the number of missing characters if `count_rest`."""
     if len(text) <= max_chars:
         return text
     return f"{text[:max_chars]}…" + (f" ({len(text) - max_chars:,} more characters)" if count_rest else "")
 
 
 def first_names(names: Sequence[object], max_names: int) -> str:
-    """Return the names, comma-separated; of more than `max_names` only the first, and then ", …"."""
+    """Return the names, comma-separated; after `max_names` of them only ", …"."""
     return ", ".join(map(str, names[:max_names])) + (", …" if len(names) > max_names else "")
 
 

@@ -2,7 +2,7 @@
 
     GenerationOptions(structured=StructuredOutput(choice=("yes", "no")))
 
-Checked at construction as far as possible without an engine; what an engine's grammars lack is refused before anything runs.
+Checked at construction as far as possible without an engine; features that an engine's grammars lack are refused before anything runs.
 Imports neither torch nor an engine.
 """
 
@@ -86,7 +86,7 @@ class StructuredOutput:
 
     @property
     def kind(self) -> str:
-        """Which of the four it is."""
+        """Which of the four fields is set."""
         return next(name for name in STRUCTURES if getattr(self, name) is not None)
 
     def __hash__(self) -> int:

@@ -1,6 +1,6 @@
 """Models that think before they answer: the budget of a thought, and where the thought ends and the answer begins.
 
-A thought stands between two marks, by default `<think>` and `</think>`. Pure: ids in, ids out; knows no backend.
+A thought stands between two marks, by default `<think>` and `</think>`. Pure: ids in, ids out; knows nothing about backends.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _last(ids: Sequence[int], mark: Sequence[int]) -> int:
 
 
 def within_budget(ids: Iterable[int], budget: ThinkingBudget, prompt_ids: Sequence[int]) -> list[int]:
-    """Return scripted ids as a budget lets them through: the rest of a thought that is too long is dropped."""
+    """Return scripted ids as a budget allows them: the excess of a long thought is dropped."""
     row, kept, is_dropping = ThinkingRow(budget, prompt_ids), [], False
     tail: tuple[int, ...] = ()
     for token_id in ids:

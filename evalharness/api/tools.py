@@ -49,7 +49,7 @@ def _check_schema(name: str, schema: Mapping[str, Any]) -> None:
 def read_tools(tools: Sequence[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
     """Return tools from plain data: `{"type": "function", "function": {…}}`, or a mapping of name, description and parameters.
 
-    Raises `ContractTypeError` or `ContractValueError` naming the tool; two tools of one name are refused.
+    Raises `ContractTypeError` or `ContractValueError` naming the tool; two tools with the same name are refused.
     """
     check_sequence("tools", tools, "tools")
     checked = tuple(_read_tool(f"tools[{position}]", tool) for position, tool in enumerate(tools))

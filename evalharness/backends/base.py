@@ -1,7 +1,7 @@
-"""What a backend is: it turns prepared prompts into token ids, nothing more.
+"""The protocol of a backend: it turns prepared prompts into token ids, nothing more.
 
-Rendering, tokenising, stop policy, decoding and recording happen once, in `engine.py`, the same for every backend.
-A backend knows nothing about chat templates, texts, evals or pytest.
+Rendering, tokenising, stop policy, decoding and recording happen once, in `engine/`, the same for every backend. A backend knows nothing
+about chat templates, texts, evals or pytest.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Capabilities:
     supports_scoring: bool = False
     """Whether given responses get their log-probabilities (`ScoringRequest`)."""
     supports_logits: bool = False
-    """Whether given responses get logits, and gradients through them (`response_tensors`)."""
+    """Whether given responses get logits, and gradients through them (`TensorBackend`)."""
     supports_hf_hooks: bool = False
     supports_token_watchers: bool = False
     """Whether plugins that `watch` tokens may end rows."""
@@ -80,9 +80,9 @@ class Capabilities:
 class SamplingPlan:
     """The resolved decoding of one prompt; equal plans (seed apart) may share a batch.
 
-    `temperature` 0.0 is greedy. `stop_token_ids` holds every id that ends generation: end-of-sequence first, then
-    explicit ids, then single-token stop strings. `stop_strings` are those that only a look at the text can find. `structured`:
-    what the text must be; it may end, by one of `stop_token_ids`, only where that is complete.
+    `temperature` 0.0 is greedy. `stop_token_ids` holds every id that ends generation: end-of-sequence first, then explicit ids, then
+    single-token stop strings. `stop_strings` are those that can be found only in the text. `structured`: the required form of the text; it
+    may end, by one of `stop_token_ids`, only where the form is complete.
     """
 
     max_new_tokens: int
@@ -105,7 +105,7 @@ class SamplingPlan:
     thinking: ThinkingBudget | None = None
 
     def check_prompt_tokens(self, num_tokens: int, max_model_len: int | None = None) -> None:
-        """Raise `PromptTooLong` for a prompt, images expanded, of more tokens than were allowed or than the context has room for."""
+        """Raise `PromptTooLong` if a prompt, images expanded, exceeds the tokens allowed or the context."""
         if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
             raise PromptTooLong(
                 f"the prompt has {num_tokens} tokens, max_prompt_tokens is {self.max_prompt_tokens}; shorten the prompt or allow more"
@@ -119,7 +119,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True)
 class ChatCall:
-    """What a prompt was rendered from, for servers that take images only with messages, and render those themselves.
+    """The chat behind a prompt, for servers that take images only with messages and render those themselves.
 
     Image parts name no source; the images come from `Prompt.load_images`, in the same order.
     """
@@ -201,34 +201,33 @@ class Backend(Protocol):
 
     @property
     def weights(self) -> LiveWeights | None:
-        """What changes the weights while the backend runs; None, as a class attribute, where they stay as they were loaded."""
+        """The interface for changing the weights while the backend runs; None, as a class attribute, if they cannot change."""
 
     def check_plan(self, plan: SamplingPlan) -> None:
-        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured; asked before anything is generated."""
+        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured; called before anything is generated."""
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished (hf: some steps later), in any order.
 
-        Prompts are pulled when there is room for them; where they end while others still run, more may be there when they are
-        pulled again. A prompt that cannot run (`RequestError` while its images are
-        opened, too long once they are expanded) yields its failure and the others go on. `BackendError` when the
-        engine itself breaks. Closing the iterator early aborts what still runs; so does `should_stop()` turning True,
-        which is asked at least once per decoding step (another thread may want the engine to end): nothing more is
-        yielded then.
+        Prompts are pulled when there is room for them. If they end while others still run, pull again: more may have arrived. A prompt that
+        cannot run (`RequestError` while its images are opened, too long once they are expanded) yields its failure and the others go on.
+        `BackendError` if the engine itself breaks. Closing the iterator early aborts what still runs; so does `should_stop()` returning
+        True, which must be called at least once per decoding step (another thread may want the engine to end): nothing more is yielded
+        then.
         """
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts for run.json: library versions, dtype, device, settings in force."""
 
     def close(self) -> None:
-        """Free the model's memory and end all child processes; may be called twice."""
+        """Free the model's memory and end all child processes. Idempotent."""
 
 
 @runtime_checkable
 class TensorBackend(Protocol):
-    """What a backend has beside `Backend` where `capabilities.supports_logits`: given responses through the model in this process."""
+    """The additions to `Backend` if `capabilities.supports_logits`: given responses run through the model in this process."""
 
     vocab_size: int
 
@@ -241,12 +240,12 @@ class TensorBackend(Protocol):
 
 @dataclass(frozen=True)
 class WeightReport:
-    """What a change of weights did.
+    """The effects of a change of weights.
 
-    `source`: a path, or "tensors". `num_loaded` tensors were taken. `not_matched`: names that were given and mean no weight of the
-    model. `missing`: weights of the model that were not given, which stay as they were. `tied`: names that were given beside
-    another name of the same weight. The last three are empty unless `strict` was False, but for `tied`. `adapter`: facts about the
-    adapter that is in force now, None where there is none. `weight_version` and `duration_s` (seconds) are the engine's.
+    `source`: a path, or "tensors". `num_loaded` tensors were taken. `not_matched`: given names that match no weight of the model.
+    `missing`: weights of the model that were not given and stay unchanged. `tied`: names given beside another name of the same weight.
+    `not_matched` and `missing` are empty unless `strict` was False. `adapter`: facts about the current adapter, None if there is none.
+    `weight_version` and `duration_s` (seconds) are the engine's.
     """
 
     source: str
@@ -261,41 +260,41 @@ class WeightReport:
 
 @runtime_checkable
 class LiveWeights(Protocol):
-    """The weights of a backend while it runs. Of each method only what `changes` names is called.
+    """The weights of a running backend. Only the methods that `changes` names are called.
 
-    Every method leaves the weights as they were when it refuses (`CheckpointError`, `CapabilityError`, `ContractValueError`). After any
-    other error the backend generates no more until a whole checkpoint has been loaded, or ever.
+    A method that refuses (`CheckpointError`, `CapabilityError`, `ContractValueError`) leaves the weights unchanged. After any other error
+    the backend generates nothing more until a whole checkpoint has been loaded, or ever.
     """
 
     @property
     def changes(self) -> frozenset[LiveChange]:
-        """What can be done to the weights; with "sleep" they are `SleepableWeights`."""
+        """The possible changes; with "sleep" the weights are `SleepableWeights`."""
 
     @property
     def why_not(self) -> Mapping[LiveChange, str]:
-        """Why a change is not possible, and what to do, where there is more to say than that the backend cannot."""
+        """Reasons and remedies by impossible change, where there is more to say than that the backend lacks it."""
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do.
+        """Return why this checkpoint cannot replace the loaded one, None if `swap` will work.
 
-        Everything but checkpoint and adapter is as it was when the backend was made.
+        Everything but checkpoint and adapter stays as it was when the backend was made.
         """
 
     def swap(self, config: ModelLoadConfig) -> None:
-        """Take another checkpoint of the same architecture, or another adapter, in place of the loaded one.
+        """Replace the loaded checkpoint or adapter with another one of the same architecture.
 
-        Answers are then those of a new start, to the bit, and nothing remembered of the old weights is used. After an
-        error the backend can only be closed.
+        Answers are then those of a new start, to the bit, and no state of the old weights is used. After an error the backend can only be
+        closed.
         """
 
     def reload(self, path: str, adapter_path: str | None) -> WeightReport:
-        """Load the checkpoint in that folder, read anew whatever was loaded before; without adapter unless one is given."""
+        """Load the checkpoint in that folder, read anew even if it was loaded before; removes the adapter unless one is given."""
 
     def load_adapter(self, path: str) -> WeightReport:
-        """Put an adapter on the base that is loaded, in place of the one before."""
+        """Put an adapter on the loaded base, in place of the previous adapter."""
 
     def unload_adapter(self) -> WeightReport:
-        """Leave the base as it was without adapter."""
+        """Restore the base to its state without adapter."""
 
     def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
         """Take weights, or an adapter, from memory; see `EngineWeights.sync_from_state_dict`."""
@@ -303,25 +302,25 @@ class LiveWeights(Protocol):
 
 @runtime_checkable
 class SleepableWeights(Protocol):
-    """Weights that can be put away while something else needs their memory."""
+    """Weights that can be moved away while other work needs their memory."""
 
     def sleep(self) -> None:
-        """Give back the memory of the device; weights wait elsewhere. Generating is refused from here on."""
+        """Free the device's memory; the weights wait elsewhere. Generating is refused until `wake`."""
 
     def wake(self, tags: Sequence[str] | None) -> None:
-        """Bring back what sleeps, to the bit: all, or "weights" or "kv_cache" only."""
+        """Restore sleeping memory, to the bit: all, or "weights" or "kv_cache" only."""
 
 
 @runtime_checkable
 class WatchedWeights(Protocol):
-    """Weights that others can reach, and change without a word to the engine: a trainer's optimizer."""
+    """Weights that others can reach and change without telling the engine: a trainer's optimizer."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether the model is somebody else's."""
+        """Whether the model belongs to someone else, such as a trainer."""
 
     def stamp(self) -> Hashable | None:
-        """Return what differs after each change of the weights that can be seen."""
+        """Return a value that changes with each visible change of the weights."""
 
 
 def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
@@ -353,7 +352,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def check_limits(plan: SamplingPlan, engine: str) -> None:
-    """Raise `UnsupportedOption` for what neither vLLM nor MAX can honour; `engine` is its name in the message."""
+    """Raise `UnsupportedOption` for options that neither vLLM nor MAX can honour; `engine` is the name in the message."""
     if plan.no_repeat_ngram_size:
         raise UnsupportedOption(
             f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by {engine}; set it to 0 or use --backend hf"
@@ -368,7 +367,7 @@ def check_limits(plan: SamplingPlan, engine: str) -> None:
 
 
 def check_prompt_ids(token_ids: Sequence[int], vocab_size: int) -> None:
-    """Raise `RequestError` for a prompt without ids, or with one that no embedding has: that would take a GPU down."""
+    """Raise `RequestError` for a prompt without ids, or with an id that has no embedding, which would crash a GPU."""
     if not token_ids:
         raise RequestError("the prompt has no tokens")
     if max(token_ids) >= vocab_size:
@@ -376,7 +375,7 @@ def check_prompt_ids(token_ids: Sequence[int], vocab_size: int) -> None:
 
 
 def failure_of(error: Exception, doing: str = "") -> GenerationFailure:
-    """Return what an exception means for the prompt that it concerns: `invalid` for a `RequestError`, else `error`, with what was done.
+    """Return an exception as the outcome of its prompt: `invalid` for a `RequestError`, else `error`; the message names the step.
 
     No traceback is kept: it would keep a batch's tensors alive.
     """
@@ -394,8 +393,8 @@ def describe_error(error: BaseException) -> str:
 def check_stop_ids(plan: SamplingPlan, *, vocab_size: int, eos_token_ids: Collection[int], tokenizer: Any) -> None:
     """Raise `ConfigError` for a stop token id beyond the vocabulary (rows of the model's embedding), which would never stop.
 
-    Exempt are the checkpoint's own end-of-sequence ids, which nobody asked for, and ids of stop strings that are also
-    looked for in the text.
+    The checkpoint's own end-of-sequence ids are exempt, as nobody set them, and so are ids of stop strings that are also looked for in the
+    text.
     """
     for token_id in plan.stop_token_ids:
         if token_id < vocab_size or token_id in eos_token_ids:

@@ -1,7 +1,7 @@
-"""What the hf and the vllm backend read from a checkpoint, each by one rule: variant, dtype, tokenizer, processor, pixel budget, EOS ids.
+"""Reads a checkpoint for the hf and vllm backends, by the same rules: variant, dtype, tokenizer, processor, pixel budget, EOS ids.
 
-transformers is imported only when a tokenizer is loaded: vLLM's settings need none of it. Without it, as where only servers are
-asked, `BareTokenizer` reads the checkpoint.
+transformers is imported only when a tokenizer is loaded: vLLM's settings need none of it. Without it, as in an install that only asks
+servers, `BareTokenizer` reads the checkpoint.
 """
 
 from __future__ import annotations

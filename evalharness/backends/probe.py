@@ -1,7 +1,8 @@
-"""`python -m evalharness.backends.probe BACKEND CHECKPOINT…`: really imports what a backend needs, and says as JSON what came of it.
+"""`python -m evalharness.backends.probe BACKEND CHECKPOINT…` imports everything that a backend needs and prints the outcome as JSON.
 
-For `evalharness doctor`, in a process of its own: an import may take a minute, crash, or set CUDA up. Loads no weights. A backend's class
-may have a static method `probe()`, which returns facts and a function from a checkpoint's folder to why it cannot be taken, or None.
+For `evalharness doctor`, in a process of its own: an import may take a minute, crash, or initialise CUDA. Loads no weights. A backend's
+class may have a static method `probe()`, which returns facts and a function from a checkpoint's folder to the reason why it cannot be used,
+or None.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find where a row ends: at its first stop id, or at the token that completes a stop string."""
+"""Finds where a row ends: at its first stop id, or at the token that completes a stop string."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brings new weights to a running backend, checked before anything changes: a checkpoint, an adapter, a trainer's tensors."""
+"""The sources of new weights for a running backend, checked before anything changes: a checkpoint, an adapter, a trainer's tensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Which checkpoints paths and patterns name: training runs opened up, in the order of their steps, unfinished ones left out.
+"""The checkpoints that paths and patterns name: training runs opened up, in the order of their steps, unfinished ones left out.
 
-A trainer writes a checkpoint file by file. Whoever comes meanwhile finds a folder that looks damaged; what tells the two apart
-is that the one changes and the other does not.
+A trainer writes a checkpoint file by file, so an unfinished folder looks damaged; the difference is that an unfinished one still changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""GGUF files: what their heads say, found out without torch and without the weights.
+"""Facts about GGUF files, read from their heads without torch and without the weights.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The head is read here and not with the package gguf, which
-makes numpy arrays of every word of the vocabulary: 7 s for 49,152 of them, and a run looks at its checkpoints before it starts.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package gguf is not used, as it makes numpy arrays of every word
+of the vocabulary: 7 s for 49,152 of them, and a run looks at its checkpoints before it starts.
 """
 
 from __future__ import annotations

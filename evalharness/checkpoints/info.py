@@ -1,4 +1,4 @@
-"""What a checkpoint folder holds, found out from its JSON files and the heads of its weights: quick, and without torch.
+"""Facts about a checkpoint folder, from its JSON files and the heads of its weights: quick, and without torch.
 
 A checkpoint that cannot be used is refused here, before an engine is started for it.
 """

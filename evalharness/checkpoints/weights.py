@@ -1,4 +1,4 @@
-"""The weight files of a checkpoint: which there are, whether they are whole, and what tells them from others'.
+"""The weight files of a checkpoint: their names, whether they are complete, and a fingerprint that tells them from others.
 
 Reads the heads of safetensors files (8 bytes of length, then JSON) and single blocks, never a whole large file.
 """

@@ -126,7 +126,7 @@ class EndsAfter:
 
 
 def _strings_in(engine: Engine, answer: GenerationResult, *, num_characters: int = 3) -> Iterator[tuple[str, str, int]]:
-    """Yield strings of several tokens that a text holds, what stands before each, and the number of tokens up to its end."""
+    """Yield strings of several tokens that a text holds, the text before each, and the number of tokens up to its end."""
     whole = decode(engine, answer.token_ids)
     for start in range(1, len(whole) - num_characters):
         string = whole[start : start + num_characters]
@@ -137,12 +137,12 @@ def _strings_in(engine: Engine, answer: GenerationResult, *, num_characters: int
 
 
 class BackendContract:
-    """The contract. It takes a fixture `engine`, an `Engine` on the backend, which all tests share."""
+    """The contract. It needs a fixture `engine`, an `Engine` on the backend, which all tests share."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def free(cls, engine: Engine) -> list[GenerationResult]:
-        """What the engine answers to `CHATS` where only the length cap ends it."""
+        """The engine's answers to `CHATS` if only the length cap ends them."""
         return generate(engine, CHATS, FREE)
 
     def test_the_backend_has_the_protocols_attributes(self, engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""From names and options to an engine with a checkpoint loaded."""
+"""Builds an engine with a checkpoint loaded, from names and options."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def build_backend(
 ) -> Backend:
     """Return a loaded backend by name; `ConfigError` for an unknown one, `CheckpointError` or `BackendError` if it cannot start.
 
-    Its class gets `config` and `preprocess`, and by keyword what else its constructor names: `vllm_options`, `server_options`,
-    `max_model_len`. The `max_model_len` of `vllm_options` holds on every backend.
+    Its class gets `config` and `preprocess`, and by keyword those of `vllm_options`, `server_options` and `max_model_len` that its
+    constructor names. The `max_model_len` of `vllm_options` applies to every backend.
     """
     backend_class = load_backend_class(name)
     options = {
@@ -63,7 +63,7 @@ def build_engine(
 ) -> Engine:
     """Return an engine with one checkpoint loaded; `fallback_backend` is loaded only when it is needed.
 
-    `backend` is one of `known_backends()`, or "auto" for what works best here (`hardware/auto_backend.py`); `Engine.chosen` then says why.
+    `backend` is one of `known_backends()`, or "auto" for the best one here (`hardware/auto_backend.py`); `Engine.chosen` then says why.
     """
     chosen = choose_backend(config) if backend == AUTO else None
     if chosen is not None:
@@ -97,9 +97,9 @@ def build_engine_around(
     unsupported_options: str = "refuse",
     on_notice: Callable[[str], None] | None = None,
 ) -> Engine:
-    """Return an engine on a transformers model that is in memory, such as one in training, without copying or changing it.
+    """Return an engine on a transformers model in memory, such as one in training, without copying or changing it.
 
-    Give its tokenizer, or the processor that holds it. Each step of an optimizer is a new `weight_version`.
+    Pass its tokenizer, or the processor that holds it. Each step of an optimizer is a new `weight_version`.
     """
     from evalharness.backends.hf.backend import HfBackend
 

@@ -1,10 +1,10 @@
-"""Answers that need not be generated again: in memory, and on disk across runs. Off unless asked for.
+"""Answers that need not be generated again: in memory, and on disk across runs. Off unless requested.
 
-Only deterministic questions are kept: greedy ones, and sampled ones whose seed was given. The key holds all that an answer
-depends on: the rendered prompt, each image's SHA-256, every resolved option, and the identity of the engine (checkpoint and
-adapter by fingerprint, weight version, backend, dtype, versions of the libraries). What is kept are token ids, no texts: stop
-policy and decoding are done anew. Float32 answers do not depend on what else is in a batch; those of 16-bit types may, by near-ties,
-so that one from the cache need not be what this very batch would have given.
+Only deterministic requests are cached: greedy ones, and sampled ones with a given seed. The key holds all that an answer depends on: the
+rendered prompt, each image's SHA-256, every resolved option, and the identity of the engine (checkpoint and adapter by fingerprint, weight
+version, backend, dtype, versions of the libraries). The cache stores token ids, no texts: stop policy and decoding run anew. Float32
+answers do not depend on the rest of a batch; 16-bit answers may, at near-ties, so a cached answer may differ from what this batch would
+have given.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CacheCounts:
 
 
 def cache_key(identity: Mapping[str, Any], prompt: Prompt, image_hashes: Sequence[str]) -> str:
-    """Return the SHA-256 (hex) of everything that an answer depends on, as structure: no two questions share one by their texts."""
+    """Return the SHA-256 (hex) of everything that an answer depends on, hashed as structure, so that joined texts cannot collide."""
     plan = asdict(prompt.plan)
     question = {
         "engine": dict(identity),
@@ -58,15 +58,15 @@ def cache_key(identity: Mapping[str, Any], prompt: Prompt, image_hashes: Sequenc
 
 
 def is_deterministic(plan: SamplingPlan, *, seed_was_given: bool) -> bool:
-    """Return whether asking twice must give the same answer."""
+    """Return whether the same request must always give the same answer."""
     return plan.temperature == 0.0 or seed_was_given
 
 
 class ResponseCache:
-    """At most `max_entries` answers in memory, the least recently used given up first; with a `folder`, on disk as well.
+    """At most `max_entries` answers in memory, the least recently used dropped first; with a `folder`, on disk as well.
 
-    Threads and processes may share a folder. A file that cannot be read or written costs hits, never an answer: `on_notice` is
-    told once. `ConfigError` where the folder cannot be made.
+    Threads and processes may share a folder. An unreadable or unwritable file costs hits, never an answer: `on_notice` is told once. Raises
+    `ConfigError` if the folder cannot be made.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ResponseCache:
         self._file = _open(folder) if folder is not None else None
 
     def get(self, key: str, index: int) -> Completion | None:
-        """Return a new copy of the answer, for the prompt of that index; None where there is none."""
+        """Return a new copy of the answer, for the prompt of that index; None if there is none."""
         with self._lock:
             value = self._entries.get(key)
             if value is not None:
@@ -104,7 +104,7 @@ class ResponseCache:
         return None if answer is None else replace(answer, index=index)
 
     def put(self, key: str, completion: Completion, *, on_disk: bool = True) -> None:
-        """Keep an answer; `on_disk` False: in memory only."""
+        """Store an answer; `on_disk` False: in memory only."""
         value = json.dumps(asdict(completion))
         with self._lock:
             self._remember(key, value)
@@ -190,7 +190,7 @@ def _numbers(values: list[float | None] | None) -> tuple[float | None, ...] | No
 
 
 def _completion(value: str) -> Completion | None:
-    """Return what was kept, None where the line is damaged."""
+    """Return the stored completion, None if the line is damaged."""
     try:
         kept = json.loads(value)
         return Completion(

@@ -1,4 +1,4 @@
-"""Messages → prompt, once, the same for every backend. Thinking is off unless asked for."""
+"""Messages → prompt, once, the same for every backend. Thinking is off unless requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Tools: TypeAlias = "Sequence[Tool | Mapping[str, Any]]"
 
 
 def check_template_owner(owner: Any, options: ChatTemplateOptions) -> None:
-    """Raise `AttributeError` or `TypeError` where no request at all could be rendered; see `render_prompt`."""
+    """Raise `AttributeError` or `TypeError` if no request at all could be rendered; see `render_prompt`."""
     if getattr(owner, "apply_chat_template", None) is None:
         raise AttributeError(f"{type(owner).__name__} has no apply_chat_template; this checkpoint cannot render chats")
     if options.tokenize:
@@ -25,12 +25,11 @@ def check_template_owner(owner: Any, options: ChatTemplateOptions) -> None:
 def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: ChatTemplateOptions, *, tools: _Tools = ()) -> str:
     """Return the prompt text that the owner's (a tokenizer's or processor's) chat template makes of the messages.
 
-    Tools go to a template that knows them; to any other the system message tells of them, in the words of
-    `tool_calls.prompt_part`.
+    Tools go to a template that knows them; for any other template the system message describes them, with `tool_calls.prompt_part`.
 
-    Raises `AttributeError` where the owner has no `apply_chat_template`, `TypeError` where the result is no string
-    (`tokenize=True`), `TemplateError` where the template is absent or refuses the messages. A template that does not
-    know `enable_thinking` is asked once more without it; any other `TypeError` surfaces as it is.
+    Raises `AttributeError` if the owner has no `apply_chat_template`, `TypeError` if the result is not a string (`tokenize=True`),
+    `TemplateError` if the template is absent or refuses the messages. A template that does not know `enable_thinking` is called once more
+    without it; any other `TypeError` propagates.
     """
     check_template_owner(owner, options)
     if not messages:
@@ -51,7 +50,7 @@ def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: Ch
 
 
 def knows_enable_thinking(owner: Any) -> bool:
-    """Return whether the template, or one of several, can be told not to think; one that cannot ignores it silently."""
+    """Return whether the template, or one of several, can turn thinking off; other templates ignore the option silently."""
     return _names(owner, "enable_thinking")
 
 
@@ -93,7 +92,7 @@ def _apply(apply: Any, messages: list[Mapping[str, Any]], options: ChatTemplateO
 
 
 def _template_error(error: Exception) -> Exception:
-    """Return the error of this request that a template's refusal is; jinja and transformers raise many kinds."""
+    """Return a template's refusal as an error of this request; jinja and transformers raise many kinds."""
     if isinstance(error, (MemoryError, OSError)):
         return error
     if isinstance(error, (ValueError, AttributeError)) and "chat_template" in str(error):
@@ -104,7 +103,7 @@ def _template_error(error: Exception) -> Exception:
 
 
 def template_sha256(owner: Any) -> str | None:
-    """Return the SHA-256 (hex) of the owner's chat template, None where it has none."""
+    """Return the SHA-256 (hex) of the owner's chat template, None if it has none."""
     template = getattr(owner, "chat_template", None)
     if not template:
         return None

@@ -1,10 +1,10 @@
-"""The engine: requests in, results out, the same whatever backend does the work.
+"""The engine: requests in, results out, the same on every backend.
 
     engine = build_engine("hf", ModelLoadConfig("path/to/checkpoint"))  # in build.py
     results = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": "Hi"}])], GenerationOptions())
 
-Rendering, tokenising, stop policy and decoding happen once, in this room: jobs.py decides which backend gets which requests, stream.py
-runs them, weights.py changes weights. Knows nothing about evals or pytest.
+Rendering, tokenising, stop policy and decoding happen once, in this room: jobs.py decides which backend gets which requests, stream.py runs
+them, weights.py changes weights. Knows nothing about evals or pytest.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class EngineWarning(UserWarning):
 class Engine:
     """One loaded checkpoint behind one interface. Calls from several threads wait for each other.
 
-    `fallback_backend` takes the image requests that the backend cannot run (a backend, or a function that makes one);
-    each of its results says so. `unsupported_options`: "refuse" or "warn" where the backend cannot honour an option.
-    `on_notice` is called, once each, with what would otherwise be an `EngineWarning`, in the thread that generates.
+    `fallback_backend` takes the image requests that the backend cannot run (a backend, or a function that makes one); each of its results
+    says so. `unsupported_options`: "refuse" or "warn" if the backend cannot honour an option. `on_notice` is called, once each, with
+    notices that would otherwise be an `EngineWarning`, in the thread that generates.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Engine:
         """Why `auto` took this backend, None where it was named."""
 
     def use_cache(self, cache: ResponseCache | None, identity: Mapping[str, Any]) -> None:
-        """Take answers from a cache, and keep them there; None: from now on from none.
+        """Take answers from a cache, and store new ones in it; None turns caching off.
 
-        `identity` says which weights answer and how they run, as plain JSON: two engines of one identity must answer alike. Give
-        it anew after a swap; changes of `weights` are added to it. Generations with plugins, and those of a fallback backend, are
-        never cached, and none of a trainer's own model: `CapabilityError`.
+        `identity` says which weights answer and how they run, as plain JSON: two engines of one identity must answer alike. Set it again
+        after a swap; changes of `weights` are added to it. Generations with plugins or from a fallback backend are never cached; for a
+        trainer's own model this raises `CapabilityError`.
         """
         with self._lock:
             if cache is not None and self.weights.is_shared:
@@ -148,8 +148,8 @@ class Engine:
     ) -> list[list[GenerationResult]]:
         """Return `num_samples` results per request, by request; `RequestsFailed` (with all outcomes, flat) where any has none.
 
-        Sample k is drawn with the options' seed plus k, so that sample 0 is what one sample alone is. `ConfigError` for more than one
-        sample of greedy options, which would be equal.
+        Sample k is drawn with the options' seed plus k, so sample 0 equals a single sample. `ConfigError` for several samples of greedy
+        options, which would be equal.
         """
         each = options_of_samples(options, num_samples)
         repeated = [request for request in requests for _ in each]
@@ -200,9 +200,9 @@ class Engine:
         grad: bool = False,
         max_bytes: int = MAX_LOGIT_BYTES,
     ) -> ResponseLogits:
-        """Return the raw logits that each response's tokens were judged by, float32 `[batch, response, vocab]`; hf only.
+        """Return the raw logits from which each response's tokens were predicted, float32 `[batch, response, vocab]`; hf only.
 
-        `ConfigError`, before anything runs, where they would take more than `max_bytes`.
+        `ConfigError`, before anything runs, if they would take more than `max_bytes`.
         """
         requests = _scoring_requests(prompts, responses, ends)
         check_integer("max_bytes", max_bytes, minimum=0)
@@ -221,9 +221,9 @@ class Engine:
         return self._with_prompts(requests, GenerationOptions(), run)
 
     def check_options(self, options: Iterable[GenerationOptions]) -> None:
-        """Raise what `stream` would raise for these options, `UnsupportedOption` or `BackendError`, before anything is asked with them.
+        """Raise what `stream` would raise for these options (`UnsupportedOption` or `BackendError`), before any request is made.
 
-        Where image requests run on a fallback backend, only `stream` can tell.
+        If image requests run on a fallback backend, only `stream` can tell.
         """
         self._jobs.check_options(options)
 
@@ -239,11 +239,11 @@ class Engine:
     ) -> Generator[tuple[int, Outcome], None, None]:
         """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
 
-        `options` is one for all or one per request. Everything that can be refused is refused at the first `next`,
-        before anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` when the engine breaks.
-        Closing the iterator, or `should_stop()` turning True, aborts what still runs. `on_asked(position)` is called as each
-        request is made ready for the backend. `next_job()` is called whenever the backend has room and no request is waiting: the job
-        that it returns, made by `prepare_join`, runs in this call, too. None: nothing now; most backends ask again while requests run.
+        `options` apply to all requests, or are one per request. Everything that can be refused is refused at the first `next`, before
+        anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` if the engine breaks. Closing the iterator, or
+        `should_stop()` returning True, aborts running requests. `on_asked(position)` is called as each request is prepared for the backend.
+        `next_job()` is called whenever the backend has room and no request is waiting: the job that it returns, made by `prepare_join`,
+        runs in this call, too. It returns None if there is none now; most backends ask again while requests run.
         """
         each = [options] * len(requests) if isinstance(options, GenerationOptions) else list(options)
         if len(each) != len(requests):
@@ -261,9 +261,9 @@ class Engine:
                 yield from run.outcomes(should_stop)
 
     def _with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
-        """Return what `run` makes of the requests' prompts, while no other call has the backend.
+        """Return the result of `run` on the requests' prompts, while no other call has the backend.
 
-        `RequestsFailed`, with an outcome for each request, where one has no prompt, or where `run` raises it. Nothing ran then.
+        Raises `RequestsFailed`, with an outcome for each request, if one has no prompt, or if `run` raises it. Nothing ran then.
         """
         with self._lock:
             return run(self._jobs.own_job(requests, [options] * len(requests), self.weights.version).prompts())
@@ -271,8 +271,8 @@ class Engine:
     def prepare_join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
         """Return a job that a running `stream` of this engine can take up by `next_job`; its positions begin at `first`.
 
-        None where the requests need a call of their own: with a cache, which has an answer only once it is there, for images that go to
-        the fallback, and for what is refused, which that call then names.
+        None if the requests need a call of their own: with a cache, which has answers only after they are generated; for images that go to
+        the fallback; and for refused requests, so that their own call names the reason.
         """
         if self._cache is not None:
             return None
@@ -284,7 +284,7 @@ class Engine:
             return None
 
     def close(self) -> None:
-        """Free the models' memory and end all child processes; may be called twice."""
+        """Free the models' memory and end all child processes. Idempotent."""
         try:
             self._backend.close()
         finally:

@@ -1,4 +1,4 @@
-"""What a call of the engine comes to: which backend is asked which requests, with which options. All that can be refused is refused here.
+"""Plans a call of the engine: which backend gets which requests, with which options. Everything that can be refused is refused here.
 
 Knows nothing about how a job then runs (stream.py).
 """
@@ -59,13 +59,13 @@ class JobRequest:
     builder: PromptBuilder
 
     def prepare(self) -> PreparedRequest:
-        """Return the prompt; `RequestError` where there can be none."""
+        """Return the prompt; `RequestError` if there can be none."""
         return replace(self.builder.build(self.position, self.request, self.options), ignored=self.ignored)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one backend does in one call; `note` says why where it is not the first choice."""
+    """The work of one backend in one call; `note` says why it is not the first choice."""
 
     backend: Backend
     note: str | None
@@ -73,7 +73,7 @@ class Job:
     requests: tuple[JobRequest, ...]
 
     def prompts(self) -> list[Prompt]:
-        """Return the prompts of all requests, made now; `RequestsFailed`, with an outcome for each request, where one has none."""
+        """Make and return the prompts of all requests; `RequestsFailed`, with an outcome for each request, if one has none."""
         prompts: list[Prompt] = []
         refused: dict[int, RequestError] = {}
         for request in self.requests:
@@ -87,7 +87,7 @@ class Job:
 
 
 class Fallback:
-    """Another backend for what the first one cannot run; made when it is first needed, if it is given as a function."""
+    """Another backend for requests that the first one cannot run; if given as a function, it is made when first needed."""
 
     def __init__(self, given: Backend | Callable[[], Backend]) -> None:
         self._given = given
@@ -99,16 +99,16 @@ class Fallback:
         return self._given
 
     def close(self) -> None:
-        """Close the backend, if there is one by now."""
+        """Close the backend, if it was made."""
         if isinstance(self._given, Backend):
             self._given.close()
 
 
 class JobMaker:
-    """Makes jobs for a backend, and for its fallback what it cannot run.
+    """Makes jobs for a backend, and for its fallback those that the backend cannot run.
 
-    `warn_only`: options that a backend cannot honour are left out instead of refused. `on_notice` is called, once each, with what is
-    done otherwise than asked.
+    `warn_only`: options that a backend cannot honour are left out instead of refused. `on_notice` is called, once each, with everything
+    that is done other than requested.
     """
 
     def __init__(
@@ -130,22 +130,22 @@ class JobMaker:
     def jobs(
         self, requests: Sequence[Request], options: Sequence[GenerationOptions], plugins: Sequence[GenerationPlugin], weight_version: str
     ) -> list[Job]:
-        """Return what each backend is to do; raises where one could not do it."""
+        """Return the job of each backend; raises if one cannot run."""
         return [self._job(*group, requests, options, plugins, weight_version) for group in self._split(requests)]
 
     def own_job(self, requests: Sequence[Request], options: Sequence[GenerationOptions], weight_version: str, *, first: int = 0) -> Job:
-        """Return what the first backend is to do alone and without plugins, positions from `first` on; raises where it could not."""
+        """Return a job of the first backend alone, without plugins, positions from `first` on; raises if it cannot run."""
         return self._job(self._backend, None, range(len(requests)), requests, options, (), weight_version, first)
 
     def check_options(self, options: Iterable[GenerationOptions]) -> None:
-        """Raise what the first backend would raise for these options. Where image requests run on a fallback, only `jobs` can tell."""
+        """Raise what the first backend would raise for these options. If image requests run on a fallback, only `jobs` can tell."""
         if self._backend.capabilities.supports_vlm or self._fallback is None:
             builder = PromptBuilder(self._backend, self._chat_template)
             for value in options:
                 self._backend.check_plan(builder.sampling_plan(self._honoured(self._backend, value)[0]))
 
     def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, Sequence[int]]]:
-        """Return which backend runs which positions, and why where it is not the first choice."""
+        """Return which backend runs which positions, and why it is not the first choice."""
         if self._backend.capabilities.supports_vlm:
             return [(self._backend, None, range(len(requests)))]
         images = [i for i, request in enumerate(requests) if has_images(request)]
@@ -191,7 +191,7 @@ class JobMaker:
         return Job(backend, note, weight_version, each)
 
     def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
-        """Return the options without what the backend cannot honour, and what that is; raises unless leaving out is allowed."""
+        """Return the options that the backend can honour, and those it cannot; raises unless leaving out is allowed."""
         honoured, ignored = split_options(options, backend.capabilities)
         if ignored:
             listed = ", ".join(ignored)
@@ -211,7 +211,7 @@ class JobMaker:
 
 
 def _refuse_scoring(backend: Backend, asked: Sequence[tuple[Request, GenerationOptions]], plugins: Sequence[GenerationPlugin]) -> None:
-    """Raise `CapabilityError` or `UnsupportedOption` where given responses are to be scored and cannot be, before anything runs."""
+    """Raise `CapabilityError` or `UnsupportedOption` if given responses cannot be scored, before anything runs."""
     scoring = {id(options): options for request, options in asked if isinstance(request, ScoringRequest)}
     if not scoring:
         return

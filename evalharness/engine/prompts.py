@@ -38,14 +38,14 @@ def text_ids(text: str, tokenizer: Any, what: str = "prompt") -> tuple[int, ...]
 
 
 def text_of_ids(ids: Sequence[int], tokenizer: Any) -> str:
-    """Return what the ids of a prompt decode to, special tokens and spaces as they are."""
+    """Return the text that a prompt's ids decode to, special tokens and spaces included."""
     size = len(tokenizer)
     known = [token_id for token_id in ids if token_id < size]  # a model may have more, which mean nothing
     return str(tokenizer.decode(known, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def bare_prompt(prompt: str | tuple[int, ...], tokenizer: Any) -> tuple[str, tuple[int, ...]]:
-    """Return text and ids of a prompt that is not a chat: a text begins as its tokenizer begins texts (BOS), once, and has no end token."""
+    """Return text and ids of a prompt that is not a chat: the tokenizer's beginning (BOS) is added once, and no end token."""
     if not isinstance(prompt, str):
         return text_of_ids(prompt, tokenizer), prompt
     ids = text_ids(prompt, tokenizer)
@@ -57,7 +57,7 @@ def bare_prompt(prompt: str | tuple[int, ...], tokenizer: Any) -> tuple[str, tup
 
 
 def response_ids(request: ScoringRequest, tokenizer: Any, eos_token_ids: tuple[int, ...], image_token_id: int | None) -> tuple[int, ...]:
-    """Return the ids of a response, its end token included where it is asked for; `RequestError` where it cannot be scored."""
+    """Return the ids of a response, with its end token if requested; `RequestError` if it cannot be scored."""
     response = request.response
     ids = _continuation_ids(response, tokenizer) if isinstance(response, str) else tuple(response)
     if image_token_id is not None and image_token_id in ids:
@@ -70,10 +70,10 @@ def response_ids(request: ScoringRequest, tokenizer: Any, eos_token_ids: tuple[i
 
 
 def _continuation_ids(text: str, tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of a text that goes on.
+    """Return the ids of a text that continues another one.
 
-    Tokenizers of SentencePiece's kind put a space before a text that stands alone, which would make another response of it; behind a
-    line break they do not.
+    SentencePiece tokenizers put a space before a text that stands alone, which would make it another response; after a line break they do
+    not.
     """
     alone = text_ids(text, tokenizer, "response")
     convert = getattr(tokenizer, "convert_ids_to_tokens", None)
@@ -85,7 +85,7 @@ def _continuation_ids(text: str, tokenizer: Any) -> tuple[int, ...]:
 
 
 def check_options(options: GenerationOptions) -> None:
-    """Raise `UnsupportedOption` for what depends on generated text, where the distribution after all options is asked for."""
+    """Raise `UnsupportedOption` for options that depend on generated text, if the distribution after all options is requested."""
     if options.logprobs_kind != "processed":
         return
     if options.repetition_penalty != 1.0 or options.no_repeat_ngram_size:
@@ -100,7 +100,7 @@ def check_options(options: GenerationOptions) -> None:
 
 
 def check_room(num_prompt_tokens: int | None, num_response_tokens: int, max_model_len: int | None) -> None:
-    """Raise `PromptTooLong` where prompt and response together do not fit the context: nothing is ever cut."""
+    """Raise `PromptTooLong` if prompt and response together exceed the context: nothing is ever cut."""
     if num_prompt_tokens is None or max_model_len is None:
         return
     if num_prompt_tokens + num_response_tokens > max_model_len:
@@ -115,9 +115,9 @@ _SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A prompt with what is needed to turn its completion into a result.
+    """A prompt with everything needed to turn its completion into a result.
 
-    `response_text`: of a given response, as it was given. `ignored`: the options that its backend cannot honour.
+    `response_text`: the text of a given response, unchanged. `ignored`: the options that its backend cannot honour.
     """
 
     prompt: Prompt
@@ -139,7 +139,7 @@ class PromptBuilder:
         self._decoded: tuple[TokenGenerationRequest, str] | None = None
 
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
-        """Return the prompt of one request; raises `RequestError` where it cannot be asked."""
+        """Return the prompt of one request; raises `RequestError` if it cannot be run."""
         request_images = images_of(request)
         chat = chat_of(request)
         text, token_ids = self._rendered(chat, request_images) if chat is not None else self._without_chat(request)
@@ -179,12 +179,12 @@ class PromptBuilder:
         return response_ids(request, self._backend.tokenizer, self._eos_token_ids(options), placeholder)
 
     def _marks_of(self, prompt_text: str) -> tuple[str, str] | None:
-        """Return the marks of the thought that is expected: asked for, or begun by a template that always begins one."""
+        """Return the marks of an expected thought: requested, or begun by a template that always begins one."""
         marks = self._chat_template.thinking_marks
         return marks if self._chat_template.enable_thinking or prompt_text.rstrip().endswith(marks[0]) else None
 
     def _decode(self, request: TokenGenerationRequest) -> str:
-        """Return the text of a prompt of ids; `RequestError` for ids that cannot be asked."""
+        """Return the text of a prompt of ids; `RequestError` for ids outside the vocabulary."""
         if self._decoded is not None and self._decoded[0] is request:  # samples of one prompt follow each other
             return self._decoded[1]
         ids, tokenizer = list(request.prompt_token_ids), self._backend.tokenizer
@@ -208,13 +208,13 @@ class PromptBuilder:
         )
 
     def template_owner(self, request_type: RequestType) -> Any:
-        """Return whose chat template renders such requests: the processor's for images, else the tokenizer's."""
+        """Return the object whose chat template renders such requests: the processor for images, else the tokenizer."""
         if request_type == "vlm":
             return self._backend.processor or self._backend.tokenizer
         return self._backend.tokenizer
 
     def sampling_plan(self, options: GenerationOptions) -> SamplingPlan:
-        """Return the resolved options; raises `ConfigError` for stops that could never be found, and for what cannot go together."""
+        """Return the resolved options; `ConfigError` for stops that could never be found, and for contradictory options."""
         stops = self._stop_plan(options)
         if options.structured is not None:
             self._check_structured(options, stops)
@@ -277,7 +277,7 @@ class PromptBuilder:
 
 
 def check_length(num_tokens: int | None, max_new_tokens: int, max_model_len: int | None) -> None:
-    """Raise `PromptTooLong` where the prompt, or prompt + max_new_tokens, does not fit the context."""
+    """Raise `PromptTooLong` if the prompt, or prompt + max_new_tokens, does not fit the context."""
     if num_tokens is None or max_model_len is None:
         return
     if num_tokens >= max_model_len:
@@ -318,7 +318,7 @@ def _sampling_plan(options: GenerationOptions, stops: StopPlan, thinking: Thinki
 
 
 def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the identity of what was asked: SHA-256 (hex) over the rendered prompt, or the ids given, the images and a given response."""
+    """Return the identity of a prompt: SHA-256 (hex) over the rendered prompt, or the ids given, the images and a given response."""
     if prompt.given_as_ids:
         return token_ids_sha256(prompt.token_ids, prompt.response_ids)
     digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass"))

@@ -27,7 +27,7 @@ class RequestImages:
     facts: tuple[dict[str, Any], ...] = field(default=())
 
     def identify(self) -> tuple[dict[str, Any], ...]:
-        """Return size, hash and file of each image, and note them, without reading pictures; raises `ImageError`."""
+        """Return and note size, hash and file of each image without decoding its pixels; raises `ImageError`."""
         return self._note([images.image_size(source) for source in self.sources])
 
     def load(self) -> list[Image.Image]:
@@ -54,7 +54,7 @@ def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 
 def images_of(request: Any) -> RequestImages | None:
-    """Return the images of a request in prompt order, None for a text request; raises `RequestError` where they do not fit it."""
+    """Return the images of a request in prompt order, None for a text request; raises `RequestError` if they do not match it."""
     chat = chat_of(request)
     return _images_of_chat(chat) if chat is not None else None
 
@@ -85,7 +85,7 @@ def _images_of_chat(request: Chat) -> RequestImages | None:
 
 
 def without_pictures(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the messages as they are, but with image parts that name no source: templates only place them."""
+    """Return the messages unchanged, but with image parts that name no source: templates only place them."""
     if not _image_parts(messages):
         return messages
     bare = []

@@ -1,4 +1,4 @@
-"""Completions → results: texts and reason from the stop policy, counts, what was really asked."""
+"""Completions → results: texts and finish reason from the stop policy, token counts, and the options that really applied."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def result_of(
 def _thinking(
     prepared: PreparedRequest, completion: Completion, ending: Ending, tokenizer: Any, plugins: Sequence[GenerationPlugin]
 ) -> Thinking | None:
-    """Return thought and answer where a thought was to be expected and there is one, else None."""
+    """Return thought and answer if a thought was expected and there is one, else None."""
     if prepared.thinking_marks is None:
         return None
     start, end = prepared.thinking_marks
@@ -99,7 +99,7 @@ def _image_facts(prepared: PreparedRequest, completion: Completion) -> tuple[Map
 
 
 def all_results(outcomes: Sequence[GenerationResult | GenerationFailure]) -> list[GenerationResult]:
-    """Return the outcomes as results; `RequestsFailed`, with all of them, where any is a failure."""
+    """Return the outcomes as results; `RequestsFailed`, with all of them, if any is a failure."""
     failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
     if failures:
         raise RequestsFailed(outcomes, [failure.problem for failure in failures]) from failures[0].error

@@ -1,8 +1,7 @@
-"""The one place that says where a text ends and why.
+"""The one place that decides where a text ends and why.
 
-Backends end generation on the ids and strings resolved here; `finish` then turns the ids into texts and names the
-reason. `text` stops before the first stop id and before the earliest stop string; `raw_text` shows every token up to and
-including the one that ended it.
+Backends end generation on the ids and strings resolved here; `finish` then turns the ids into texts and names the reason. `text` stops
+before the first stop id and before the earliest stop string; `raw_text` shows every token up to and including the one that ended it.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ class Ending:
 
 
 def resolve_stops(stop: StopOptions, eos_token_ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool = True) -> StopPlan:
-    """Return what ends a text: end-of-sequence ids, then explicit ids, then ids of single-token stop strings, each once.
+    """Return the stops of a text: end-of-sequence ids, then explicit ids, then ids of single-token stop strings, each once.
 
-    Raises `ConfigError` for a string that could never be found, because a part of it is skipped when text is decoded.
+    Raises `ConfigError` for a string that could never be found, because decoding skips a part of it.
     """
     id_strings: list[tuple[int, str]] = []
     watched: list[str] = []
@@ -80,7 +79,7 @@ def _encode(string: str, tokenizer: Any) -> list[int]:
 
 
 def _spells(token_ids: Sequence[int], string: str, tokenizer: Any) -> bool:
-    """Return whether the ids are the string and not what stands for unknown or normalised text."""
+    """Return whether the ids spell the string exactly, without unknown tokens or normalisation."""
     text = tokenizer.decode(list(token_ids), skip_special_tokens=False)
     # Some tokenizers' words carry the space before them.
     return bool(text == string or (string.strip() and text.strip() == string.strip()))
@@ -91,7 +90,7 @@ def _is_skipped(token_id: int, tokenizer: Any) -> bool:
 
 
 def finish(completion: Completion, stops: StopPlan, tokenizer: Any, decode: DecodeOptions) -> Ending:
-    """Return texts, finish reason and exact ids of a completion; of a given response, as it is."""
+    """Return texts, finish reason and exact ids of a completion; a given response is returned unchanged."""
     if completion.stopped_by == "given":
         return _as_given(completion, tokenizer, decode)
     token_ids, ended_by_id = trim_at_stop_id(completion.token_ids, stops.token_ids)
@@ -138,7 +137,7 @@ def _decode(tokenizer: Any, token_ids: Sequence[int], decode: DecodeOptions, *, 
 def _num_tokens_with(string: str, token_ids: Sequence[int], tokenizer: Any, decode: DecodeOptions) -> int:
     """Return how many of the ids it takes to spell the string.
 
-    vLLM sees a stop string late where the token that completes it begins another character; counts must not show that.
+    vLLM sees a stop string late if the token that completes it begins another character; counts must not show that.
     """
     too_few, enough = 0, len(token_ids)
     while enough - too_few > 1:

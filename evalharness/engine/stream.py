@@ -1,7 +1,7 @@
-"""One job while it runs: prompts are made as the backend pulls them, and each outcome comes as soon as it is there.
+"""Runs one job: makes prompts as the backend pulls them, and yields each outcome as soon as it is ready.
 
-What goes wrong with one request is that request's outcome and takes no other along; what breaks the backend ends the stream. What a
-cache has is not asked again. Which backend does a job was decided before (jobs.py).
+A fault of one request is that request's outcome and does not affect the others; a fault of the backend ends the stream. Cached answers are
+not generated again. jobs.py has decided before which backend runs the job.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class PromptSource:
-    """An iterator that may go on after its end: asked again, it gives the prompts that came in the meantime.
+    """An iterator that may continue after its end: asked again, it gives the prompts that arrived in the meantime.
 
-    A backend that stops at the first end loses nothing: the remaining prompts run in a call of their own.
+    If a backend stops at the first end, nothing is lost: the remaining prompts run in a call of their own.
     """
 
     def __init__(self, next_prompt: Callable[[], Prompt | None]) -> None:
@@ -47,7 +47,7 @@ class PromptSource:
 class JobStream:
     """The outcomes of a job and of those that `next_job` adds to it, by position.
 
-    `cache`: where answers are looked up and kept, under `identity()`, which says which weights answer; None: nowhere. `on_asked`,
+    `cache`: where answers are looked up and stored, under `identity()`, which says which weights answer; None: no cache. `on_asked`,
     `next_job`: see `Engine.stream`.
     """
 
@@ -66,8 +66,8 @@ class JobStream:
         self._on_asked, self._next_job = on_asked, next_job
         self._waiting = deque(job.requests)
         self._running: dict[int, PreparedRequest] = {}
-        self._known: deque[tuple[int, Outcome]] = deque()  # refused, or had from the cache: whatever needs no backend
-        self._keys: dict[int, str] = {}  # under which an answer is to be kept
+        self._known: deque[tuple[int, Outcome]] = deque()  # refused, or found in the cache: no backend needed
+        self._keys: dict[int, str] = {}  # under which to store an answer
 
     def outcomes(self, should_stop: Callable[[], bool]) -> Iterator[tuple[int, Outcome]]:
         """Yield `(position, result or failure)` per request; `should_stop()` turning True ends it early, as closing it does."""
@@ -81,7 +81,7 @@ class JobStream:
                     self._running.pop(output[0])
                     yield output
         except Exception:
-            yield from self._take_known()  # their verdict does not depend on the engine that broke
+            yield from self._take_known()  # these outcomes do not depend on the broken backend
             raise
         finally:
             # Left to the garbage collector, a backend would keep generating after its caller has gone.
@@ -98,7 +98,7 @@ class JobStream:
             yield self._known.popleft()
 
     def _next_prompt(self) -> Prompt | None:
-        """Return the next prompt that the backend has to answer, None where there is none at present."""
+        """Return the next prompt that the backend has to answer, None if there is none now."""
         while True:
             if not self._waiting:
                 joining = self._next_job()
@@ -124,7 +124,7 @@ class JobStream:
                 self._known.append((position, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
 
     def _cached(self, prepared: PreparedRequest) -> Completion | None:
-        """Return what the cache has for a prompt; else note under which key its answer is to be kept, if it may be."""
+        """Return the cached completion of a prompt; otherwise note the key for storing its answer, if it may be stored."""
         if self._cache is None:
             return None
         from evalharness.engine.cache import cache_key, is_deterministic  # few runs have a cache
@@ -162,7 +162,7 @@ class JobStream:
 
 
 def _may_be_kept(outcome: Outcome) -> bool:
-    """Return whether an answer may be written to disk as ids, where no secret in it can be hidden."""
+    """Return whether an answer may be stored on disk as ids: secrets in ids cannot be hidden."""
     from evalharness.api.redaction import redactor  # few runs have a cache
 
     return isinstance(outcome, GenerationResult) and redactor().known(outcome.raw_text) == outcome.raw_text

@@ -1,12 +1,12 @@
-"""New weights for an engine that runs: for trainers, who sample from a policy that changes every few steps.
+"""New weights for a running engine: for trainers, who sample from a policy that changes every few steps.
 
     engine.weights.load_adapter("runs/42/adapter")            # a LoRA adapter on the base that is loaded
     engine.weights.reload("runs/42/checkpoint-100")           # another checkpoint of the same architecture, or the same folder, rewritten
     engine.weights.sync_from_state_dict(model.state_dict())   # a model's weights, or peft's of an adapter, from memory
 
-Each answers as a new start on those weights would, and nothing that was computed with the old ones is used: no prefix, picture or
-cached answer. What is loaded stays as it is whatever becomes of the folder. A change that is refused changes nothing, and the error
-says why. Knows no torch: how weights get there is the backend's.
+Each answers as a new start on those weights would, and nothing computed with the old weights is used: no prefix, image or cached answer.
+Loaded weights stay unchanged whatever happens to the folder. A refused change changes nothing, and the error says why. Knows no torch: the
+backend moves the weights.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class EngineWeights:
 
     @property
     def version(self) -> str:
-        """Which weights answer now: "0" from the start, then the number of changes, or the names given to them.
+        """Which weights answer now: "0" at the start, then the number of changes, or the names given to them.
 
-        It stands in every result as `weight_version`. Steps of an optimizer on the model itself (hf) are changes, too.
+        Every result has it as `weight_version`. Steps of an optimizer on the model itself (hf) are changes, too.
         """
         with self._lock:
             self._notice_change()
@@ -56,21 +56,21 @@ class EngineWeights:
 
     @property
     def id(self) -> str:
-        """A name that no other weights have, of any engine: another after each change and each swap, whatever versions are called."""
+        """A name unique to these weights among all engines: it changes with each change and each swap, even if a version repeats."""
         with self._lock:
             self._notice_change()
             return self._id
 
     @property
     def were_changed(self) -> bool:
-        """Whether the weights are others than those of the start, or of the last swap."""
+        """Whether the weights differ from those of the start, or of the last swap."""
         with self._lock:
             self._notice_change()
             return self._num_changes > 0
 
     @property
     def is_shared(self) -> bool:
-        """Whether the model is a trainer's own, whose weights may change unseen."""
+        """Whether the model is a trainer's own, whose weights may change unnoticed."""
         watched = self._watched()
         return watched is not None and watched.is_shared
 
@@ -81,7 +81,7 @@ class EngineWeights:
 
     @contextmanager
     def kept_for_a_stream(self) -> Iterator[None]:
-        """Refuse changes while a stream of the engine is open, its own thread's among them."""
+        """Refuse changes while a stream of the engine is open, including those from the stream's own thread."""
         self._num_streams += 1
         try:
             yield
@@ -89,7 +89,7 @@ class EngineWeights:
             self._num_streams -= 1
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
-        """Return why another checkpoint cannot take the place of the loaded one, None where `swap` will do."""
+        """Return why another checkpoint cannot replace the loaded one, None if `swap` will work."""
         if self._fallback is not None:
             return "there is a fallback backend, which would keep the old one"
         if self._backend.weights is None:
@@ -97,7 +97,7 @@ class EngineWeights:
         return self._backend.weights.why_not_swap(config)
 
     def swap(self, config: ModelLoadConfig) -> None:
-        """Take another checkpoint's weights in place of the loaded one's; the engine can only be closed after an error."""
+        """Replace the loaded weights with another checkpoint's; after an error the engine can only be closed."""
         with self._lock:
             problem = self.why_not_swap(config)
             if problem is not None or self._backend.weights is None:
@@ -107,9 +107,9 @@ class EngineWeights:
             self._num_changes = 0  # they are those of a new start
 
     def reload(self, path: str, *, adapter_path: str | None = None, weight_version: str | None = None) -> WeightReport:
-        """Load a checkpoint of the same architecture from `path`, read anew even where it is the folder that was loaded before.
+        """Load a checkpoint of the same architecture from `path`, read anew even if the same folder was loaded before.
 
-        Without an adapter unless one is given. Raises `CheckpointError` for one that cannot be used.
+        Removes the adapter unless one is given. Raises `CheckpointError` for a checkpoint that cannot be used.
         """
         _check_path("path", path)
         if adapter_path is not None:
@@ -118,15 +118,15 @@ class EngineWeights:
         return self._change("checkpoint", weight_version, lambda weights: weights.reload(str(path), adapter))
 
     def load_adapter(self, path: str, *, weight_version: str | None = None) -> WeightReport:
-        """Put the LoRA adapter of a folder on the base that is loaded, in place of the one before.
+        """Put the LoRA adapter of a folder on the loaded base, in place of the previous adapter.
 
-        Raises `CheckpointError` where any of its weights would be ignored or does not fit.
+        Raises `CheckpointError` if any of its weights would be ignored or does not fit.
         """
         _check_path("path", path)
         return self._change("adapter", weight_version, lambda weights: weights.load_adapter(str(path)))
 
     def unload_adapter(self, *, weight_version: str | None = None) -> WeightReport:
-        """Take the adapter off; the base is then as it was without it, to the bit. `CapabilityError` where there is none."""
+        """Remove the adapter; the base is then as it was without it, to the bit. `CapabilityError` if there is none."""
         return self._change("adapter", weight_version, lambda weights: weights.unload_adapter())
 
     def sync_from_state_dict(
@@ -154,7 +154,7 @@ class EngineWeights:
         )
 
     def mark_changed(self, weight_version: str | None = None) -> str:
-        """Count a change of a trainer's own model (hf) that torch does not see (`tensor.data`), or name its weights. Return the version."""
+        """Count a change of a trainer's model (hf) that torch does not see (`tensor.data`), or name its weights. Return the version."""
         version = _checked_version(weight_version)
         with self._lock:
             if self._watched() is None:
@@ -165,7 +165,7 @@ class EngineWeights:
             return self._version
 
     def sleep(self) -> None:
-        """Give the device's memory back while something else needs it; generating is refused until `wake`."""
+        """Free the device's memory for other uses; generating is refused until `wake`."""
         with self._lock:
             self._sleepable().sleep()
 
@@ -187,7 +187,7 @@ class EngineWeights:
             return replace(report, weight_version=self._version, duration_s=time.perf_counter() - started)
 
     def _changeable(self, kind: LiveChange) -> LiveWeights:
-        """Return the backend's weights if they can be changed so now; raises before anything is touched."""
+        """Return the backend's weights if this change is possible now; raises before anything is touched."""
         if self._num_streams:
             raise BackendError("the engine still generates; finish or close the stream before its weights change")
         if self._fallback is not None:
@@ -228,9 +228,9 @@ class EngineWeights:
 
 
 class WeightSync:
-    """Brings a trainer's weights to an engine, only when they have changed, and again after it failed.
+    """Brings a trainer's weights to an engine, only if they have changed, and again after a failure.
 
-    `push` does it, and returns its report: `lambda: engine.weights.sync_from_state_dict(model.state_dict())`, or a `save_pretrained` and
+    `push` brings them and returns its report: `lambda: engine.weights.sync_from_state_dict(model.state_dict())`, or a `save_pretrained` and
     `lambda: engine.weights.load_adapter(path)`.
     """
 
@@ -245,11 +245,11 @@ class WeightSync:
         return self._num_pushed < self._num_marks
 
     def mark_dirty(self) -> None:
-        """Say that the trainer's weights have changed: after each step of the optimizer."""
+        """Note that the trainer's weights have changed: after each step of the optimizer."""
         self._num_marks += 1
 
     def __call__(self) -> WeightReport | None:
-        """Push if dirty; return the report, None where there was nothing to do. After an error it is dirty still."""
+        """Push if dirty; return the report, None if there was nothing to do. Stays dirty after an error."""
         num_marks = self._num_marks
         if self._num_pushed == num_marks:
             return None

@@ -37,7 +37,7 @@ class CasesNotLoaded(Exception):
 def load_cases(
     load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
 ) -> tuple[Sequence[Case], tuple[str, ...]]:
-    """Return the checked cases, and the warnings of the function that loads them; raises whatever is wrong with them."""
+    """Return the checked cases, and the warnings of the function that loads them; raises the first error found."""
     where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
     try:
         inspect.signature(load).bind(data_dir)
@@ -76,7 +76,7 @@ def _check(case: object, where: str) -> None:
 
 @contextmanager
 def _noting_warnings() -> Iterator[list[str]]:
-    """Collect the warnings to users that the block gives, such as data left out; they are shown afterwards all the same."""
+    """Collect the user warnings raised in the block, such as data left out; they are still shown afterwards."""
     noted: list[str] = []
     with warnings.catch_warnings(record=True) as caught:  # the filters stay: what is an error is raised
         yield noted
@@ -113,10 +113,10 @@ _OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "m
 class EvalModule:
     """One eval: its cases, how each becomes a request, and how it is decoded.
 
-    `variants` are the decodings of every case, decode settings × samples; their seed is the run's or the marker's. `seed` is that of
-    step requests whose options name none or, where `seed_is_set` for the run, of all. `plugins` act on the question, not on its
-    steps. `compares_engines`: the eval is skipped for an engine that stands alone. `overrides` are decoding options of the command
-    line and the settings; they outrank the eval's own.
+    `variants` are the decodings of every case, decode settings × samples; their seed is the run's or the marker's. `seed` applies to step
+    requests whose options have none, or to all of them if `seed_is_set` for the run. `plugins` act on the question, not on its steps.
+    `compares_engines`: the eval is skipped for an engine that has no counterpart. `overrides` are decoding options of the command line and
+    the settings; they outrank the eval's own.
     """
 
     name: str
@@ -138,9 +138,9 @@ class EvalModule:
     """What the loader of the cases warned of."""
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
-        """Return the variants of one case: where they sample, each with a seed of its own, the same on every engine.
+        """Return the variants of one case; where they sample, each has a seed of its own, the same on every engine.
 
-        One seed for all would make every case draw the same noise.
+        A single seed would make every case draw the same noise.
         """
         return [
             replace(options, seed=_derived_seed(options.seed, self.name, case.id, position % self.num_samples))
@@ -194,7 +194,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
 
 
 def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], tuple[str, ...], str | None]:
-    """Return the cases, their loader's warnings, and why there are none where an optional eval has no data."""
+    """Return the cases, their loader's warnings, and why an optional eval without data has none."""
     optional = given.get("optional", False)
     if not isinstance(optional, bool):
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
@@ -228,7 +228,7 @@ def _directions(given: Mapping[str, Any], path: str) -> dict[str, str]:
 
 
 def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path | None:
-    """Return what an eval's `cases` function gets: --data, else the marker's folder, else None."""
+    """Return the argument of an eval's `cases` function: --data, else the marker's folder, else None."""
     if run.data is not None:
         return Path(run.data)
     return root / marked if marked is not None else None
@@ -245,7 +245,7 @@ def _plugins(given: Mapping[str, Any], path: str) -> tuple[Any, ...]:
 
 
 def plugin_names(plugins: Sequence[Any]) -> list[str]:
-    """Return how records name plugins: by their repr where they are dataclasses, else by name."""
+    """Return the names of plugins in records: the repr of a dataclass, else the plugin's name."""
     return [repr(plugin) if is_dataclass(plugin) else str(getattr(plugin, "name", type(plugin).__name__)) for plugin in plugins]
 
 
@@ -275,7 +275,7 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
 
 
 def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
-    """Return the gates of a test, those of its module last; `ConfigError` for an expression that is not a gate."""
+    """Return the gates of a test, its module's gates last; `ConfigError` for an expression that is not a gate."""
     markers = list(node.iter_markers("gate"))
     for marker in markers:
         if marker.kwargs or not marker.args:
@@ -314,19 +314,19 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
 
 
 def takes(metafunc: pytest.Metafunc, fixture: str) -> bool:
-    """Return whether a test, or one of its fixtures, takes the plugin's own fixture; others may have fixtures of the same names."""
+    """Return whether a test, or one of its fixtures, takes the plugin's fixture of this name rather than another one."""
     return fixture in metafunc.fixturenames and is_ours(parametrised_fixture(metafunc, fixture))
 
 
 def is_named(metafunc: pytest.Metafunc, *, with_case: bool = False) -> bool:
-    """Return whether the test's file was named on the command line, not only a folder of it; `with_case`: as the file of one case."""
+    """Return whether the command line names the test's file, not only its folder; `with_case`: names one case in it."""
     here = metafunc.config.invocation_params.dir
     named = (arg.partition("::") for arg in metafunc.config.args)
     return metafunc.definition.path in {here / path for path, _, test in named if not with_case or "[" in test}
 
 
 def refuse_misspelt_markers(metafunc: pytest.Metafunc) -> None:
-    """Raise `ConfigError` for an unknown marker that is nearly `eval` or `gate`: the eval or the gate would be missing silently."""
+    """Raise `ConfigError` for an unknown marker close to `eval` or `gate`, which would otherwise be ignored silently."""
     registered = {line.partition(":")[0].partition("(")[0].strip() for line in metafunc.config.getini("markers")}
     for marker in metafunc.definition.iter_markers():
         if marker.name not in registered and (meant := did_you_mean(marker.name, ("eval", "gate"), cutoff=0.75)):
@@ -340,18 +340,18 @@ def refuse_idle_gates(metafunc: pytest.Metafunc) -> None:
 
 
 def is_ours(definitions: Sequence[Any] | None) -> bool:
-    """Return whether the last definition of a fixture, which counts, is the plugin's own."""
+    """Return whether the last definition of a fixture, which takes effect, is the plugin's own."""
     return definitions is not None and len(definitions) > 0 and definitions[-1].func.__module__ == "evalharness.pytest_plugin.fixtures"
 
 
 def as_collection_error(error: EvalHarnessError) -> Exception:
-    """Return the error that pytest shows as one short message, without a traceback."""
+    """Return an error that pytest shows as a short message, without a traceback."""
     return pytest.Collector.CollectError(str(error))
 
 
 @dataclass(frozen=True)
 class _Unloaded:
-    """Stands for the case and engine of a test whose eval's cases cannot be loaded; an error of collection unless it is deselected."""
+    """Stands for case and engine of a test whose cases cannot be loaded; a collection error unless it is deselected."""
 
     error: Exception
 
@@ -366,9 +366,9 @@ class _Cases(pytest.Collector):
 
 
 def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
-    """Give a test one parameter that stands for an eval that cannot be loaded; raises the error where it cannot wait.
+    """Give a test one parameter that stands for an eval that cannot be loaded, or raise the error at once if it cannot wait.
 
-    A test that is named with its case, or was selected because it failed before, would not be found, and nobody would hear why.
+    A test that is named with its case, or was selected because it failed before, would not be found, without any reason shown.
     """
     if metafunc.config.getoption("lf", False) or is_named(metafunc, with_case=True):
         raise error
@@ -378,7 +378,7 @@ def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
 
 
 def report_unloaded(session: pytest.Session) -> None:
-    """Make an error of collection for each module that still has such a test, and take these tests out of the session."""
+    """Report a collection error for each module that still has such a test, and take these tests out of the session."""
     standing: dict[pytest.Item, Exception] = {}
     for item in session.items:
         if (error := _error_of(item)) is not None:

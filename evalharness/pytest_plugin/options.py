@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Have pytest say what a misspelt option of ours may have meant, beneath its own "unrecognized arguments"."""
+    """Have pytest suggest one of our options beneath its own "unrecognized arguments"."""
     known = [option.flag for option in ARGUMENTS]
     for word in parser.parse_known_and_unknown_args(args)[1]:
         flag = word.partition("=")[0]
@@ -56,7 +56,7 @@ class _Watch(argparse.Action):
 
 
 def add_markers(config: pytest.Config) -> None:
-    """Make the two markers known, for `--markers` and strict mode."""
+    """Register the two markers, for `--markers` and strict mode."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
 
@@ -67,12 +67,12 @@ def asked_on_command_line(config: pytest.Config) -> bool:
 
 
 def runs_nothing(config: pytest.Config) -> bool:
-    """Return whether tests are only listed in one way or another."""
+    """Return whether tests are only listed (--collect-only and the like)."""
     return any(config.getoption(name) for name in ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test"))
 
 
 def resolve_run_config(config: pytest.Config) -> RunConfig:
-    """Return the resolved options; a wrong one is a usage error."""
+    """Return the resolved options; raises a usage error for a wrong option."""
     try:
         return resolve({option.name: config.getoption(option.dest) for option in ARGUMENTS}, os.environ, config.rootpath)
     except ConfigError as error:
@@ -80,7 +80,7 @@ def resolve_run_config(config: pytest.Config) -> RunConfig:
 
 
 def refuse_misplaced_rootdir(config: pytest.Config) -> None:
-    """Raise `pytest.UsageError` where pytest took the rootdir from the value of one of our options."""
+    """Raise `pytest.UsageError` if pytest derived the rootdir from the value of one of our options."""
     right = rootdir_of_paths(config)
     if right is not None and right != config.rootpath:
         raise pytest.UsageError(

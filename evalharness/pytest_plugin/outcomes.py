@@ -28,7 +28,7 @@ _MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what t
 
 
 class InvalidSample(Failed):
-    """The case of an ungated test could not be asked; a failure of the test, shown without a traceback."""
+    """The case of an ungated test cannot be run: the test fails, without a traceback."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Miss:
 
 @dataclass(slots=True)
 class ItemRecord:
-    """One eval test while it runs; becomes one row."""
+    """One running eval test; becomes one row."""
 
     nodeid: str
     eval: str
@@ -63,11 +63,11 @@ class ItemRecord:
 
     @property
     def can_be_judged(self) -> bool:
-        """Whether nothing kept the case from being asked and answered."""
+        """Whether no generation of the case failed."""
         return self.broken is None and self.invalid is None
 
     def to_json(self) -> Row:
-        """Return the row, without what the journal already has: the generation, and what the eval's line says of all its rows."""
+        """Return the row without the parts that the journal already has: the generation, and facts on the eval's line."""
         row: Row = {
             "nodeid": self.nodeid,
             "eval": self.eval,
@@ -91,7 +91,7 @@ class ItemRecord:
 def is_assertion(error: BaseException) -> bool:
     """Return whether an exception is a verdict on the generation rather than a failure of code.
 
-    An assertion that broke inside the engine is code: a library's own invariant, never a verdict. Nor is a timeout.
+    A broken assertion inside the engine is a failure of code: a library's own invariant. So is a timeout.
     """
     if not isinstance(error, (AssertionError, pytest.fail.Exception)):
         return False
@@ -104,12 +104,12 @@ def is_assertion(error: BaseException) -> bool:
 
 
 def shorten(text: str) -> str:
-    """Return the text, capped, with lone surrogates escaped: it travels through xdist, which cannot carry them."""
+    """Return the text, capped, with lone surrogates escaped, because xdist cannot carry them."""
     return excerpt(text.encode("utf-8", "backslashreplace").decode("utf-8"), _MAX_PROBLEM_CHARS, count_rest=True)
 
 
 def note_report(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
-    """Update the record with one phase's report; the worst of the three phases stands."""
+    """Update the record with one phase's report; the worst of the three phases counts."""
     if report.when == "setup" and not report.passed:
         record.outcome, record.problem = _not_started(record, report, call)
     elif report.when == "call":
@@ -196,13 +196,13 @@ class Details:
 
 
 def _number(value: Any) -> Any:
-    """Return numpy's and torch's numbers as Python's, anything else as it is."""
+    """Return numpy's and torch's numbers as Python numbers, anything else unchanged."""
     is_foreign = not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0
     return value.item() if is_foreign else value
 
 
 def reference_of(case: Case) -> Row:
-    """Return what the row of a case says of its reference: all of it where it is plain JSON data, else nothing."""
+    """Return the reference of a case for its row if it is plain JSON data, else nothing."""
     reference = vars(case).get("reference")  # as it stands: a case of a recorded run would load its eval to look it up
     if reference is None:
         return {}
@@ -226,7 +226,7 @@ def _finite(name: str, value: Any) -> float:
 
 
 class _NotPlain(Exception):
-    """Says which value is not JSON; `path` is where in the data it lies, outermost key first."""
+    """Says which value is not JSON; `path` is its place in the data, outermost key first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

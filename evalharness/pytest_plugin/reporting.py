@@ -1,6 +1,7 @@
-"""What the reporting process shows and collects: what will run, how far it is, misses, crashes, why a session ends early.
+"""What the reporting process shows and collects: what will run, progress, misses, crashes, and why a session ends early.
 
-Reports of eval tests quote generated text, which may steer a terminal, flood it, or stop xdist; `make_safe` changes them before they leave.
+Reports of eval tests quote generated text, which may control a terminal, flood it, or break xdist; `make_safe` changes them before they
+leave.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def announce(state: EvalSession) -> str:
 
 
 class Progress:
-    """Shows cases done, tokens per second and time left: one live line on a terminal, a line now and then in a pipe."""
+    """Shows cases done, tokens per second and time left: one live line on a terminal, an occasional line in a pipe."""
 
     def __init__(self, config: pytest.Config, execution: Execution) -> None:
         self._execution = execution
@@ -64,7 +65,7 @@ class Progress:
 
     @property
     def is_live(self) -> bool:
-        """Whether one line is rewritten in place (then pytest's own dots stay away)."""
+        """Whether one line is rewritten in place (then pytest's own dots are not shown)."""
         return self._live
 
     def test_ended(self, num_tokens: int, is_problem: bool) -> None:
@@ -75,7 +76,7 @@ class Progress:
         self.show()
 
     def show(self) -> None:
-        """Show the line if it is time again; also called while a test waits for its generation."""
+        """Show the line if it is due; also called while a test waits for its generation."""
         now = time.monotonic()
         if self._reporter is None or now - self._last < self._every_s:
             return
@@ -92,7 +93,7 @@ class Progress:
             self._reporter.write_line(line)
 
     def clear(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         if self._live and self._last != self._started:
             self._reporter.rewrite("", erase=True)
 
@@ -136,7 +137,7 @@ class Reporting:
         self.summary = ""
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
-        """Give misses and invalid samples a name and a letter of their own; the live line stands for all letters."""
+        """Give misses and invalid samples names and letters of their own; with a live line no letters are shown."""
         facts = getattr(report, "evalharness", None)
         if facts is None:
             return None

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all: into a temporary file beside it, then renamed."""
+"""Writes a file whole or not at all: into a temporary file beside it, then renamed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from evalharness.api.errors import EvalHarnessError, RecordError
 def write_atomically(
     path: Path, advice: str = "", *, error: type[EvalHarnessError] = RecordError, make_folder: bool = False, durable: bool = False
 ) -> Iterator[BinaryIO]:
-    """Give a binary file that takes the place of `path` when the block ends without an exception.
+    """Open a binary file that replaces `path` when the block ends without an exception.
 
-    Otherwise an older `path` stays as it was; a temporary file never stays. Whatever the system refuses raises `error`,
-    whose message ends with `advice`. With `durable` the content is on the disk before it gets its name: after a power
-    failure `path` holds the old or the new content.
+    On an exception `path` stays as it was, and the temporary file is removed. An error of the system raises `error`, whose message ends
+    with `advice`. With `durable` the content is on disk before the rename: after a power failure `path` holds the old or the new content.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,7 +1,7 @@
 """The command line as a run's records show it: without values that may be secrets.
 
-Shown are the values of this package's options and of pytest's, paths and node ids. Of any other option only the name is
-shown, and so is that of a setting given with `-o`.
+Values of this package's options and of pytest's, paths and node ids are shown. Any other option shows only its name, and so does a setting
+given with `-o`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def _own_options() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def shown_command(arguments: Iterable[str], root: Path) -> list[str]:
-    """Return the arguments, the program first, with `…` in place of what may be secret.
+    """Return the arguments, the program first, with `…` in place of anything that may be secret.
 
-    Behind an option that is not known, a part is shown if it names a file below `root` or the current folder: else it
-    may be the option's value.
+    After an unknown option, an argument is shown only if it names a file below `root` or the current folder: otherwise it may be the
+    option's value.
     """
     program, *parts = arguments
     return [program, *_shown(parts, root)]
@@ -90,7 +90,7 @@ def _shown_setting(text: str) -> str:
 
 
 def _shown_short(part: str) -> tuple[str, str]:
-    """Return a group of one-letter options such as `-xvk`, and what the next part is to it."""
+    """Return a group of one-letter options such as `-xvk`, and how it uses the next argument."""
     for position, letter in enumerate(part[1:], 1):
         if letter in _SHORT_VALUED:
             return part, "" if part[position + 1 :] else "value"

@@ -48,12 +48,12 @@ _RESUMED = re.compile(r"resumed-(\d{3,})-.+", re.DOTALL)
 
 
 def journal_name(writer: str, session: int) -> str:
-    """Return the name of a writer's journal in a session of the run: 0 is the first, 1, 2… resume it."""
+    """Return the name of a writer's journal in a session of the run: session 0 starts it, 1, 2… resume it."""
     return writer if session == 0 else f"resumed-{session:03}-{writer}"
 
 
 def session_of(name: str) -> int:
-    """Return the session in which a journal of this name was written."""
+    """Return the session that wrote a journal of this name."""
     match = _RESUMED.fullmatch(name)
     return 0 if match is None else int(match[1])
 
@@ -155,7 +155,7 @@ def read_journals(run_dir: Path) -> Iterator[dict[str, Any]]:
 
 
 class EvalNode(NamedTuple):
-    """What the node id of an eval test says. `test` has its class and its other parameters: "TestA::test_b[x]"."""
+    """The parts of an eval test's node id. `test` has its class and its other parameters: "TestA::test_b[x]"."""
 
     path: str
     test: str
@@ -164,7 +164,7 @@ class EvalNode(NamedTuple):
 
 
 def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
-    """Return what the id of an eval test says, None for any other test. `case_id` is as pytest writes it, maybe escaped.
+    """Return the parts of an eval test's id, None for any other test. `case_id` is as pytest writes it, maybe escaped.
 
     Ids are written as `[<other parameters>-<engine>-<case>]`; the longest engine id that fits wins.
     """
@@ -182,7 +182,7 @@ def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
 
 
 def test_name(nodeid: str, path: str, engine_id: str) -> str:
-    """Return the test in the id of an eval test, whose engine is known: its class, its name, its other parameters."""
+    """Return the test in an eval test's id, given its engine: class, name and other parameters."""
     name, bracket, parameters = nodeid[len(path) + 2 :].partition("[")
     others = "" if parameters.startswith(f"{engine_id}-") else parameters.partition(f"-{engine_id}-")[0]
     return f"{name}{bracket}{others}]" if others else name

@@ -19,7 +19,7 @@ _LOOK_S = 1.0  # `is_written_now` locks for a moment; on a busy machine it may b
 
 
 def lock_within(file: int, timeout_s: float) -> None:
-    """Lock an open file for this process alone; `BlockingIOError` where another process still holds it after `timeout_s`.
+    """Lock an open file for this process alone; `BlockingIOError` if another process still holds it after `timeout_s`.
 
     Raises another `OSError` on a file system without locks.
     """
@@ -34,9 +34,9 @@ def lock_within(file: int, timeout_s: float) -> None:
 
 
 class RunLock:
-    """Holds a run from its start, or its resumption, until its reports are written; `RecordError` where another process does.
+    """Holds a run from its start or resumption until its reports are written; `RecordError` if another process holds it.
 
-    `is_certain` is False on a file system without locks: then nobody can tell.
+    `is_certain` is False on a file system without locks.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -83,7 +83,7 @@ class RunLock:
 
 
 def is_written_now(run_dir: Path) -> bool | None:
-    """Return whether a process holds the lock, to run or to resume; None where that cannot be known."""
+    """Return whether a process holds the run's lock; None if that cannot be known."""
     try:
         return _is_locked(run_dir / "journal" / _FILE)
     except FileNotFoundError:
@@ -93,9 +93,9 @@ def is_written_now(run_dir: Path) -> bool | None:
 
 
 def wait_for_writers(run_dir: Path, timeout_s: float) -> None:
-    """Wait until no worker writes to a journal of the run; `RecordError` where one still does after `timeout_s`.
+    """Wait until no worker writes to a journal of the run; `RecordError` if one still does after `timeout_s`.
 
-    Workers outlive a killed controller by a few seconds, and what they still generate is not lost.
+    Workers outlive a killed controller by a few seconds, and their last generations should not be lost.
     """
     until = time.monotonic() + timeout_s
     for path in sorted((run_dir / "journal").glob("*.jsonl")):
@@ -109,7 +109,7 @@ def wait_for_writers(run_dir: Path, timeout_s: float) -> None:
 
 
 def _is_locked(path: Path) -> bool | None:
-    """Return whether a process holds the lock of a file, None where nobody can tell. Raises `OSError` where it cannot be opened."""
+    """Return whether a process holds the lock of a file, None if that cannot be known. Raises `OSError` if it cannot be opened."""
     file = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """The generations of an earlier run, read from its journals once and looked up by case.
 
-`evalharness rescore` gives them to tests in place of an engine's answers; a resumed run takes from here what need not be
-generated again: samples, and requests of steps.
+`evalharness rescore` gives them to tests in place of an engine's answers; a resumed run takes samples and step requests from here that need
+not be generated again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def outcome_of(recorded: Recorded | Failed) -> Outcome:
 
 
 class RecordedRun:
-    """One run's records. `run` is its run.json, `records` what its journals say."""
+    """One run's records: `run` is its run.json, `records` the content of its journals."""
 
     def __init__(self, run_dir: Path, run: RunFile, records: RunRecords) -> None:
         self.run_dir = run_dir
@@ -40,9 +40,9 @@ class RecordedRun:
 
     @classmethod
     def read(cls, run_dir: Path, *, may_be_empty: bool = False) -> RecordedRun:
-        """Return the records of a run that ended or was killed. Raises `RecordError` where nothing was recorded.
+        """Return the records of a run that ended or was killed. Raises `RecordError` if nothing was recorded.
 
-        `may_be_empty`: that it was collected is enough, though no case has a record.
+        `may_be_empty`: a run that was collected is enough, even without a record of any case.
         """
         if not run_dir.is_dir():
             raise RecordError(f"{run_dir} is not a folder; give a run directory, such as reports/RUN_ID")
@@ -72,7 +72,7 @@ class RecordedRun:
 
     @property
     def config(self) -> RunConfig:
-        """The options of the run; `RecordError` where run.json has no readable ones."""
+        """The options of the run; `RecordError` if run.json has no readable options."""
         try:
             return RunConfig.from_json(self.run["config"])
         except (EvalHarnessError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -89,7 +89,7 @@ class RecordedRun:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return what run.json of a rescored run says of the run whose generations it took."""
+        """Return what a rescored run's run.json says of the run that generated."""
         run = self.run
         when = {"started_at": run.get("started_at"), "finished_at": run.get("finished_at"), "command": run.get("command")}
         where = {"versions": run.get("versions"), "git": run.get("git"), "hardware": run.get("hardware")}
@@ -103,10 +103,10 @@ class RecordedRun:
         return f"run {self.run_id} ended before it ({self.run.get('interrupted') or 'its session was over'})"
 
     def find(self, engine: str, eval_name: str, case_id: str, nodeid: str | None = None) -> CaseRecords | None:
-        """Return the records of a case, None without any.
+        """Return the records of a case, None if there are none.
 
-        Of several workers' records: those that the test `nodeid` judged, else those with the most samples, then the most
-        requests of steps; the last of equals.
+        Of several workers' records, those that the test `nodeid` judged win, else those with the most samples, then with the most step
+        requests; among equals, the last.
         """
         by_worker = self._by_case.get((engine, eval_name, case_id))
         if by_worker is None:
@@ -118,7 +118,7 @@ class RecordedRun:
         return max(reversed(by_worker.values()), key=lambda case: (_num_made(case.samples), _num_made(case.in_steps)))
 
     def find_made(self, engine: str, eval_name: str, case_id: str) -> CaseRecords | None:
-        """Return the generations of a case, without failures; None without any."""
+        """Return the generations of a case, without failures; None if there are none."""
         case = self.find(engine, eval_name, case_id)
         if case is None:
             return None
@@ -127,7 +127,7 @@ class RecordedRun:
 
     @property
     def num_generations(self) -> int:
-        """Number of different samples that were generated."""
+        """Number of distinct samples that were generated."""
         made = (self.find(*case) for case in self._by_case)
         return sum(_num_made(case.samples) for case in made if case is not None)
 

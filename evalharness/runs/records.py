@@ -1,7 +1,7 @@
-"""What the journals of a run say, read once, line by line.
+"""The content of a run's journals, read once, line by line.
 
-Of a generation only what gates and aggregates need stays in memory; the rest is read from the journal when somebody asks for it.
-Thousands of rows repeat the same words: equal values are kept once.
+Only the parts of a generation that gates and aggregates need stay in memory; the rest is read from the journal on access. Thousands of rows
+repeat the same words, so equal values are stored once.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Recorded(dict[str, Any]):
         return self.whole()[key]
 
     def whole(self) -> dict[str, Any]:
-        """Return all of it, as the journal has it."""
+        """Return the whole generation, read from the journal."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return json.loads(file.read(self.num_bytes))
@@ -95,7 +95,7 @@ _NO_STEPS: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Failed(NamedTuple):
-    """Why there is no generation: "invalid" or "error", what was the matter, and the name of the request error, if it was one."""
+    """Why there is no generation: "invalid" or "error", the problem, and the name of the request error, if it was one."""
 
     kind: Literal["invalid", "error"]
     problem: str
@@ -104,7 +104,7 @@ class Failed(NamedTuple):
 
 @dataclass(slots=True)
 class CaseRecords:
-    """What one worker's journal says of a case: the latest outcome of each sample, and of each request of each step."""
+    """One worker's records of a case: the latest outcome of each sample, and of each request of each step."""
 
     samples: dict[int, Recorded | Failed] = field(default_factory=dict)
     in_steps: Mapping[tuple[int, int], Recorded | Failed] = field(default_factory=lambda: _NO_STEPS)
@@ -116,7 +116,7 @@ class CaseRecords:
         return all(sample in self.samples for sample in range(num_samples))
 
     def generation(self, sample: int) -> Recorded | None:
-        """Return a sample's generation, None where it failed or is not there."""
+        """Return a sample's generation, None if it failed or is absent."""
         outcome = self.samples.get(sample)
         return outcome if isinstance(outcome, Recorded) else None
 
@@ -130,9 +130,9 @@ class CaseRecords:
 
 @dataclass
 class RunRecords:
-    """What the journals of a run say. `evals` is by path, `rows` by node id; a test run twice has its last row.
+    """The content of a run's journals. `evals` is by path, `rows` by node id; a test that ran twice has its last row.
 
-    Rows share what is equal: the options of their eval, group and tags of their case.
+    Rows share equal parts: the options of their eval, group and tags of their case.
     """
 
     collected: Collected = field(default_factory=Collected)
@@ -149,13 +149,13 @@ class RunRecords:
     cases: dict[CaseKey, CaseRecords] = field(default_factory=dict)
 
     def forget_cases(self) -> None:
-        """Release rows and generations that nobody else holds: there are many, and reports need memory too."""
+        """Release rows and generations that nothing else references: there are many, and reports need memory too."""
         self.rows.clear()
         self.cases.clear()
 
 
 def read_records(run_dir: Path) -> RunRecords:
-    """Return what all journals say, read once, line by line. Raises `RecordError` for a broken line."""
+    """Return the content of all journals, read once, line by line. Raises `RecordError` for a broken line."""
     reader = _Reader()
     with _no_collector():
         for line in read_lines(run_dir):
@@ -176,7 +176,7 @@ def _no_collector() -> Iterator[None]:
 
 
 class _EvalFacts(NamedTuple):
-    """What a journal says of an eval once for all its rows. `options` is None where rows have their own."""
+    """The facts that a journal's line of an eval gives for all its rows. `options` is None if rows have their own."""
 
     options: Any = None
     num_samples: int = 1
@@ -194,7 +194,7 @@ _NO_FACTS = _EvalFacts()
 
 
 class _Reader:
-    """Adds up lines. `_eval_facts` is what each journal said of its evals so far: rows refer to it."""
+    """Collects lines. `_eval_facts` holds each journal's eval lines so far: rows refer to them."""
 
     def __init__(self) -> None:
         self.records = RunRecords()
@@ -205,7 +205,7 @@ class _Reader:
         self._worker = ""
 
     def add(self, line: Line) -> None:
-        """Note what a line says; unknown kinds are left out."""
+        """Add a line; unknown kinds are skipped."""
         if line.path is not self._path:
             self._begin(line.path)
         records, values, worker = self.records, line.values, self._worker
@@ -248,7 +248,7 @@ class _Reader:
             records.problems = []
 
     def _shared(self, cases: Mapping[str, CaseFacts]) -> dict[str, CaseFacts]:
-        """Return the facts of cases by id, equal facts kept once: most have no group and one of a few sets of tags."""
+        """Return the facts of cases by id, with equal facts stored once: most have no group and one of a few sets of tags."""
         return {sys.intern(case_id): self._facts.setdefault(encode(facts), facts) for case_id, facts in cases.items()}
 
     def _recorded(self, worker: str, line: Line) -> Recorded:
@@ -301,7 +301,7 @@ class _Reader:
 
 
 def _around(text: object, raw_text: object) -> tuple[str, str] | None:
-    """Return what a raw text has before and after the text; None where they differ in any other way."""
+    """Return the parts of a raw text before and after the text; None if they differ in any other way."""
     if not isinstance(text, str) or not isinstance(raw_text, str) or len(raw_text) - len(text) > _AROUND_CHARS:
         return None
     before, match, after = raw_text.partition(text) if text else ("", raw_text, raw_text)
@@ -309,7 +309,7 @@ def _around(text: object, raw_text: object) -> tuple[str, str] | None:
 
 
 def set_generations(row: Row, case: CaseRecords, num_samples: int = 1) -> None:
-    """Put what was generated for a case into a row that judged it; None stands for a sample that failed."""
+    """Put a case's generations into a row that judged it; None stands for a sample that failed."""
     # A `Recorded` is read like a `Generation`: what is not in memory comes from the journal.
     first = case.generation(0)
     row["generation"] = cast("Generation | None", first)
@@ -322,7 +322,7 @@ def set_generations(row: Row, case: CaseRecords, num_samples: int = 1) -> None:
 
 
 class GenerationFacts(TypedDict):
-    """What run.json says of how the generations were made."""
+    """Facts for run.json about how the generations were made."""
 
     throughput: list[Throughput]
     workers: list[WorkerEntry]
@@ -330,6 +330,6 @@ class GenerationFacts(TypedDict):
 
 
 def generation_facts(records: RunRecords) -> GenerationFacts:
-    """Return what run.json says of how the generations were made."""
+    """Return the facts for run.json about how the generations were made."""
     workers = records.workers
     return {"throughput": records.throughput.entries(), "workers": workers.entries(), "durations": workers.durations()}

@@ -25,7 +25,7 @@ _COMMAND_TIMEOUT_S = 10
 
 
 def environment_facts(root: Path) -> RunFile:
-    """Return versions, platform, hardware and the git state of `root`; None for what cannot be known."""
+    """Return versions, platform, hardware and the git state of `root`; None for unknown facts."""
     listed = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
     num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
@@ -39,7 +39,7 @@ def environment_facts(root: Path) -> RunFile:
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return {package: version} of those that are installed."""
+    """Return {package: version} of the installed ones."""
     versions = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):
@@ -75,7 +75,7 @@ FINISHED = "finished"
 
 
 def read_run(run_dir: Path, notes: list[str] | None = None) -> RunFile:
-    """Return run.json. Absent beside a samples.jsonl: an empty mapping, and a line in `notes`. Raises `RecordError`."""
+    """Return run.json. If it is absent beside a samples.jsonl: an empty mapping, and a line in `notes`. Raises `RecordError`."""
     path = run_dir / "run.json"
     try:
         run = json.loads(path.read_bytes())
@@ -99,7 +99,7 @@ def read_run(run_dir: Path, notes: list[str] | None = None) -> RunFile:
 
 
 def run_state(run: RunFile) -> str:
-    """Return "finished", "interrupted", "killed" (its reports were made later), or "running" as far as run.json knows."""
+    """Return "finished", "interrupted", "killed" (its reports were made later), or "running", according to run.json."""
     if run.get("interrupted"):
         return "interrupted"
     if run.get("rebuilt"):
@@ -108,10 +108,10 @@ def run_state(run: RunFile) -> str:
 
 
 def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[Row]:
-    """Yield the rows of samples.jsonl in their order, one at a time.
+    """Yield the rows of samples.jsonl in their order.
 
-    An absent file yields nothing; a last line that was not finished is left out; `notes` gets a line about either.
-    Raises `RecordError`, with the line number, for any other line that is not a JSON object.
+    An absent file yields nothing; an unfinished last line is left out; `notes` gets a line about either. Raises `RecordError`, with the
+    line number, for any other line that is not a JSON object.
     """
     for number, line in _numbered_lines(run_dir, notes):
         row = _parse(line, number, run_dir, notes)
@@ -120,9 +120,9 @@ def read_samples(run_dir: Path, notes: list[str] | None = None) -> Iterator[Row]
 
 
 def sample_lines(run_dir: Path) -> Iterator[bytes]:
-    """Yield the lines of samples.jsonl from which `read_samples` makes rows, one for one, unparsed.
+    """Yield the unparsed lines of samples.jsonl, one for each row of `read_samples`.
 
-    An absent file yields nothing. Raises `RecordError` where the file cannot be read.
+    An absent file yields nothing. Raises `RecordError` if the file cannot be read.
     """
     for number, line in _numbered_lines(run_dir, None):
         if line.endswith(b"\n") or _parse(line, number, run_dir, None) is not None:
@@ -173,7 +173,7 @@ def is_latest(word: str) -> bool:
 
 
 def find_latest(word: str, report_dir: Path) -> Path:
-    """Return the directory of the run in `report_dir` that `latest`, `latest~1`, … means; `RecordError` where there is none."""
+    """Return the run directory in `report_dir` that `latest`, `latest~1`, … means; `RecordError` if there is none."""
     counted = _COUNTED.fullmatch(word)
     if counted is None:
         raise RecordError(f"{word!r} does not count runs back; legal are latest, latest~1 (the run before it), latest~2 and so on")

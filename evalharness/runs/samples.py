@@ -63,7 +63,7 @@ def _array(elements: Iterable[bytes]) -> bytes:
 
 
 def eval_entries(records: RunRecords) -> list[EvalEntry]:
-    """Return what run.json says of the evals: all but their cases and decoding options, which every row has."""
+    """Return the evals for run.json: everything but their cases and decoding options, which every row has."""
     entries = ({name: value for name, value in line.items() if name not in ("cases", "options")} for line in records.evals.values())
     return [cast("EvalEntry", entry) for entry in entries]
 
@@ -80,7 +80,7 @@ def write_rows(
 ) -> list[Row]:
     """Write samples.jsonl with one row per collected test of an eval, and return the rows; raises `RecordError`.
 
-    A test without a row was not run, for `reason`. `crashes`: by node id why a test is an error whose worker died.
+    A test without a row did not run, for `reason`. `crashes` maps node ids of tests whose worker died to the error.
     """
     evals = records.evals
     # The controller of workers knows only ids, and another test's id may look like an eval's.
@@ -94,7 +94,7 @@ def write_rows(
 def merge_rows(records: RunRecords, nodeids: Iterable[str], missing: Callable[[str], Row]) -> list[Row]:
     """Return one row per collected test, in collection order, without the long parts of its generations.
 
-    `missing(nodeid)` gives the row of a test that never finished.
+    `missing(nodeid)` returns the row of a test that never finished.
     """
     rows = records.rows
     return [rows[nodeid] if nodeid in rows else missing(nodeid) for nodeid in dict.fromkeys([*nodeids, *rows])]
@@ -149,7 +149,7 @@ def count_outcomes(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def note_crashes(records: RunRecords, rows: Iterable[Row], crashes: Mapping[str, str]) -> None:
-    """Make an error of each test in which its worker died, even if the test itself had ended; keep what was generated for it."""
+    """Set each test whose worker died to error, even if the test itself had ended; keep its case's generations."""
     for row in rows:
         if row["nodeid"] not in crashes:
             continue

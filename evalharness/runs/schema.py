@@ -16,7 +16,7 @@ RowOutcome: TypeAlias = Literal["pass", "miss", "fail", "invalid", "error", "ski
 
 
 class Generation(TypedDict, total=False):
-    """What `GenerationResult.to_json` writes of one answer. In memory the longer parts are read from the journal when asked for."""
+    """One answer as `GenerationResult.to_json` writes it. In memory, the longer parts are read from the journal on access."""
 
     text: str
     raw_text: str
@@ -48,7 +48,7 @@ class Generation(TypedDict, total=False):
 
 
 class ThinkingFacts(TypedDict, total=False):
-    """What a model thought before it answered; see `api.thinking.Thinking`."""
+    """A model's thought before its answer; see `api.thinking.Thinking`."""
 
     text: str
     answer: str
@@ -57,7 +57,7 @@ class ThinkingFacts(TypedDict, total=False):
 
 
 class CaseFacts(TypedDict, total=False):
-    """What the journal keeps of a case once, and samples.jsonl repeats in each of its rows."""
+    """Facts of a case that the journal stores once, and samples.jsonl repeats in each of its rows."""
 
     group: str | None
     """Joins cases that belong together: they count as one unit in intervals and paired tests."""
@@ -126,7 +126,7 @@ class OutcomeLine(TypedDict, total=False):
 
 
 class Collected(TypedDict, total=False):
-    """The journal line of kind collected: what the run set out to do."""
+    """The journal line of kind collected: the tests and engines of the run."""
 
     engines: list[EngineEntry]
     nodeids: list[str]
@@ -249,7 +249,7 @@ class GateVerdict(TypedDict, total=False):
 
 
 class Aggregate(TypedDict):
-    """A value that an eval's `aggregate` or `across` gave."""
+    """A value that an eval's `aggregate` or `across` returned."""
 
     eval: str
     test: str
@@ -259,7 +259,7 @@ class Aggregate(TypedDict):
 
 
 class TableEntry(TypedDict):
-    """A table that an eval's `tables` or `across` gave."""
+    """A table that an eval's `tables` or `across` returned."""
 
     eval: str
     test: str
@@ -291,7 +291,7 @@ class Throughput(TypedDict):
 
 
 class WorkerEntry(TypedDict):
-    """What one worker did with its time."""
+    """How one worker spent its time."""
 
     worker: str
     devices: list[str] | None
@@ -314,7 +314,7 @@ class Durations(TypedDict):
 
 
 class BaselineFacts(TypedDict):
-    """What --baseline named, and the file or run directory that it stands for."""
+    """The argument of --baseline, and the file or run directory that it stands for."""
 
     asked: str
     path: str | None
@@ -322,7 +322,7 @@ class BaselineFacts(TypedDict):
 
 
 class RunFile(TypedDict, total=False):
-    """run.json. Written when the run starts and again when it ends; from `finished_at` on, the end's."""
+    """run.json. Written when the run starts and again when it ends; fields from `finished_at` on are written at the end."""
 
     schema_version: int
     run_id: str

@@ -41,7 +41,7 @@ class WorkerTimes:
         self._num_cases: Counter[str] = Counter()
 
     def add_engine(self, worker: str, values: EngineLine) -> None:
-        """Note that a worker opened an engine; `how` says whether by a load, or by a swap of weights into a running one."""
+        """Note that a worker opened an engine; `how` says whether by a load, or by a swap of weights into a running engine."""
         if "load_s" not in values or "ended_s" not in values:
             return  # closed, or of an older journal
         entry = self._workers[worker]
@@ -55,7 +55,7 @@ class WorkerTimes:
         self._num_cases[worker] = 0
 
     def add_outcome(self, worker: str) -> None:
-        """Note that the worker's unit has the outcome of one sample."""
+        """Note one sample's outcome in the worker's unit."""
         self._num_cases[worker] += 1
 
     def end_unit(self, worker: str, values: UnitLine) -> None:
@@ -75,8 +75,8 @@ class WorkerTimes:
     def entries(self) -> list[WorkerEntry]:
         """Return one entry per worker that opened an engine.
 
-        `idle_share` is the share of the session, from the first engine's opening to the last result, in which the worker neither
-        opened an engine nor generated. A worker that died is idle from then on. Sessions of a resumed run count one by one.
+        `idle_share` is the share of the session, from the first engine's opening to the last result, in which the worker neither opened an
+        engine nor generated. A dead worker is idle from its death on. Sessions of a resumed run count separately.
         """
         sessions: defaultdict[int, list[_Worker]] = defaultdict(list)
         for name, entry in self._workers.items():
@@ -122,7 +122,7 @@ class EngineTotals:
         self._open: defaultdict[str, dict[str, Counter[_Count]]] = defaultdict(dict)
 
     def start_unit(self, worker: str) -> None:
-        """Note that a worker begins a unit; one that it had not ended has no seconds."""
+        """Note that a worker begins a unit; a previous unit that it had not ended has no seconds."""
         for engine, counts in self._open.pop(worker, {}).items():
             self._total(engine)["num_untimed_generations"] += counts["num_generations"]
 
@@ -144,7 +144,7 @@ class EngineTotals:
                 total[name] += counts[name]
 
     def entries(self) -> list[Throughput]:
-        """Return one entry per engine, in order of first use; what is still open has no seconds."""
+        """Return one entry per engine, in order of first use; open units have no seconds."""
         for worker in list(self._open):
             self.start_unit(worker)
         return [{**total, "num_workers": len(self._workers[engine])} for engine, total in self._totals.items()]
@@ -165,9 +165,9 @@ class EngineTotals:
 
 
 def engine_entries(specs: Iterable[EngineEntry], lines: Iterable[EngineLine]) -> list[EngineEntry]:
-    """Return what run.json says of each engine: its spec, its settings as last described, and how it was loaded.
+    """Return run.json's entry of each engine: its spec, its settings as last described, and how it was loaded.
 
-    Each worker has an engine of its own: what they counted (`num_batches_halved`) is summed.
+    Each worker has an engine of its own: their counts (`num_batches_halved`) are summed.
     """
     described: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     openings: defaultdict[str, list[EngineLine]] = defaultdict(list)

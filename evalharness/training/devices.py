@@ -3,7 +3,7 @@
     place = allocate_devices("pytorch", "gpu:0,gpu:2", num_gpus=torch.cuda.device_count())
     model.to(place.train)
 
-Runs of evals train nothing and give GPUs out by `devices.py`.
+Eval runs do not train; `hardware/devices.py` gives them their GPUs.
 """
 
 from __future__ import annotations

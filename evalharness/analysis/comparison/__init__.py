@@ -1,9 +1,9 @@
-"""Two engines compared case by case, from run directories or baselines alone. Knows no pytest, no torch.
+"""Two engines compared case by case, from run directories or baselines alone. Knows neither pytest nor torch.
 
-    sheets.py    one engine's scores of one test, by case; and what they were asked
+    sheets.py    one engine's scores of one test, by case, with the settings of its requests
     sides.py     "reports/RUN:ENGINE" or a baseline file  →  one side of a comparison; writes baselines
-    compare.py   the comparison: what was asked differently, metrics, slices, cases, verdicts
+    compare.py   the comparison: differences in settings, metrics, slices, cases, verdicts
     timeline.py  the checkpoints of training runs by step: curves of metrics, the best checkpoint of each, flips of cases
 
-report/compare/ and report/timeline/ show it; cli/commands/compare.py has the commands.
+report/compare/ and report/timeline/ show them; cli/commands/compare.py has the commands.
 """

@@ -49,7 +49,7 @@ def paired_cases(base: Sheet, candidate: Sheet) -> list[str]:
 
 
 def coverage_of(base: Sheet, candidate: Sheet) -> Coverage:
-    """Return how many cases could be paired."""
+    """Return how many cases could be paired, and why others could not."""
     case_ids = dict.fromkeys([*candidate.cases, *base.cases])
     reasons = Counter(reason for case_id in case_ids if (reason := _unpaired(base.cases.get(case_id), candidate.cases.get(case_id))))
     return Coverage(candidate.eval, candidate.test, len(case_ids) - reasons.total(), len(case_ids), dict(reasons))
@@ -78,7 +78,7 @@ def differences(base: Side, candidate: Side) -> list[Difference]:
 
 
 def _shown(side: Side, other: Side) -> dict[str, Any]:
-    """Return the circumstances that tell something: a seed only where something was drawn."""
+    """Return the circumstances that matter: a seed only if something was drawn."""
     draws = any(_draws(sheet.options) for either in (side, other) for sheet in either.sheets.values())
     return {name: value for name, value in side.circumstances.items() if draws or name != "seed"}
 
@@ -125,7 +125,7 @@ def _of_sheets(base: Sheet, candidate: Sheet) -> Iterator[Difference]:
 
 
 def _of_weights(base: Side, candidate: Side) -> Iterator[Difference]:
-    """Yield signs that one checkpoint stands under two names."""
+    """Yield signs that both names stand for the same checkpoint."""
     if base.checkpoint == candidate.checkpoint:
         return
     if base.fingerprint and base.fingerprint == candidate.fingerprint:
@@ -156,7 +156,7 @@ MOST_VALUES = 200  # a tag with more values than this is a name of cases, not of
 
 @dataclass(frozen=True)
 class MetricChange:
-    """One metric over the cases of a slice; both slice names are empty where it is all cases."""
+    """One metric over the cases of a slice; both slice names are empty for all cases."""
 
     eval: str
     test: str
@@ -174,7 +174,7 @@ class MetricChange:
 
 
 class CaseChange(NamedTuple):
-    """A case whose outcome or scores differ; `scores` has metric, before and after, None where a side has none."""
+    """A case whose outcome or scores differ; `scores` has metric, before and after, None if a side has none."""
 
     eval: str
     test: str
@@ -214,7 +214,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The verdict of the whole: a regression anywhere outweighs all else."""
+        """The overall verdict: a regression anywhere outweighs everything else."""
         verdicts = {change.verdict for change in (*self.metrics, *self.slices)}
         if not verdicts & {REGRESSED, IMPROVED, CHANGED} and all(change.verdict == NOT_ENOUGH for change in self.metrics):
             return NOT_ENOUGH
@@ -230,10 +230,10 @@ def compare(
     only: Collection[str] = (),
     seed: int = DEFAULT_SEED,
 ) -> Comparison:
-    """Return the comparison of two sides. Raises `ComparisonError` where they cannot be paired, or did not ask the same.
+    """Return the comparison of two sides. Raises `ComparisonError` if they cannot be paired or their requests differ.
 
-    `anyway` makes warnings of the differences in what was asked; without a common case it is refused all the same. `only`
-    these metrics are tested and corrected for, where any are named ("category": the marks by category).
+    `anyway` turns differences in the requests into warnings; without a common case the comparison is still refused. `only`: the metrics to
+    test and correct for, all if empty ("category": the marks by category).
     """
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
@@ -277,7 +277,7 @@ Pair = tuple[CaseLine, CaseLine]
 
 
 class _Test(NamedTuple):
-    """One test, which of its metrics are better lower or neither, and which of them are to be tested."""
+    """One test: which of its metrics are better lower or neither, and which are to be tested."""
 
     eval: str
     test: str
@@ -287,7 +287,7 @@ class _Test(NamedTuple):
 
 
 def _metric_names(lines: Sequence[Pair], only: Collection[str]) -> list[str]:
-    """Return the scores that both sides have, counts left out: more of something is neither better nor worse."""
+    """Return the scores that both sides have, counts left out: a higher count is neither better nor worse."""
     names: dict[str, None] = {}
     for base, candidate in lines:
         names.update(dict.fromkeys(name for name in candidate.scores if name in base.scores and not name.startswith("num_")))
@@ -340,7 +340,7 @@ def _slices(question: _Test, lines: Sequence[Pair]) -> Iterator[MetricChange]:
 
 
 def _judged(changes: Sequence[MetricChange]) -> tuple[list[MetricChange], int]:
-    """Return the changes with corrected p values and verdicts, and how many tests they were corrected for."""
+    """Return the changes with corrected p values and verdicts, and the number of tests corrected for."""
     corrected, num_tests = holm(
         [change.change.p for change in changes], [smallest_p(change.change.num_changed_groups) for change in changes]
     )

@@ -1,4 +1,4 @@
-"""One engine's scores of one test, by case: what a comparison needs of a run's rows, and little enough for a baseline."""
+"""One engine's scores of one test, by case: the part of a run's rows that a comparison needs, small enough for a baseline."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sheet:
 
 @dataclass
 class Side:
-    """One side of a comparison. `asked` and `circumstances` are facts by name: see `asked.py`."""
+    """One side of a comparison. `asked` (settings of the requests) and `circumstances` are facts by name; see `sides.py`."""
 
     label: str
     run_id: str
@@ -76,9 +76,9 @@ class Side:
 
 
 def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
-    """Return a function that renames the categories of a case so that one name in two domains makes two categories.
+    """Return a function that renames a case's categories so that one name in two domains makes two categories.
 
-    The tag `domain` says where a case is from; "标签" then is "标签 (bbu)" and "标签 (rru)".
+    The tag `domain` is the case's domain; "标签" then becomes "标签 (bbu)" or "标签 (rru)".
     """
     domains: dict[str, set[str]] = {}
     for line in lines:
@@ -96,12 +96,12 @@ def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
 
 
 def was_judged(line: CaseLine) -> bool:
-    """Return whether the case says something about the checkpoint: failures of machine or question are never scores."""
+    """Return whether the case says something about the checkpoint: infrastructure failures and invalid cases are never scores."""
     return line.outcome in _JUDGED
 
 
 def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], Sheet]]:
-    """Return the sheets of each engine by eval and test, in the order of their first rows; of rows of one case the last counts."""
+    """Return the sheets of each engine by eval and test, in the order of their first rows; the last row of a case counts."""
     engines: dict[str, dict[tuple[str, str], Sheet]] = {}
     for row in rows:
         key = text_of(row.get("eval")), text_of(row.get("test"))
@@ -137,7 +137,7 @@ def _line(row: Row) -> CaseLine:
 
 
 def _answer(sample: Generation) -> str:
-    """Return what a checkpoint itself had to say: its text, or what it makes of a given response."""
+    """Return the checkpoint's own answer: its text, or its scores of a given response."""
     text = text_of(sample.get("text"))
     return f"{text} {sample.get('logprobs')}" if sample.get("finish_reason") == "scored" else text
 
@@ -148,7 +148,7 @@ def _num_tokens(generations: Sequence[Generation]) -> int | None:
 
 
 def _prompt(row: Row) -> str | None:
-    """Return the hash of what was asked before any answer: what comes after the first step is made of the checkpoint's own words."""
+    """Return the hash of the prompt before any answer: later steps contain the checkpoint's own words."""
     steps = row.get("steps")
     first = steps[0] if isinstance(steps, list) and steps else None
     if isinstance(first, list) and first:

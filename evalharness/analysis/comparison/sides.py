@@ -28,8 +28,8 @@ from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mappi
 def read_side(text: str, prefer: str = "") -> Side:
     """Return the side that "RUN_DIR", "RUN_DIR:ENGINE" or "BASELINE.json" names.
 
-    ENGINE is an engine's id ("hf:final") or its checkpoint's name; needed where a run has several and none of them is the
-    one to `prefer`. Raises `ComparisonError`, or `RecordError` where the run cannot be read.
+    ENGINE is an engine's id ("hf:final") or its checkpoint's name; it is needed if a run has several engines and none of them is the one to
+    `prefer`. Raises `ComparisonError`, or `RecordError` if the run cannot be read.
     """
     path, engine = _split(text)
     if path.is_file():
@@ -49,7 +49,7 @@ def read_side(text: str, prefer: str = "") -> Side:
 
 
 def read_sides(path: Path) -> tuple[RunFile, list[Side]]:
-    """Return run.json and one side per engine of a run directory, read once. Raises `RecordError` where it cannot be read."""
+    """Return run.json and one side per engine of a run directory, read once. Raises `RecordError` if it cannot be read."""
     notes: list[str] = []
     run = read_run(path, notes)
     engines = sheets_by_engine(read_samples(path, notes))
@@ -60,7 +60,7 @@ def read_sides(path: Path) -> tuple[RunFile, list[Side]]:
 
 
 def _split(text: str) -> tuple[Path, str]:
-    """Return the path and the engine; the longest part before a colon that is there is the path."""
+    """Return the path and the engine; the path is the longest existing part before a colon."""
     parts = text.split(":")
     for count in range(len(parts), 0, -1):
         path = Path(":".join(parts[:count]))
@@ -98,12 +98,12 @@ def _unfinished(run: RunFile) -> Iterable[str]:
 
 
 def side_of_rows(run: RunFile, engine: str, rows: Iterable[Row]) -> Side:
-    """Return the side of one engine's rows; `run` is run.json, or as much of it as there is."""
+    """Return the side of one engine's rows; `run` is run.json, or the part of it that exists."""
     return _side(run, engine, sheets_by_engine(rows).get(engine, {}))
 
 
 def engine_entry(run: RunFile, engine: str) -> EngineEntry:
-    """Return what run.json says of an engine; empty where it says nothing."""
+    """Return run.json's entry of an engine, empty if there is none."""
     return next((entry for entry in entries_of(run.get("engines")) if entry.get("id") == engine), EngineEntry())
 
 
@@ -130,7 +130,7 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
 
 
 def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
-    """Return which metrics are not better when higher: what the evals say, else those that a gate holds down."""
+    """Return the metrics that are not better when higher, as the evals say, else as gates with `<` imply."""
     directions = {
         (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))): "lower"
         for gate in entries_of(run.get("gates"))
@@ -143,7 +143,7 @@ def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[st
 
 
 def _asked(run: RunFile, engine: EngineEntry) -> dict[str, Any]:
-    """Return what every case of the engine was asked with, beside its prompt and options."""
+    """Return the settings shared by all of the engine's requests, besides prompt and options."""
     pixels = mapping(mapping(engine.get("settings")).get("pixel_budget"))
     return {name: pixels[name] if name in pixels else _option(run, name) for name in ("min_pixels", "max_pixels")}
 
@@ -179,7 +179,7 @@ def write_baseline(side: Side, path: Path) -> None:
 
 
 def baseline_json(side: Side) -> str:
-    """Return the file's text: a line per column, so that a difference between two versions can be read."""
+    """Return the file's text, a line per column, so that a diff of two versions is readable."""
     head = {"format": FORMAT, "version": VERSION, **{name: getattr(side, name) for name in _FACTS}}
     head["directions"] = sorted([*key, way] for key, way in side.directions.items())
     lines = [f"{_dumps(name)}:{_dumps(value)}" for name, value in head.items()]
@@ -218,7 +218,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_baseline(path: Path) -> Side:
-    """Return the side that a baseline holds. Raises `BaselineError` where it is absent, unreadable or none."""
+    """Return the side in a baseline. Raises `BaselineError` if it is absent, unreadable or not a baseline."""
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:

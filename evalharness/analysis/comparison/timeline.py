@@ -26,7 +26,7 @@ _Shape = tuple[str, str, str]
 
 @dataclass
 class Point:
-    """One checkpoint of a track. `step` is None where neither trainer_state.json nor the name tells."""
+    """One checkpoint of a track. `step` is None if neither trainer_state.json nor the name gives it."""
 
     name: str
     step: float | None
@@ -44,7 +44,7 @@ class Point:
 
 @dataclass
 class Track:
-    """Checkpoints by step; where one has none (`is_by_step` is False), as their names and times order them."""
+    """Checkpoints by step; if any has no step (`is_by_step` is False), by names and times."""
 
     label: str
     points: list[Point] = field(default_factory=list)
@@ -57,9 +57,9 @@ class Track:
 
 
 def run_folders(patterns: Sequence[str]) -> list[Path]:
-    """Return the run directories that paths and patterns name, each once; whatever else a pattern matches is passed over.
+    """Return the run directories that paths and patterns name, each once; other matches of a pattern are skipped.
 
-    Raises `ComparisonError` for a path that is not a run directory, and where nothing is left.
+    Raises `ComparisonError` for a path that is not a run directory, and if nothing is left.
     """
     folders: dict[Path, Path] = {}
     for pattern in patterns:
@@ -125,7 +125,7 @@ def _number(value: object) -> float | None:
 
 
 def _add(points: dict[str, Point], path: str, point: Point, fingerprint: str, notes: list[str]) -> None:
-    """Add a point; one that is there already gives its tests where this run has not measured them again."""
+    """Add a point; an existing point of the same checkpoint adds the tests that this run has not measured again."""
     before = points.get(path)
     if before is not None and (before.side.fingerprint or "") == fingerprint:
         point.side.sheets = {**before.side.sheets, **point.side.sheets}
@@ -137,7 +137,7 @@ def _add(points: dict[str, Point], path: str, point: Point, fingerprint: str, no
 
 
 def _labelled(tracks: Mapping[_Shape, Mapping[str, Point]]) -> list[Track]:
-    """Return tracks under names that differ: the folder, and backend and dtype where there are several."""
+    """Return tracks under distinct names: the folder, with backend and dtype if there are several."""
     several = [len({shape[part] for shape in tracks}) > 1 for part in (1, 2)]
     labelled = []
     for shape, points in tracks.items():
@@ -155,7 +155,7 @@ def _labelled(tracks: Mapping[_Shape, Mapping[str, Point]]) -> list[Track]:
 
 
 def _by_run_and_name(points: list[Point]) -> list[Point]:
-    """Return points of one run in its own order; those of several runs by time, names with numbers naturally."""
+    """Return the points of one run in its own order; those of several runs by time, with names in natural order."""
     if len({tuple(point.run_ids) for point in points}) == 1:
         return points
     return sorted(points, key=lambda point: (point.started_at, natural_key(Path(point.name))))
@@ -168,7 +168,7 @@ Test = tuple[str, str]
 
 
 class Best(NamedTuple):
-    """The best checkpoint of a metric, the earliest of equal ones, and those that the cases do not tell from it."""
+    """The best checkpoint of a metric, the earliest of equals, and the checkpoints that the cases cannot tell from it."""
 
     point: int
     alike: tuple[int, ...]
@@ -177,7 +177,7 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric of one test along a track; both slice names are empty where it is over all cases."""
+    """One metric of one test along a track; both slice names are empty for all cases."""
 
     eval: str
     test: str
@@ -196,7 +196,7 @@ class Curve:
 
 
 class Flip(NamedTuple):
-    """A case that passes at one checkpoint and not at the next that judged it, or whose score (`metric`) changed there."""
+    """A case that passes at one checkpoint but not at the next that judged it, or the reverse, or whose `metric` changed."""
 
     case_id: str
     metric: str
@@ -221,7 +221,7 @@ class Timeline:
 
 
 def timeline_of(track: Track, seed: int = DEFAULT_SEED) -> Timeline:
-    """Return the timeline of a track. A checkpoint that was asked differently has values, but is neither best nor flips."""
+    """Return the timeline of a track. A checkpoint with different requests has values, but is neither best nor flips."""
     tests = dict.fromkeys(key for point in track.points for key in point.side.sheets)
     curves: list[Curve] = []
     flips = {}
@@ -269,7 +269,7 @@ class _Columns:
                     yield from self._of_slice(key, value, scores, _has_tag(key, value), seed)
 
     def _of_category(self, category: str, seed: int) -> Iterator[Curve]:
-        """Yield the curve over the cases in which some checkpoint said the category or it was true; neither said nor true is right."""
+        """Yield the curve over cases with the category in any prediction or reference; a checkpoint where it is in neither scores 1."""
         case_ids = {case_id for lines in self.lines for case_id, line in lines.items() if category in line.marks}
         has_marks = [any(line.marks for line in lines.values()) for lines in self.lines]
         parts = [

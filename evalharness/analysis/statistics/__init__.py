@@ -1,4 +1,4 @@
-"""Statistics for scores of cases: intervals, paired tests, correction, several samples a case. Pure: knows no run and no report.
+"""Statistics for scores of cases: intervals, paired tests, correction, several samples a case. Pure: knows neither runs nor reports.
 
     intervals.py    an interval for a rate (Wilson) or a mean (bootstrap), cases of one group taken together
     paired.py       two engines on the same cases: difference, interval, p value (Holm), detectable difference; means of a series

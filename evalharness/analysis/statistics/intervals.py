@@ -61,7 +61,7 @@ def cluster_variance(clusters: ClusterSums) -> Array:
 
 
 def _bundled(clusters: ClusterSums, generator: Any) -> ClusterSums:
-    """Return at most a thousand bundles of groups, put together at random: independent as groups are, and quicker to draw."""
+    """Return at most a thousand random bundles of groups: independent as groups are, and quicker to draw."""
     num_groups = len(clusters.sums)
     if num_groups <= _MOST_BUNDLES:
         return clusters
@@ -126,7 +126,7 @@ DEFAULT_SEED = 0
 
 
 class Interval(NamedTuple):
-    """An interval of a mean and how it was made; NaN at both ends where nothing can be said (kind "none")."""
+    """An interval of a mean and how it was made; NaN at both ends if there is none (kind "none")."""
 
     low: float
     high: float
@@ -136,7 +136,7 @@ class Interval(NamedTuple):
 def wilson_interval(rate: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
     """Return the Wilson score interval of a rate over `n` independent cases, within 0…1; `n` may be an effective size.
 
-    Unlike rate ± standard error it says something at 0 of n and n of n. Raises `ValueError` for n < 1 or a rate outside 0…1.
+    Unlike rate ± standard error it is useful at 0 of n and n of n. Raises `ValueError` for n < 1 or a rate outside 0…1.
     """
     if not n >= 1 or not 0.0 <= rate <= 1.0:
         raise ValueError(f"a Wilson interval needs n >= 1 and a rate within 0…1, got rate={rate!r}, n={n!r}")
@@ -149,11 +149,10 @@ def wilson_interval(rate: float, n: float, confidence: float = 0.95) -> tuple[fl
 
 
 def effective_size(clusters: ClusterSums, independent_variance: float, confidence: float = 0.95) -> float:
-    """Return how many independent cases a column's cases are worth: their number, by the design effect (Korn and Graubard 1998).
+    """Return the effective number of independent cases of a column: their number divided by the design effect (Korn and Graubard 1998).
 
-    `clusters` has one column; `independent_variance` is that of its mean, were all cases independent. Where nothing
-    varies, nothing is known about how cases of a group go together: then a group counts as one case. Few groups count
-    for less, by the t quantile. At least 1.
+    `clusters` has one column; `independent_variance` is that of its mean if all cases were independent. If nothing varies, the correlation
+    within groups is unknown: then a group counts as one case. Few groups count for less, by the t quantile. At least 1.
     """
     counts = clusters.counts[clusters.counts > 0]
     num_cases, num_groups = float(counts.sum()), len(counts)
@@ -181,9 +180,9 @@ def mean_intervals(
 ) -> list[Interval]:
     """Return one interval per column of `values` `(cases, columns)`; NaN is a case without the score.
 
-    A rate (0 or 1 in every case) gets Wilson's, with the effective number of cases where there are groups. Any other mean
-    gets a bootstrap over groups. Where no case differs from another a bootstrap says nothing: a bounded score (0…1) that is
-    0 or 1 everywhere gets Wilson's, as it varies at most as much as a rate; all else gets none.
+    A rate (0 or 1 in every case) gets Wilson's, with the effective number of cases if there are groups. Any other mean gets a bootstrap
+    over groups. If all cases are equal, a bootstrap says nothing: a bounded score (0…1) that is 0 or 1 everywhere gets Wilson's, as it
+    varies at most as much as a rate; all others get none.
     """
     clusters = cluster_sums(values, group_codes(groups, len(values)))
     limits = bca_intervals(clusters, confidence=confidence, seed=seed)

@@ -17,9 +17,8 @@ MIN_SUPPORT = 10
 class Overlap:
     """How many predictions are right (`num_hit`), of how many predictions, against how many references.
 
-    `num_reference_hit` is given where matched predictions and matched references are counted apart: a box that a polygon predicts
-    is a hit among the references of boxes and among the predictions of polygons. `empty` is what a ratio of nothing by nothing
-    gives: None, or a number.
+    `num_reference_hit` is given if matched predictions and matched references are counted apart: a polygon that matches a box is a hit
+    among the references of boxes and among the predictions of polygons. `empty` is the value of a ratio 0/0: None, or a number.
     """
 
     num_hit: float

@@ -1,4 +1,4 @@
-"""Paired tests of two or more engines on the same cases: differences with intervals and p values, and what could be detected."""
+"""Paired tests of two or more engines on the same cases: differences with intervals and p values, and the detectable difference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Array = Any
 
 
 class PairedChange(NamedTuple):
-    """One score on the cases that both sides have it for. `difference` is candidate minus base."""
+    """One score on the cases where both sides have it. `difference` is candidate minus base."""
 
     num_pairs: int
     num_groups: int
@@ -85,7 +85,7 @@ def paired_changes(
 
 
 def _rate_interval(num_up: int, num_down: int, clusters: ClusterSums, confidence: float) -> tuple[float, float, float]:
-    """Return low, high and standard error of a difference of paired rates: half a case more in each of the four cells."""
+    """Return low, high and standard error of a difference of paired rates, with half a case added to each of the four cells."""
     num_pairs = float(clusters.counts.sum())
     difference, changed = (num_up - num_down) / num_pairs, (num_up + num_down) / num_pairs
     size = effective_size(clusters, (changed - difference**2) / num_pairs, confidence)
@@ -127,7 +127,7 @@ def sign_flip_p(sums: Array) -> float:
 
 
 def smallest_p(num_groups: int) -> float:
-    """Return the smallest p value that so many groups can give: all changed the same way."""
+    """Return the smallest p value possible with so many groups: all changed the same way."""
     return min(1.0, 2.0 ** (1 - num_groups))
 
 
@@ -144,7 +144,7 @@ LEVEL = 0.05
 
 
 class Corrected(NamedTuple):
-    """Corrected p values, to be compared with the level itself, and the number of tests that they were corrected for."""
+    """Corrected p values, to be compared with the level itself, and the number of tests corrected for."""
 
     p_values: list[float]
     num_counted: int
@@ -172,7 +172,7 @@ def holm(p_values: Sequence[float], smallest: Sequence[float] | None = None, lev
 
 
 class Mean(NamedTuple):
-    """The mean of a column at one place of the series; NaN limits where nothing can be said."""
+    """The mean of a column at one place of the series; NaN limits if there is no interval."""
 
     place: int
     mean: float
@@ -189,10 +189,10 @@ def means_by_place(
     *,
     seed: int = DEFAULT_SEED,
 ) -> list[list[Mean]]:
-    """Return the means of each column, place by place; NaN is a case without the score, a place without any is left out.
+    """Return the means of each column, place by place; NaN is a case without the score, and a place without any is left out.
 
-    `parts` has `(cases, num_columns)` per place, `groups` the group of each case. Whether a score is a rate, or within 0…1, is
-    judged over all places together, so that a column has one kind of interval.
+    `parts` has `(cases, num_columns)` per place, `groups` the group of each case. All places together decide whether a score is a rate, or
+    within 0…1, so that a column has one kind of interval.
     """
     arrays: list[Any] = [np.asarray(part, dtype=np.float64).reshape(-1, num_columns) for part in parts]
     together = np.concatenate(arrays)

@@ -1,4 +1,4 @@
-"""Several samples of each case: what k tries are worth, what most of them say, and how sure a mean over them is."""
+"""Several samples of each case: pass@k, pass^k, majority vote, and the standard error of a mean over cases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pass_hat_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def majority_vote(answers: Iterable[Answer | None]) -> Answer | None:
-    """Return the answer given most often; of equally frequent ones the one that came first. None (no answer) has no vote."""
+    """Return the most frequent answer; among equally frequent ones the first. None (no answer) has no vote."""
     votes = Counter(answer for answer in answers if answer is not None)
     return votes.most_common(1)[0][0] if votes else None
 
@@ -68,10 +68,10 @@ def sample_scores(
 
 
 def repeated_standard_error(values: Any, groups: Sequence[str | None] | None = None) -> float:
-    """Return the standard error of the mean of `values` `(cases, repeats)`, for cases drawn anew and asked as often again.
+    """Return the standard error of the mean of `values` `(cases, repeats)`, for new cases with as many repeats.
 
-    Repeats of a case are no new cases: the error is that of the cases' own means, in which the spread of the repeats is
-    contained already; cases of one group are taken together. NaN for fewer than two groups.
+    Repeats of a case are not new cases: the error is that of the cases' own means, which already contain the spread of the repeats; cases
+    of one group are taken together. NaN for fewer than two groups.
     """
     means = np.nanmean(np.asarray(values, dtype=np.float64), axis=1, keepdims=True)
     return float(np.sqrt(cluster_variance(cluster_sums(means, group_codes(groups, len(means))))[0]))

@@ -1,7 +1,7 @@
-"""The transformers package, imported the only way that works beside a CPU torch, and what is used of its private parts.
+"""The transformers package, imported the only way that works beside a CPU torch, and the private parts of it that are used.
 
 transformers looks for torchvision and torchaudio once, when it is imported; missing operators must be registered before. So every module
-takes transformers from here. `tests/backends/hf/test_transformers_internals.py` fails where a release has dropped a part.
+takes transformers from here. `tests/backends/hf/test_transformers_internals.py` fails if a release drops a part.
 """
 
 from __future__ import annotations

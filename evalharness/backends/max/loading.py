@@ -1,7 +1,7 @@
-"""From a checkpoint's folder to MAX's model in this process; MAX is imported here and nowhere else before one is wanted.
+"""Loads a checkpoint's folder into MAX's model in this process; the only module that imports MAX, and only when a model is loaded.
 
-MAX compiles a model for its shape and keeps what it compiled in its own cache, so the first start of an architecture takes minutes
-on a CPU and later ones seconds. What its `AutoModel` leaves off stays off: overlapped steps, prefix caching, prompts in parts.
+MAX compiles a model for its shape and caches the result, so the first start of an architecture takes minutes on a CPU and later ones
+seconds. Features that its `AutoModel` leaves off stay off: overlapped steps, prefix caching, prompts in parts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""HTTP with patience that ends: bounded concurrency, timeouts, retries for what may pass (no connection, 429, 503), none for the rest.
+"""An HTTP client with bounds: concurrency, timeouts, and retries for temporary failures (no connection, 429, 503) only.
 
-An event loop in a thread of its own does the waiting; `submit` hands a request over and returns a future. The key is in no message,
-nor is what `redaction` knows of. Proxies of the environment are used, but never for a server on this machine.
+An event loop in a thread of its own does the waiting; `submit` hands a request over and returns a future. Messages contain neither the key
+nor anything that `redaction` knows. Proxies of the environment are used, but never for a server on this machine.
 """
 
 from __future__ import annotations

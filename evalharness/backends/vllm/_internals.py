@@ -1,8 +1,8 @@
-"""What is used of vLLM beyond its documented interface; `tests/backends/vllm/test_internals.py` fails where a release has dropped it.
+"""The parts of vLLM used beyond its documented interface; `tests/backends/vllm/test_internals.py` fails if a release drops one.
 
 Replaced or read in a running engine: the command that inspects a model's class, the queue of results, the renderer. Read from vLLM's
 source, as importing those modules takes seconds or touches CUDA: the engine's arguments, and the limits of the V2 model runner (the usual
-one on GPUs). vLLM checks these limits where a request runs, not where it comes in, and an error there ends the engine.
+one on GPUs). vLLM checks these limits when a request runs, not when it arrives, and an error there ends the engine.
 """
 
 from __future__ import annotations

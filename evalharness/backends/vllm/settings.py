@@ -1,4 +1,4 @@
-"""What is passed to `vllm.LLM`: every option is honoured or refused, nothing is left to the checkpoint's generation config."""
+"""The arguments of `vllm.LLM`: every option is honoured or refused, and nothing is left to the checkpoint's generation config."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ EXIT_BROKEN = BROKEN
 
 
 def start_run(state: EvalSession) -> None:
-    """Write run.json with the options and the environment; raises `RecordError` where the run's folder is taken or cannot be written."""
+    """Write run.json with options and environment; `RecordError` if the run's folder is taken or cannot be written."""
     if state.context.resumed is None:
         _make_folder(state)
     state.has_started_run = True
@@ -68,9 +68,9 @@ def _make_folder(state: EvalSession) -> None:
 
 
 def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None, crashes: Mapping[str, str]) -> tuple[RunFile, list[Row]]:
-    """Write samples.jsonl and run.json of a run that ended, however it ended; returns run.json's content and the rows.
+    """Write samples.jsonl and run.json of a run, however it ended; return run.json's content and the rows.
 
-    `exit_code` is pytest's; see `_exit_code`. `crashes` names tests whose worker died. What could not be done is in
+    `exit_code` is pytest's; see `_exit_code`. `crashes` names tests whose worker died. Anything that failed on the way is listed in
     `problems`.
     """
     state = config.stash[STATE]
@@ -116,9 +116,9 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
 
 
 def _exit_code(code: int, gates: Sequence[GateVerdict], *, is_broken: bool) -> int:
-    """Return the run's exit code: pytest's own, but 1 where a gate failed, and `EXIT_BROKEN` where something broke as well.
+    """Return the run's exit code: pytest's own, but 1 if a gate failed, and `EXIT_BROKEN` if anything broke as well.
 
-    So 1 is a verdict on the checkpoint, and a machine that failed is told from it. What interrupts a session keeps its code.
+    So 1 is a verdict on the checkpoint, and an infrastructure failure has another code. An interrupted session keeps its code.
     """
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return code
@@ -129,7 +129,7 @@ def _exit_code(code: int, gates: Sequence[GateVerdict], *, is_broken: bool) -> i
 
 
 def _baseline(state: EvalSession) -> BaselineFacts | None:
-    """Return where the baseline of the run lies; looked up at the start, when this run is not yet the latest."""
+    """Return the path of the run's baseline; looked up at the start, when this run is not yet the latest."""
     asked = state.context.run.baseline
     if asked is None:
         return None

@@ -1,4 +1,4 @@
-"""Writes what CI reads: gates as test cases of the JUnit file, and a summary on the page of a GitHub job."""
+"""Writes files for CI: gates as test cases of the JUnit file, and a summary on the page of a GitHub job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def add_to_junit_file(config: pytest.Config, run: RunFile) -> None:
     """Add a test case per gate and per problem of the run to the file of --junitxml, if one was written, and hide secrets in all of it.
 
-    Pytest has written it by now: gates are judged when every test is over. Raises `RecordError` where it cannot be changed.
+    Gates are judged after all tests, when pytest has written the file. Raises `RecordError` if it cannot be changed.
     """
     given = config.getoption("xmlpath", None)
     if not given:
@@ -52,7 +52,7 @@ def add_to_junit_file(config: pytest.Config, run: RunFile) -> None:
 
 
 def _hide_secrets(suite: ET.Element) -> None:
-    """Take secrets out of what other tests of the session have written; those of evals have none by now."""
+    """Remove secrets from the texts of the session's other tests; those of evals are clean by now."""
     hide = redactor()
     for element in suite.iter():
         for name, value in element.attrib.items():
@@ -91,7 +91,7 @@ def _legal(text: str) -> str:
 def write_github_summary(tables: RunTables) -> None:
     """Append the run's summary to the file that GitHub names in GITHUB_STEP_SUMMARY; elsewhere do nothing.
 
-    Raises `RecordError` where the file cannot be written.
+    Raises `RecordError` if the file cannot be written.
     """
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:

@@ -33,7 +33,7 @@ ANY_FAILURE = (Exception, SystemExit, pytest.fail.Exception, pytest.skip.Excepti
 
 @dataclass(frozen=True)
 class EvalFunctions:
-    """What an eval's marker gives for the end of a run; None where it gives none."""
+    """An eval's functions for the end of a run, from its marker; None for those not given."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class EvalFunctions:
 def load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:
     """Return the functions of every eval by path; a module that cannot be imported is one of the `problems`.
 
-    Under xdist only the workers have imported the modules, so they are imported here, as they did.
+    Under xdist only the workers have imported the modules, so this imports them the same way.
     """
     state = config.stash[STATE]
     loaded = []
@@ -111,7 +111,7 @@ def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems
 
 
 def finite_metrics(metrics: Mapping[str, float], where: str, problems: list[str]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics that are finite and do not have the name of a rate; the others become `problems`."""
+    """Yield the finite metrics that do not have the name of a rate; the others become `problems`."""
     for name, value in metrics.items():
         if name in BUILT_IN_METRICS:
             problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
@@ -140,7 +140,7 @@ def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems:
 def checked_tables(
     tables: Callable[[], Mapping[str, Table]], where: str, problems: list[str]
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield title and rows of each table that a function gives; what is wrong with them is added to `problems`."""
+    """Yield title and rows of each table that a function returns; faults are added to `problems`."""
     try:
         checked = [(_title(title), [_line(title, line) for line in lines]) for title, lines in tables().items()]
     except _NoTable as problem:
@@ -180,14 +180,14 @@ _SPEC_FIELDS = frozenset(field.name for field in fields(EngineSpec))
 
 @dataclass(frozen=True)
 class AcrossEngines:
-    """What all comparisons of a run gave: entries like those of `aggregate` and `tables`, and remarks for gates."""
+    """The results of all `across` functions: entries like those of `aggregate` and `tables`, and remarks for gates."""
 
     aggregates: list[Aggregate] = field(default_factory=list)
     tables: list[TableEntry] = field(default_factory=list)
     remarks: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def remark(self, gates: Iterable[GateVerdict]) -> None:
-        """Add to the reason of each failed gate on a metric that was compared what was remarked about its engine."""
+        """Append an engine's remarks to the reasons of its failed gates on compared metrics."""
         compared = {(entry["eval"], entry["test"], entry["engine"], entry["metric"]) for entry in self.aggregates}
         for gate in gates:
             place = (gate["eval"], gate["test"], gate["engine"])
@@ -200,9 +200,8 @@ def across_engines(
 ) -> AcrossEngines:
     """Return the results of the `across` functions; adds to `problems`.
 
-    An `across` is called once per test and checkpoint that several engines ran, with the judged rows of each engine by its
-    id and with what run.json says of each: `across(rows, engines)` gives `{engine id: {metric: value}}` or an
-    `EngineComparison`.
+    An `across` is called once per test and checkpoint that several engines ran: `across(rows, engines)` gets the judged rows and run.json's
+    facts of each engine by id, and returns `{engine id: {metric: value}}` or an `EngineComparison`.
     """
     results = AcrossEngines()
     facts = {entry["id"]: entry for entry in engines}
@@ -283,6 +282,6 @@ def _write(functions: EvalFunctions, rows: Sequence[Row], target: OutputTarget, 
 
 
 def _files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return size and time of change of every file below a folder."""
+    """Return size and modification time of every file below a folder."""
     stats = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
     return {path: (facts.st_size, facts.st_mtime_ns) for path, facts in stats.items()}

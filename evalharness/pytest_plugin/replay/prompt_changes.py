@@ -21,7 +21,7 @@ from evalharness.runs.records import CaseRecords, Recorded
 
 
 def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple[str, str]]:
-    """Yield id and change of each case that is gone, new or described otherwise; `then`: by id, as in the journal."""
+    """Yield id and change of each case that is gone, new or described differently; `then`: the journal's cases by id."""
     known = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in now}
     yield from ((case_id, "the case is not there any more") for case_id in then if case_id not in known)
     for case_id, facts in known.items():
@@ -42,7 +42,7 @@ _STEPS = PromptChange("it would be asked in other steps now")
 
 
 def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange | None:
-    """Return how today's request differs; None where it does not, or where nothing was asked then."""
+    """Return how today's request differs from the recorded one; None if it does not, or if nothing was requested then."""
     made = [sample for sample in recorded.samples.values() if isinstance(sample, Recorded)]
     if not made:
         return None
@@ -109,7 +109,7 @@ def _without_chat(request: Request, made: GenerationResult) -> PromptChange | No
 
 
 def _offered(request: Chat) -> list[str]:
-    """Return the names of the tools that are offered."""
+    """Return the names of the offered tools."""
     return [tool.name for tool in read_tools(request.tools)]
 
 

@@ -1,7 +1,7 @@
 """Runs tests on the generations of an earlier run: its engines are recorded ones, and nothing is generated.
 
-Rows, aggregates, gates and reports are made by the same code as in a live run. What cannot be the same is listed: cases
-that are gone or new, prompts that would be others now.
+The same code as in a live run makes rows, aggregates, gates and reports. Differences are listed: cases that are gone or new, and prompts
+that would differ today.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RecordedEngine:
 
 
 class RecordedRegistry(EvalRegistry):
-    """The evals of a recorded run that are scored again."""
+    """The evals of a recorded run that is scored again."""
 
     def __init__(self, context: RunContext, recorded: RecordedRun) -> None:
         try:
@@ -64,7 +64,7 @@ class RecordedRegistry(EvalRegistry):
         self._tests_then = {(node.path, node.test) for node in nodes if node is not None}
 
     def is_wanted(self, item: pytest.Item) -> bool:
-        """Return whether a collected test is scored: it ran then, or it or its case is new. All others were deselected then."""
+        """Return whether a collected test is scored: it ran then, or it or its case is new. All other tests were deselected then."""
         case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
         node = parse_nodeid(item.nodeid, self.engine_ids)
         if not isinstance(case, Case) or node is None:
@@ -79,7 +79,7 @@ class RecordedRegistry(EvalRegistry):
 
 
 class RecordedExecution(Execution):
-    """Gives tests what a run recorded of their cases."""
+    """Gives tests the recorded generations of their cases."""
 
     registry: RecordedRegistry
 
@@ -108,7 +108,7 @@ class RecordedExecution(Execution):
                 self.context.journal.write("problem", {"problem": f"{path} is not there any more: its tests could not run again"})
 
     def _note_change(self, eval_name: str, what: str, case_id: str, detail: str | None = None) -> None:
-        """Add a case to run.json's list of changes; each engine asked it, and it is named once."""
+        """Add a case to run.json's list of changes; several engines may have run it, but it is listed once."""
         if (eval_name, what) not in self._changes:
             entry: dict[str, Any] = {"eval": eval_name, "what": what, "cases": [], "first": detail}
             self.registry.facts["changes"].append(entry)
@@ -119,7 +119,7 @@ class RecordedExecution(Execution):
             listed.append(case_id)
 
     def open_engine(self, spec: EngineSpec) -> Engine:
-        """Return what stands for the engine."""
+        """Return the stand-in for the engine."""
         lines = [line["settings"] for line in self.recorded.records.engine_lines if line["id"] == spec.id]
         return cast("Engine", RecordedEngine(spec, lines[-1] if lines else {}))
 
@@ -127,7 +127,7 @@ class RecordedExecution(Execution):
         """Do nothing: nothing is open."""
 
     def wait_for_outcomes(self, record: ItemRecord, engine: Engine) -> list[Outcome]:
-        """Return the recorded outcome of every sample; skips the test of a case that has none and did not fail either."""
+        """Return the recorded outcome of every sample; skips the test of a case that has neither outcome nor failure."""
         entry = self._find(record)
         samples = [entry.samples.get(sample) if entry is not None else None for sample in range(self._num_samples(record))]
         row = self.recorded.records.rows.get(record.nodeid, {})

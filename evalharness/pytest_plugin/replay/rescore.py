@@ -1,4 +1,4 @@
-"""Starts the pytest session that scores a recorded run again, or several parts of one run (`--shard`) put side by side."""
+"""Starts the pytest session that scores a recorded run again, or that merges the parts of a run made with `--shard`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def rescore_run(
 ) -> int:
     """Run the tests of a recorded run again on its generations and return the exit code; the new run has its own folder.
 
-    `tests` is a module whose tests judge every stored generation instead. `data` stands for the folder that the run's cases
-    came from, `report_dir` (default: the run's own) gets the folder `run_id`. Raises `RecordError` or `ConfigError`.
+    `tests` is a module whose tests judge every stored generation instead. `data` replaces the folder that the run's cases came from; the
+    folder `run_id` is made in `report_dir` (default: the run's own). Raises `RecordError` or `ConfigError`.
     """
     recorded = RecordedRun.read(run_dir)
     if (recorded.run.get("rescored") or {}).get("tests"):
@@ -82,7 +82,7 @@ def rescore_run(
 
 
 def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
-    """Return the run's options, but for those that are `given` now and for the name of the new run."""
+    """Return the run's options, replaced by those that are `given` now, with the name of the new run."""
     settings = dict(recorded.config.settings)
     start = re.sub(r"-rescored-[0-9a-f]{6}$", "", recorded.run_id)[:_MAX_RUN_ID_CHARS]
     settings["run_id"] = Setting(f"{start}-rescored-{os.urandom(3).hex()}", "default")
@@ -97,7 +97,7 @@ def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
 
 
 def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
-    """Return the folder that the run's paths are relative to, and the eval modules that are there."""
+    """Return the folder that the run's paths are relative to, and the eval modules that exist there."""
     paths = list(recorded.records.evals)
     if not paths:
         raise RecordError(f"run {recorded.run_id} was killed before it had said what its evals are; nothing can be scored again")
@@ -118,14 +118,14 @@ def _tests_module(path: Path) -> Path:
 
 
 class _Rescoring:
-    """The plugin that makes a session use recorded generations, in one process whatever the project's settings say."""
+    """The plugin that gives a session recorded generations, in one process whatever the project's settings say."""
 
     def __init__(self, new_session: Callable[[Path], EvalSession]) -> None:
         self._new_session = new_session
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> None:
-        """Take back what `-n` in a project's addopts has set up: nothing here is worth a second process."""
+        """Undo `-n` from a project's addopts: rescoring is too quick to need a second process."""
         for name, value in {"numprocesses": 0, "dist": "no", "distload": False, "tx": []}.items():
             if hasattr(config.option, name):
                 setattr(config.option, name, value)
@@ -144,9 +144,9 @@ _OF_PARTS_ALONE = ("throughput", "durations", "rescored", "resumptions")
 
 
 def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_id: str | None = None) -> int:
-    """Write the run that the parts belong to into a folder of its own and return its exit code.
+    """Merge the parts of a run into a folder of its own and return the exit code.
 
-    Raises `RecordError` where a part is missing, is given twice, or was run with other options than the first.
+    Raises `RecordError` if a part is missing, given twice, or was run with other options than the first.
     """
     parts = _in_order([RecordedRun.read(run_dir) for run_dir in run_dirs])
     for part in parts[1:]:
@@ -166,7 +166,7 @@ def _shard_of(part: RecordedRun) -> tuple[int, int]:
 
 
 def _in_order(parts: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Return the parts by number; `RecordError` unless each is there once."""
+    """Return the parts by number; `RecordError` unless each part is given once."""
     by_number: dict[int, RecordedRun] = {}
     num_parts = _shard_of(parts[0])[1]
     for part in parts:

@@ -1,10 +1,10 @@
-"""Resumes a run that broke off or ended with errors: what it has recorded, and whether it would be asked the same today.
+"""Resumes a run that broke off or ended with errors: what it has recorded, and whether its requests would be the same today.
 
     pytest evals --resume RUN_ID -n 2
 
-The run keeps its folder, name and options. All its tests run again, on stored generations where there are any; what is missing is
-generated. A failure or an invalid case is asked again, as its cause may be gone. Whatever would change an answer is refused, with the
-difference, before anything is asked.
+The run keeps its folder, name and options. All its tests run again, on stored generations where there are any; missing ones are generated.
+Failures and invalid cases are tried again, as their cause may be gone. Any change that would change an answer is refused, with the
+difference, before anything is generated.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _NUM_NAMED = 3
 
 
 def asks_to_resume(now: RunConfig) -> bool:
-    """Return whether the session is to go on with a run; `ConfigError` where a file says so, which holds for every session."""
+    """Return whether the session resumes a run; `ConfigError` if a settings file says so, as that would hold for every session."""
     if now.resume is None:
         return False
     if not now.origin("resume").startswith(("command line", "environment")):
@@ -73,7 +73,7 @@ def asks_to_resume(now: RunConfig) -> bool:
 
 
 def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, Resumption, RunLock | None]:
-    """Return the options of the run that `--resume` names, what it has, and its lock, held by this process from now on.
+    """Return the options of the run that `--resume` names, its recorded state, and its lock, which this process now holds.
 
     `only_look`: nothing will run, so nothing is locked. Raises `RecordError` or `ConfigError`.
     """
@@ -98,7 +98,7 @@ def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, R
 
 
 class Resumption:
-    """A run that goes on in this session, its `session`-th after the first. Each process has one."""
+    """A run that is resumed in this session, its `session`-th after the first. Each process has its own."""
 
     def __init__(self, recorded: RecordedRun, session: int) -> None:
         self.recorded = recorded
@@ -111,7 +111,7 @@ class Resumption:
 
     @classmethod
     def read(cls, run_dir: Path, session: int | None = None) -> Resumption:
-        """Return what a run's journals have; `session` is the next one, if it is not given. Raises `RecordError`."""
+        """Return what a run's journals hold; `session` defaults to the next one. Raises `RecordError`."""
         recorded = RecordedRun.read(run_dir, may_be_empty=True)
         if recorded.run.get("rescored"):
             raise RecordError(f"run {recorded.run_id} was made by scoring stored generations again; it has nothing to resume")
@@ -123,7 +123,7 @@ class Resumption:
             raise RecordError(f"the tests of run {recorded.run_id} cannot be understood: {type(error).__name__}: {error}") from error
 
     def options(self, now: RunConfig) -> RunConfig:
-        """Return the run's options; an option given otherwise now is taken where it changes no answer, else refused."""
+        """Return the run's options; an option given differently now is taken if it changes no answer, else refused."""
         then = self.recorded.config
         settings = {**then.settings, "run_id": Setting(self.recorded.run_dir.name, then.origin("run_id"))}
         changed = []
@@ -163,7 +163,7 @@ class Resumption:
         return [now[then.id] for then in self.engines]
 
     def engine_change(self, spec: EngineSpec, facts: Mapping[str, Any]) -> str | None:
-        """Return why an opened engine would answer otherwise than before, such as another default dtype here; else None."""
+        """Return why an opened engine would answer differently than before, such as another default dtype here; else None."""
         before = [line["settings"] for line in self.recorded.records.engine_lines if line["id"] == spec.id]
         for name in _OF_OPEN_ENGINE if before else ():
             if before[-1].get(name) != facts.get(name):
@@ -216,7 +216,7 @@ class Resumption:
         return lambda case_id: self.recorded.find_made(engine, eval_name, case_id)
 
     def asked(self, fresh: RunFile) -> RunFile:
-        """Return run.json of a resumed run at its start; `fresh` is that of a new run."""
+        """Return run.json of the resumed run at its start; `fresh` is run.json as a new run would write it."""
         then = self.recorded.run
         own = ("started_at", "command", "num_workers", "versions", "git", "hardware", "platform")
         entry = {
@@ -239,7 +239,7 @@ class Resumption:
 
 
 def _outranks(now: Setting, before: Setting) -> bool:
-    """Return whether a setting would have held then, too: a file's does not outrank the command line's."""
+    """Return whether a setting would have applied then as well: a file's setting does not outrank the command line's."""
     ranks = [max(rank for rank, start in enumerate(_PRECEDENCE) if setting.origin.startswith(start)) for setting in (now, before)]
     return now.origin != "default" and ranks[0] >= ranks[1]
 
@@ -262,7 +262,7 @@ def _decoding_changes(entry: Mapping[str, Any], module: EvalModule) -> Iterator[
 
 
 def _lasting(names: Iterable[str]) -> list[str]:
-    """Return texts without the addresses of objects, which differ in every process."""
+    """Return texts without the memory addresses of objects, which differ in every process."""
     return [re.sub(r" at 0x[0-9a-f]+", "", name) for name in names]
 
 

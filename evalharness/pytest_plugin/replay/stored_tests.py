@@ -1,4 +1,4 @@
-"""Runs the tests of any module on every stored generation of a run, for questions that come up when the run is over.
+"""Runs the tests of any module on every stored generation of a run, for questions that come up after the run.
 
 Each test runs once per engine, eval and case; ids read `eval-engine-case`, and gates are judged per eval and engine.
 """
@@ -39,7 +39,7 @@ def likely_roots(recorded: RecordedRun) -> Iterator[Path]:
 
 
 class OriginalCases:
-    """The cases of a run's evals as their loaders give them today, each eval loaded at most once."""
+    """The cases of a run's evals as their loaders return them today, each eval loaded at most once."""
 
     def __init__(self, recorded: RecordedRun, run: RunConfig) -> None:
         self._recorded = recorded
@@ -47,7 +47,7 @@ class OriginalCases:
         self._by_eval: dict[str, Mapping[str, Case] | str] = {}
 
     def find(self, eval_name: str, case_id: str) -> Case:
-        """Return the case that the eval's loader gives under this id; `RecordError` says why there is none."""
+        """Return the case that the eval's loader returns under this id; `RecordError` says why there is none."""
         if eval_name not in self._by_eval:
             self._by_eval[eval_name] = self._load(eval_name)
         cases = self._by_eval[eval_name]
@@ -74,7 +74,7 @@ class OriginalCases:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Return the module of a file, under a name of its own; what lies beside it can be imported meanwhile."""
+    """Import the module of a file under a name of its own and return it; neighbouring modules can be imported meanwhile."""
     spec = importlib.util.spec_from_file_location(f"_evalharness_original_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -89,7 +89,7 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _eval_marker(module: ModuleType) -> pytest.Mark:
-    """Return the eval marker of a module; `RecordError` where it has none any more."""
+    """Return the eval marker of a module; `RecordError` if it no longer has one."""
     given: Any = getattr(module, "pytestmark", ())
     for mark in given if isinstance(given, (list, tuple)) else (given,):
         mark = getattr(mark, "mark", mark)
@@ -100,10 +100,9 @@ def _eval_marker(module: ModuleType) -> pytest.Mark:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StoredCase(Case):
-    """A case as a run recorded it: id, group and tags of its row; `eval` names the eval that asked it.
+    """A case as a run recorded it: id, group and tags of its row; `eval` names its eval.
 
-    A `reference` that its row does not have, and whatever else the eval's own cases have, is looked up in `original` when a
-    test asks for it.
+    A `reference` missing from its row, and all other fields of the eval's own cases, are looked up in `original` when a test asks for them.
     """
 
     eval: str
@@ -142,7 +141,7 @@ def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str
 
 @dataclass(slots=True)
 class _StoredRecord(ItemRecord):
-    """A test of a stored case, which is of any eval of the run; what it was decoded with is in the run's own row."""
+    """A test of a stored case of any eval; the decoding options stand in the run's own row."""
 
     stored_options: Any = None
     num_samples: int = 1
@@ -211,7 +210,7 @@ class StoredTestsRegistry(RecordedRegistry):
 
 
 class StoredTestsExecution(RecordedExecution):
-    """Gives the tests of another module what a run recorded of its cases."""
+    """Gives the tests of another module the recorded generations of its cases."""
 
     def _compare_evals(self) -> None:
         """Do nothing: cases are as the run recorded them."""

@@ -1,7 +1,7 @@
 """Pages for people: one file each, that works from disk without network, however hostile what a model wrote.
 
-    page.py          a template, its styles, its scripts and its data → one file with a content security policy
-    blocks.py        data inside a page: JSON that nothing can break out of, and packed blocks that are opened on demand
+    page.py          a template, its styles, its scripts and its data → one file with a content security policy; data is JSON that
+                     nothing can break out of, or packed blocks that are opened on demand
     templates/       base.html.j2 (the frame), components.html.j2 (scores, validity, gates, tables, disclosures), one file a page
     static/          base.css, base.js (no build step), one script a page
 
