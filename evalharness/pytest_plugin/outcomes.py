@@ -26,7 +26,7 @@ from evalharness.runs.schema import Row, RowOutcome
 __all__ = ["Details", "InvalidSample", "ItemRecord", "Miss", "Score", "is_assertion", "note_report", "reference_of"]
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
-_MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what the assertion said about it
+_MAX_PROBLEM_CHARS = 2000  # only the assertion's message: the generation itself is in the row
 
 
 class InvalidSample(Failed):
