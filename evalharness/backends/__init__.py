@@ -87,7 +87,7 @@ def _described(entry_point: EntryPoint) -> str:
 
 @functools.cache
 def _registered() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Return what is registered under each name; more than one entry point is a clash."""
+    """Return the entry points under each name; more than one entry point is a clash."""
     by_name: dict[str, dict[str, EntryPoint]] = {}
     for entry_point in entry_points(group=ENTRY_POINTS):
         by_name.setdefault(entry_point.name, {})[_described(entry_point)] = entry_point

@@ -1,6 +1,7 @@
 """Scores files of answers as runs: `gt_vs_pred.jsonl` and `<mission>_stage_a.jsonl`, ours or the original's. No model, no pytest.
 
-The live evals' functions make the rows, aggregates, tables and output files; gates and misses by assertion need tests and are absent.
+The same functions as in live evals make the rows, aggregates, tables and output files; gates and misses by assertion need tests and are
+absent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all subcommands share: the layout of their help, options of a run, names of runs, and a stdout of their own."""
+"""Shared parts of all subcommands: the layout of their help, options of a run, names of runs, and a stdout of their own."""
 
 from __future__ import annotations
 

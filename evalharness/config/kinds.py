@@ -1,4 +1,4 @@
-"""Options and their kinds of value: read from text or TOML, checked, written as plain JSON and read back."""
+"""Options and their kinds of value: parsed from text or TOML, checked, written as plain JSON and read back."""
 
 from __future__ import annotations
 

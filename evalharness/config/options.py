@@ -66,7 +66,7 @@ EVALS_OWN = "the eval's own, otherwise "
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The value of every option and its origin. An option that nobody set has its default, mostly None."""
+    """The value of every option and its origin. An option that was not set has its default, mostly None."""
 
     backend: tuple[str, ...] = option(
         NameList(lambda: (AUTO, *known_backends()), lambda name: unknown_backend(name, AUTO)),

@@ -129,7 +129,7 @@ class SourcedValue(NamedTuple):
 
 
 def find(option: Option, sources: Sequence[Source]) -> SourcedValue | None:
-    """Return the option's checked value, None where nobody set it. Raises `ConfigError` for an illegal value."""
+    """Return the option's checked value, None if it was not set. Raises `ConfigError` for an illegal value."""
     for rank, source in enumerate(sources):
         if option.name in source.values:
             value = option.kind.read(source.values[option.name], label=source.label(option), base=source.base, is_text=source.is_text)

@@ -29,7 +29,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, value TEXT NOT NULL, used_at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_used_at ON answers (used_at);
 """
-_FILE = "answers-2.sqlite"  # the number changes with the form of what is kept
+_FILE = "answers-2.sqlite"  # the number changes with the stored format
 _BUSY_S = 30.0
 _EVICT_EVERY = 256  # answers; counting the file's rows for each would cost more than it saves
 

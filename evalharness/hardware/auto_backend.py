@@ -1,8 +1,8 @@
-"""Which backend `--backend auto` takes for a checkpoint, and why: what really works on this machine. Imports no engine itself.
+"""The backend that `--backend auto` takes for a checkpoint, and why: one that really works on this machine. Imports no engine itself.
 
 On a GPU vLLM comes first: there it is 20 times as fast as transformers (a 4B model on an H100: 17,200 against 742 tokens/s). On a CPU
-transformers does: vLLM is 1.3 times as fast there (SmolLM2-135M, 64 chats: 41 against 54 s), but starts in 28 s. Whatever cannot be
-imported, or does not know the checkpoint's architecture, is passed over. Servers, MAX and scripts are taken by name only.
+transformers comes first: vLLM is 1.3 times as fast there (SmolLM2-135M, 64 chats: 41 against 54 s), but starts in 28 s. A backend that
+cannot be imported, or does not know the checkpoint's architecture, is skipped. Servers, MAX and scripts must be named.
 """
 
 from __future__ import annotations

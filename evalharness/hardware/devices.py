@@ -117,7 +117,7 @@ def cards_per_engine(run: RunConfig) -> int:
 
 
 def spans_hosts(run: RunConfig) -> bool:
-    """Return whether the GPUs of vLLM's engine may be those of other hosts, so that nobody here can count them."""
+    """Return whether the GPUs of vLLM's engine may be those of other hosts, so that they cannot be counted here."""
     if "vllm" not in possible_backends(run):
         return False
     return run.distributed_executor_backend in ("ray", "external_launcher") or int(dict(run.engine_option).get("nnodes") or 1) > 1

@@ -78,7 +78,7 @@ def _check(case: object, where: str) -> None:
 def _noting_warnings() -> Iterator[list[str]]:
     """Collect the user warnings raised in the block, such as data left out; they are still shown afterwards."""
     noted: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:  # the filters stay: what is an error is raised
+    with warnings.catch_warnings(record=True) as caught:  # the filters stay: warnings set to errors are raised
         yield noted
     for warning in caught:
         if issubclass(warning.category, UserWarning):
@@ -131,7 +131,7 @@ class EvalModule:
     compares_engines: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
     directions: Mapping[str, str] = field(default_factory=dict)
-    """Scores that are not better when higher: "lower", or "none" for what is neither good nor bad."""
+    """Scores that are not better when higher: "lower", or "none" for scores without a better direction."""
     no_data: str | None = None
     """Why there are no cases, where the eval is an optional one."""
     notices: tuple[str, ...] = ()

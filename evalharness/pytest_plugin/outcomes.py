@@ -24,7 +24,7 @@ from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.runs.schema import Row, RowOutcome
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
-_MAX_PROBLEM_CHARS = 2000  # the generation itself is in the row; this is what the assertion said about it
+_MAX_PROBLEM_CHARS = 2000  # only the assertion's message: the generation itself is in the row
 
 
 class InvalidSample(Failed):

@@ -1,6 +1,6 @@
-"""Plain sentences about a run: its verdict, and whatever makes its numbers untrustworthy, most serious first.
+"""Plain sentences about a run: its verdict, and everything that makes its numbers untrustworthy, most serious first.
 
-The sentences are plain text that may hold hostile names: whoever shows them escapes them.
+The sentences are plain text that may hold hostile names: escape them for display.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def score_sections(tables: RunTables) -> Iterator[str]:
 
 
 def breakdown_sections(tables: RunTables) -> Iterator[str]:
-    """Yield the section with one table per test and tag key; what is left out is said."""
+    """Yield the section with one table per test and tag key; it names omitted parts."""
     if not tables.collected.tags:
         return
     yield "## Breakdowns"
@@ -150,7 +150,7 @@ _Lines = list[Mapping[str, Any]]
 
 
 def table_sections(tables: RunTables) -> Iterator[str]:
-    """Yield the section with one table per eval, test and title; what is left out is said."""
+    """Yield the section with one table per eval, test and title; it names omitted parts."""
     grouped = tables_by_title(tables)
     if not grouped:
         return

@@ -310,7 +310,7 @@ def _around(text: object, raw_text: object) -> tuple[str, str] | None:
 
 def set_generations(row: Row, case: CaseRecords, num_samples: int = 1) -> None:
     """Put a case's generations into a row that judged it; None stands for a sample that failed."""
-    # A `Recorded` is read like a `Generation`: what is not in memory comes from the journal.
+    # A `Recorded` is read like a `Generation`: parts that are not in memory come from the journal.
     first = case.generation(0)
     row["generation"] = cast("Generation | None", first)
     if num_samples > 1:

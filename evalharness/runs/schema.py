@@ -76,7 +76,7 @@ class Row(CaseFacts, total=False):
     backend: str
     outcome: RowOutcome
     problem: str | None
-    """What the assertion or the failure said; None for a pass."""
+    """The message of the assertion or the failure; None for a pass."""
     cause: str
     """Name of the request error of an invalid sample."""
     scores: dict[str, float]

@@ -131,7 +131,7 @@ class EngineTotals:
         counts = self._open[worker].setdefault(engine, Counter())
         counts["num_generations"] += 1
         counts["num_prompt_tokens"] += made.get("num_prompt_tokens") or 0
-        if made.get("finish_reason") != "scored":  # a given response is nobody's throughput
+        if made.get("finish_reason") != "scored":  # a given response was not generated
             counts["num_completion_tokens"] += made.get("num_completion_tokens") or 0
 
     def end_unit(self, worker: str, engine: str, generation_s: float) -> None:

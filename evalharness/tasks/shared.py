@@ -1,7 +1,7 @@
-"""What the tasks share: JSON in model output, files of JSON rows, the header line of answers, blocks of thoughts.
+"""Shared by the tasks: JSON in model output, files of JSON rows, the header line of answers, blocks of thoughts.
 
-All readers of model output are linear in its length and never raise. `evalharness/generation_plugins/dense.py` follows a text
-that still grows.
+All readers of model output are linear in its length and never raise. `evalharness/generation_plugins/dense.py` follows a text that still
+grows.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _MISTRAL_CALL = re.compile(r"\s*([\w.-]{1,256})\s*(?:\[CALL_ID\]\s*[\w-]{1,256}\
 
 
 class _DuplicateKeys(dict[str, Any]):
-    """An object in which a key stood twice; which of the two was meant, nobody knows."""
+    """An object with a duplicate key; it is unknown which of the two was meant."""
 
     duplicates: tuple[str, ...] = ()
 

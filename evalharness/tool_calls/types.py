@@ -47,7 +47,7 @@ class ToolAnswer:
 
     @property
     def failed(self) -> tuple[ToolCall, ...]:
-        """The calls with an error: attempts, which an eval counts and nobody executes."""
+        """The calls with an error: attempts, which evals count but never execute."""
         return tuple(call for call in self.calls if call.error is not None)
 
 

@@ -2,12 +2,12 @@
 
     with DelayedTraining(train, snapshot) as training:
         for batch in batches:
-            engine.weights.sync_from_state_dict(training.snapshot)  # the newest weights of which the step is over
+            engine.weights.sync_from_state_dict(training.snapshot)  # the newest weights of a finished step
             samples = engine.generate_token_batch(…)           # while the step before may still run
             loss = training.train_step(samples)                # the loss of the step before
         loss = training.finish()
 
-Knows no torch: what a step and a snapshot are is the trainer's.
+Knows no torch: the trainer defines a step and a snapshot.
 """
 
 from __future__ import annotations

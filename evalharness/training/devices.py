@@ -1,4 +1,4 @@
-"""Which device trains and which generates in a training loop, from how trainers write it. A plain function; loads no torch.
+"""Parses trainers' device strings: which device trains and which generates in a training loop. A plain function; loads no torch.
 
     place = allocate_devices("pytorch", "gpu:0,gpu:2", num_gpus=torch.cuda.device_count())
     model.to(place.train)
@@ -65,7 +65,7 @@ def allocate_devices(engine: str, devices: str | None, *, num_gpus: int, url: st
 
 
 def _numbers(devices: str | None, num_gpus: int) -> tuple[list[int], tuple[str, ...]]:
-    """Return the GPUs in order, none for the CPU, and what is to be said about it."""
+    """Return the GPUs in order, none for the CPU, and notices about them."""
     if devices is None:
         return ([0] if num_gpus else []), ()
     text = DeviceList().read(devices, label="devices", base=Path(), is_text=True)

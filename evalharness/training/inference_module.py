@@ -5,8 +5,8 @@
     logprobs = policy.get_logprobs(["The sky is"], [" blue"])  # of the response alone, with its mask
     result, calls = policy.batch_generate_with_tools("Search for AI news", tools)
 
-Names and shapes are theirs where these say what they do; what was wrong there is done as `Engine` does it: prompts and responses are
-joined as ids, scores are of responses only, sampled answers are never taken from the cache, and only calls that are whole are returned.
+Names and shapes are that library's where they are accurate; its mistakes are done as in `Engine`: prompts and responses are joined as
+ids, scores cover responses only, sampled answers never come from the cache, and only complete tool calls are returned.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     engine.reload_weights("runs/42/adapter")
     engine.shutdown()
 
-Names and shapes are theirs; everything is done by `Engine`, which is at hand as `engine.engine`.
+Names and shapes are the trainers'; `Engine`, available as `engine.engine`, does all the work.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def _slices(question: _Test, lines: Sequence[Pair]) -> Iterator[MetricChange]:
     have_marks = all(any(pair[side].marks for pair in lines) for side in (0, 1))  # an older run or baseline may have none
     if have_marks and len(categories) <= MOST_VALUES and (not question.only or CATEGORY in question.only):
         for category, part in categories.items():
-            # Neither said nor true is right.
+            # Neither predicted nor in the reference: right.
             before, after = ([[pair[side].marks.get(category, 1.0)] for pair in part] for side in (0, 1))
             yield from _of_columns(question, (CATEGORY, category), [CATEGORY_METRIC], (before, after), part)
 

@@ -30,7 +30,7 @@ class CaseLine(NamedTuple):
     outcome: str
     scores: Mapping[str, float]
     marks: Mapping[str, float]
-    """A score by category, from the row's `details["categories"]`; a category that is missing was neither said nor true."""
+    """A score by category, from the row's `details["categories"]`; a missing category was neither predicted nor in the reference."""
     prompt: str | None
     """Hash of what the case was asked before any answer: where it is asked in steps, of the first step's prompts."""
     answer: str | None

@@ -43,7 +43,7 @@ class PairedChange(NamedTuple):
     high: float
     p: float
     standard_error: float
-    """Of the difference; NaN where nothing can be said."""
+    """Of the difference; NaN if there is none."""
 
 
 def paired_changes(

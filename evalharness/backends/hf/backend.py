@@ -130,7 +130,7 @@ class HfBackend:
 
     @property
     def model(self) -> Any:
-        """The loaded torch module, for whoever trains it or takes gradients."""
+        """The loaded torch module, for training it or taking gradients."""
         self.weights.require_usable()
         return self.weights.model
 

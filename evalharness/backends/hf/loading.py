@@ -1,7 +1,7 @@
-"""A checkpoint directory becomes a model, with the tokenizer and processor of `checkpoint_reading`, ready for transformers' generate.
+"""Loads a checkpoint directory into a model for transformers' generate; tokenizer and processor come from `checkpoint_reading`.
 
-The checkpoint's generation_config.json is read for one thing, its end-of-sequence ids; transformers never sees it, so it
-cannot change how tokens are chosen.
+Only the end-of-sequence ids of the checkpoint's generation_config.json are read; transformers never sees the file, so it cannot change how
+tokens are chosen.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
 
 
 def shared_checkpoint(shared: SharedModel, tokenizer: Any, processor: Any) -> LoadedCheckpoint:
-    """Return a model of somebody else's, with its tokenizer or processor, as if loaded. `ConfigError` where neither is given."""
+    """Wrap a caller's model, with its tokenizer or processor, as if loaded. `ConfigError` if neither is given."""
     tokenizer = tokenizer if tokenizer is not None else getattr(processor, "tokenizer", None)
     if tokenizer is None:
         raise ConfigError("a shared model needs its tokenizer, or the processor that holds it")
@@ -146,7 +146,7 @@ def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dty
 
 
 def _own_memory(model: Any) -> None:
-    """Copy what is mapped from the checkpoint's files: a trainer that writes the next checkpoint to the same place would end this process.
+    """Copy weights mapped from the checkpoint's files: a trainer that writes the next checkpoint to the same place would end this process.
 
     On a CPU transformers leaves weights that need no conversion where safetensors has mapped them; a file that gets shorter under a
     mapping is a bus error, and one that is written to changes the weights.

@@ -25,7 +25,7 @@ from evalharness.backends.hf._transformers import transformers
 
 
 class RawScores(transformers.LogitsProcessor):
-    """Keeps what the model itself said, before anything changes it.
+    """Keeps the model's own scores, before anything changes them.
 
     `broken_at` (rows,): the first step (from 0) without a usable number to choose by, `NEVER` if there was none; a row
     that has ended is still computed, so only a step before its end counts. `logprobs`, raw or processed, and `entropies`: per
@@ -80,7 +80,7 @@ class RawScores(transformers.LogitsProcessor):
 
 
 def entropies_of(logprobs: torch.Tensor) -> torch.Tensor:
-    """Return the entropy, in nats, of each distribution (…, vocab) given by its log-probabilities; what is impossible adds nothing."""
+    """Return the entropy, in nats, of each distribution (…, vocab) given by its log-probabilities; impossible tokens add nothing."""
     return -(logprobs.exp() * logprobs.masked_fill(logprobs == -torch.inf, 0.0)).sum(dim=-1)
 
 
@@ -200,7 +200,7 @@ class TokenPicker(transformers.LogitsProcessor):
 
     def __init__(self, plan: SamplingPlan, seeds: Sequence[int | None], raw: RawScores) -> None:
         self._raw = raw
-        self._temperature = max(plan.temperature, 1e-30)  # what is smaller would be 0 in float32
+        self._temperature = max(plan.temperature, 1e-30)  # smaller values would be 0 in float32
         self._generators = [random.Random(seed) for seed in seeds] if plan.temperature > 0 else []
         self._warpers = warpers_for(plan)
 

@@ -1,7 +1,7 @@
-"""Given responses through a transformers model: log-probabilities, entropies and logits of their tokens, with gradients on request.
+"""Scores given responses with a transformers model: log-probabilities, entropies and logits of their tokens, with gradients on request.
 
-One forward pass over prompt and response, padded on the right: there padding comes after everything that counts, so positions and
-states of a row are those that it has alone, in models of every kind. Logits are made for the positions that are needed.
+One forward pass over prompt and response, padded on the right: padding then follows everything that counts, so positions and states of a
+row equal those of the row alone, in models of every kind. Logits are computed only where they are needed.
 """
 
 from __future__ import annotations

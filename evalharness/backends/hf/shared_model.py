@@ -1,8 +1,8 @@
-"""Sampling from a model that is being trained: no second copy of it, and left as it was found each time.
+"""Sampling from a model that is being trained: without a second copy, and with its state restored each time.
 
 A trainer's model may be in training mode, recompute its activations, have caches switched off, generation settings of its own, and be
-wrapped by peft, DistributedDataParallel or torch.compile. While tokens are made it is in eval mode, without any of that, and no
-tensor is made in inference mode: what a model keeps for itself must not break the next backward pass.
+wrapped by peft, DistributedDataParallel or torch.compile. While it generates it is in eval mode, without any of that, and no tensor is made
+in inference mode: state that a model keeps must not break the next backward pass.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class HfAdapter:
                 self._fill(modules, adapter)
             self._replace(model, adapter)
         except BaseException:
-            self.remove()  # else peft's layers would stay in the model, and nobody would know
+            self.remove()  # else peft's layers would stay in the model unnoticed
             raise
         model.eval()
 
@@ -258,7 +258,7 @@ _SHARED = "the model is shared with its trainer, who changes it; there is nothin
 
 
 class HfWeights:
-    """The weights of a transformers model in memory, and what is known of where they came from.
+    """The weights of a transformers model in memory, and the known facts about their source.
 
     `on_load` is called with the tokenizer, the processor and the EOS ids of each checkpoint that has taken the place of the first.
     `is_shared`: the model is a trainer's, who alone changes it.
@@ -290,14 +290,14 @@ class HfWeights:
         self._sleeping: SleepingWeights | None = None
         self._adapter_source = config.adapter_path
         self._adapted = HfAdapter(model, adapter) if adapter is not None else None
-        self._own_stamp = self.stamp()  # of what was done here: another is somebody's training
+        self._own_stamp = self.stamp()  # after our own changes: a different stamp means training
 
     def adapter_facts(self) -> Mapping[str, Any] | None:
         """Return plain JSON facts about the adapter in force, None where there is none."""
         return {**self._adapted.adapter.to_json(), "path": self._adapter_source} if self._adapted is not None else None
 
     def stamp(self) -> Hashable | None:
-        """Return what differs after each change of the weights, whoever makes it; None when there are none any more."""
+        """Return a value that changes with each change of the weights, by anyone; None when they are gone."""
         return stamp_of(self.model) if self.model is not None else None
 
     def _require_open(self) -> None:
@@ -319,7 +319,7 @@ class HfWeights:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Whatever ends this early leaves weights of two kinds behind, and nothing may be generated with them."""
-        if self._own_stamp != self.stamp():  # somebody trained the base, which the stamp taken below would not tell
+        if self._own_stamp != self.stamp():  # the base was trained, which the stamp taken below would hide
             self._is_as_loaded = False
         try:
             yield

@@ -1,8 +1,8 @@
 """The max backend: Modular's MAX in this process, text models, rows that join and leave a running batch.
 
-MAX's pipeline does one step for the rows that it is given; which rows these are is decided here. New prompts are read in a step of
-their own and then go on with the others. A row is let in when its longest generation has room in MAX's cache, so none is ever put
-out again. MAX's kernels may round by the size of a batch: near ties may fall otherwise in other company.
+MAX's pipeline runs one step for the rows that it is given; this module chooses the rows. New prompts are read in a step of their own and
+then continue with the others. A row is admitted when its longest generation has room in MAX's cache, so no row is ever evicted. MAX's
+kernels may round by the size of a batch, so near-ties may depend on the rest of the batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loads a checkpoint's folder into MAX's model in this process; the only module that imports MAX, and only when a model is loaded.
+"""Loads a checkpoint's folder into MAX's model in this process; MAX is not imported before that.
 
 MAX compiles a model for its shape and caches the result, so the first start of an architecture takes minutes on a CPU and later ones
 seconds. Features that its `AutoModel` leaves off stay off: overlapped steps, prefix caching, prompts in parts.

@@ -1,10 +1,10 @@
-"""Servers of OpenAI's form: vLLM, SGLang, TensorRT-LLM, MLX, MAX, and whatever else speaks like them.
+"""Servers with an OpenAI API: vLLM, SGLang, TensorRT-LLM, MLX, MAX, and compatible ones.
 
-The checkpoint folder gives tokenizer, chat template and, for images, the processor; the server has the weights, and whether they are
-those of the folder is its owner's word. To servers that take token ids (vllm, sglang) the ids of the prompt are sent, and those
-that were generated come back: texts, stops and counts are then as on the other backends. Other servers get the rendered text;
-their results say `exact_ids: false`. Images go with their messages to the chat route, where the server renders the prompt: one
-that makes another number of tokens of it than the checkpoint would is an error of that request.
+The checkpoint folder gives tokenizer, chat template and, for images, the processor; the server has the weights, and only its owner knows
+whether they are those of the folder. Servers that take token ids (vllm, sglang) get the ids of the prompt and return the generated ids:
+texts, stops and counts are then as on the other backends. Other servers get the rendered text; their results say `exact_ids: false`. Images
+go with their messages to the chat route, where the server renders the prompt: if its number of tokens differs from the checkpoint's, that
+request is an error.
 """
 
 from __future__ import annotations

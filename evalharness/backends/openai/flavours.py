@@ -1,4 +1,4 @@
-"""What HTTP servers of OpenAI's form have in common, and where they differ: ports, ways of prompts, options beyond OpenAI's own."""
+"""How servers with an OpenAI API differ: ports, forms of prompts, options beyond OpenAI's own."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ _VLLM_RELOAD = ReloadWay(
 )
 _SGLANG_RELOAD = ReloadWay((("/update_weights_from_disk", {"model_path": "{folder}", "flush_cache": True}),))
 
-# Servers fill in what is not sent from the checkpoint's generation_config, so what they know of is sent although it is off.
+# Servers take missing options from the checkpoint's generation_config, so every option that they know is sent, even if off.
 FLAVOURS: Mapping[str, Flavour] = {
     "vllm": Flavour(8000, True, True, True, _SAMPLING, {"top_k": 0, "min_p": 0.0}, _VLLM_ADAPTERS, STRUCTURES, _VLLM_RELOAD, True),
     "sglang": Flavour(

@@ -1,8 +1,7 @@
 """Prompts → bodies of requests, and answers of servers → completions. Pure: no network here.
 
-What a server cannot be asked is refused; an answer that is not what it should be is a `BackendError`. Token ids are taken from
-`token_ids` of the choice or of its logprobs, else from `logprobs.content`; else the text is tokenised again, and the completion says
-that its ids are not exact.
+A request that a server cannot take is refused; a malformed answer is a `BackendError`. Token ids are taken from `token_ids` of the choice
+or of its logprobs, else from `logprobs.content`; else the text is tokenised again, and the completion says that its ids are not exact.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""LoRA adapters at a server: brought there, chosen in each request, taken away again. `flavours.py` says who does it how.
+"""LoRA adapters at a server: uploaded, chosen in each request, removed. `flavours.py` says how each kind of server does it.
 
-Servers read an adapter's folder when they like, some of them at every step, and remember prefixes and adapters by name, number or
-path. So a server is never given the caller's folder, which a trainer writes over or removes, but a copy of our own, under a name that
-was never used: nothing that it remembers can be of another adapter. Every weight of the copy must fit the base.
+Servers read an adapter's folder at any time, some at every step, and cache prefixes and adapters by name, number or path. So a server never
+gets the caller's folder, which a trainer overwrites or removes, but a copy of our own, under a new name each time: no cache can belong to
+another adapter. Every weight of the copy must fit the base.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from evalharness.backends.openai.flavours import FLAVOURS, AdapterWay
 from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
 
-_FILES = ("adapter_config.json", "*.safetensors")  # beside them trainers keep what is far larger: optimizers
+_FILES = ("adapter_config.json", "*.safetensors")  # not the far larger optimizer states that trainers keep beside them
 _CLOSING_S = 10.0
 _UNKNOWN = (400, 404)  # what a server that was started anew says to the name of an adapter that it had
 
@@ -151,7 +151,7 @@ class ServerAdapters:
             for pattern in _FILES:
                 for file in path.glob(pattern):
                     shutil.copyfile(file, partial / file.name)
-            os.rename(partial, folder)  # so that nobody ever sees half of it
+            os.rename(partial, folder)  # so that a half-written folder is never seen
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(f"adapter {path} cannot be copied to {folder}: {error}") from error
@@ -165,7 +165,7 @@ class ServerAdapters:
             try:
                 self._own_folder = Path(tempfile.mkdtemp(prefix="evalharness-adapters-", dir=self._parent))
                 weakref.finalize(self, shutil.rmtree, self._own_folder, ignore_errors=True)  # of a script that closes nothing
-                self._own_folder.chmod(0o755)  # the server may run as somebody else
+                self._own_folder.chmod(0o755)  # the server may run as another user
             except OSError as error:
                 raise ConfigError(f"copies of adapters cannot be put into {self._parent or tempfile.gettempdir()}: {error}") from error
         return self._own_folder
@@ -197,7 +197,7 @@ class ServerAdapters:
         shutil.rmtree(before.folder, ignore_errors=True)
 
     def _remove(self, before: _Brought) -> None:
-        """Take away an adapter that is not in force any more; one that stays there harms nobody, and is tried again at the end."""
+        """Remove an adapter that is no longer used; if that fails, it does no harm, and removal is tried again at the end."""
         try:
             self._unload(before)
         except EvalHarnessError:
@@ -215,7 +215,7 @@ class ServerAdapters:
 
 
 def refusal(status: int, told: str) -> str | None:
-    """Return what a server said that did not do it; None where it did: status 200, in plain text, or in JSON without `success: false`."""
+    """Return a server's reason for refusing; None if it succeeded: status 200, in plain text, or in JSON without `success: false`."""
     short = excerpt(told, 300)
     if status != 200:
         return f"status {status}: {short}"
@@ -267,7 +267,7 @@ class ServerWeights:
         self.changes, self.why_not = frozenset(changes), why_not
 
     def require_usable(self) -> None:
-        """Raise `BackendError` where nobody knows which weights the server has."""
+        """Raise `BackendError` if it is unknown which weights the server has."""
         problem = self._broken or (self._adapters.problem if self._adapters is not None else None)
         if problem is not None:
             raise BackendError(f"the server cannot be asked: {problem}")
@@ -354,7 +354,7 @@ class ServerWeights:
             raise
 
     def _load_checkpoint(self, folder: Path) -> None:
-        """Tell the server, step by step; once the first step has begun nobody knows its weights until the last has ended well."""
+        """Tell the server, step by step; from the first step until the last succeeds, the server's weights are unknown."""
         way = self._flavour.reload
         assert way is not None  # else `changes` does not say so
         for number, (route, body) in enumerate(way.steps):

@@ -1,7 +1,7 @@
 """The vllm backend: vLLM in this process, its engine core in processes of its own.
 
-Prompts are added while the engine core works on earlier ones, so that it never waits for more, and each result is handed
-on as soon as it is finished. Works from vLLM 0.26 to 0.33; what differs between releases is looked up, never their number.
+Prompts are added while the engine core works on earlier ones, so that it never waits for more, and each result is handed on as soon as it
+is finished. Works from vLLM 0.26 to 0.33; differences between releases are detected by feature, never by version number.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class VllmBackend:
     def _add(
         self, prompt: Prompt, render: Callable[[], tuple[Any, tuple[ImageGrid, ...]]], watching: Sequence[GenerationPlugin]
     ) -> tuple[str, _Running] | GenerationFailure | Completion:
-        """Hand one prompt to the engine core; return its request id and what is kept of it, or why it cannot run.
+        """Hand one prompt to the engine core; return its request id and its stored facts, or why it cannot run.
 
         Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
         """

@@ -48,7 +48,7 @@ class ImagePrompts:
         self._image_processor = processor.image_processor
         self._image_token_id: int | None = getattr(processor, "image_token_id", None)
         self._grid_of_hash: OrderedDict[str, ImageGrid] = OrderedDict()  # the latest used last, as in vLLM's own cache
-        self._lock = threading.Lock()  # for what is above: prompts may be rendered in several threads
+        self._lock = threading.Lock()  # for the fields above: prompts may be rendered in several threads
 
     @property
     def can_verify(self) -> bool:

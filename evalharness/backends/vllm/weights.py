@@ -1,7 +1,7 @@
 """The weights of a running vLLM: swaps, reloads, adapters, a trainer's tensors, sleep.
 
-vLLM loads whole models only: a layer of which some weights are loaded anew has the others undefined. So every change reads all of
-them: the checkpoint's folder, over it the tensors that a trainer gave, in a file of our own, and the adapter is added to the sum.
+vLLM loads whole models only: if some weights of a layer are loaded anew, its others become undefined. So every change reads all of them:
+the checkpoint's folder, over it the tensors that a trainer gave, in a file of our own, and then the adapter is added.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def remove_abandoned_files() -> None:
 
 
 class VllmWeights:
-    """Weights in a running vLLM, and what is known of where they came from; `config` names what is loaded now.
+    """Weights in a running vLLM, and the known facts about their source; `config` names the loaded checkpoint.
 
     `on_load` is called with the tokenizer, the processor and the EOS ids of each checkpoint that has taken the place of the first.
     """
@@ -176,7 +176,7 @@ class VllmWeights:
         return WeightReport("tensors", len(given.tensors), given.not_matched, missing, given.tied)
 
     def _put(self, given: _GivenFile | None, adapter: Adapter | None, source: str | None) -> int:
-        """Load what is loaded with other tensors of a trainer's, or another adapter; return the number of tensors."""
+        """Reload the checkpoint with other tensors of a trainer's, or another adapter; return the number of tensors."""
         reads_base = given is None or not given.names >= set(self._folder.weight_shapes())
         if reads_base and self._folder.has_changed():
             raise CheckpointError(
@@ -248,7 +248,7 @@ class HeldFolder:
     """A new folder `<prefix>…`, readable for its owner alone. It goes with `remove()`, this object, or the process."""
 
     def __init__(self, prefix: str, parent: Path | None) -> None:
-        # Under another name until it is locked, so that nobody takes it for an abandoned one before.
+        # Under another name until it is locked, so that it is not taken for an abandoned one.
         made = Path(tempfile.mkdtemp(prefix=_PREPARING + prefix, dir=parent))
         try:
             lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)

@@ -70,7 +70,7 @@ def stop_reason(config: pytest.Config) -> str | None:
 
 def process_id(node: Any) -> int:
     """Return the process id of a worker that is ready."""
-    return int(node.gateway._rinfo().pid)  # xdist has asked for it already, so this asks nobody
+    return int(node.gateway._rinfo().pid)  # cached by xdist: no message to the worker
 
 
 def num_workers_of(config: pytest.Config) -> int:

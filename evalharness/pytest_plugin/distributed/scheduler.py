@@ -256,7 +256,7 @@ class UnitScheduler:
             able = [other for other in self._left_s if not other.shutting_down]
             share_s = (sum(self._left_s[other] for other in able) + sum(self._seconds[unit] for unit in self._waiting)) / len(able)
             if self._left_s[node] + self._seconds[key] / 2 > share_s:
-                return  # somebody else has less to do, or will have
+                return  # another worker has less to do, or will have
             self._send(node, key)
 
     def _next_key(self, node: Any) -> UnitKey | str:

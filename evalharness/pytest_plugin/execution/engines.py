@@ -140,7 +140,7 @@ class EnginePool:
             problem = engine.weights.why_not_swap(config)
             if problem is None:
                 engine.weights.swap(config)
-        except EvalHarnessError as error:  # a new start says what is wrong with the checkpoint, if it is the checkpoint
+        except EvalHarnessError as error:  # if the checkpoint is at fault, a new start reports it
             return f"the swap into {last.id} failed: {error}"
         return f"{last.id} cannot take its weights: {problem}" if problem is not None else None
 

@@ -123,7 +123,7 @@ def _ever_smaller(num: int, num_workers: int, smallest: int) -> list[int]:
     return [*sizes, *_equal(num, num_workers)]
 
 
-_FAR = 64  # nobody looks further ahead
+_FAR = 64  # units; nothing looks further ahead
 
 
 class UnitPlan:

@@ -65,7 +65,7 @@ class OriginalCases:
             return f"{path or eval_name} is not here; run this in the project that it belongs to"
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what is wrong with the data was said when it was asked
+                warnings.simplefilter("ignore")  # faults of the data were reported in the original run
                 module = _imported(root / path)
                 return {case.id: case for case in read_eval(_eval_marker(module), path, self._run, root).cases}
         except (Exception, SystemExit) as raised:  # whatever a user's module or data may raise

@@ -29,7 +29,7 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class ShownCase:
-    """One changed case: `entry` is what a list needs, `detail` what is shown of it, `pictures` the files of its photos."""
+    """One changed case: `entry` is for the list, `detail` for the view of the case, `pictures` are its image files."""
 
     entry: dict[str, Any]
     detail: dict[str, Any]

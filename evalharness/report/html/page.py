@@ -108,7 +108,7 @@ _LEVEL = 1
 
 
 def json_block(block_id: str, data: Any) -> str:
-    """Return an inert script element that holds `data` as JSON; `ValueError` for NaN, `TypeError` for what is no JSON.
+    """Return an inert script element that holds `data` as JSON; `ValueError` for NaN, `TypeError` for anything that is not JSON.
 
     ASCII only, so no surrogate, line separator or encoding can spoil it.
     """
@@ -122,7 +122,7 @@ def packed_block(block_id: str, data: bytes) -> str:
 
 
 def text_block(block_id: str, data: bytes) -> str:
-    """Return an inert script element that holds `data` as base64, for what is compressed already, such as a JPEG."""
+    """Return an inert script element that holds `data` as base64, for compressed data such as a JPEG."""
     return _element(block_id, "text/plain", base64.b64encode(data).decode("ascii"))
 
 

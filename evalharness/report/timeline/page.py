@@ -36,7 +36,7 @@ def moved(curve: Curve) -> float:
 
 
 def lost(curve: Curve) -> float:
-    """Return the largest fall from one checkpoint to any later one, 0 or more; of what is better when lower, the largest rise."""
+    """Return the largest fall from one checkpoint to any later one, 0 or more; for metrics better when lower, the largest rise."""
     sign = -1 if curve.direction == "lower" else 1
     best, fall = -float("inf"), 0.0
     for value in curve.values:
@@ -65,7 +65,7 @@ def category_curves(curves: Iterable[Curve], test: tuple[str, str], most: int | 
 
 TEXT_CHARS = 600
 NUM_TEXTS = 300
-"""Cases of a test, the changed ones first, of which the page shows what they said."""
+"""Cases of a test, changed ones first, whose texts the page shows."""
 MAX_CASES = 20_000
 NUM_BEST, NUM_FALLS = 8, 12
 SMALLEST_FALL = 0.02
@@ -246,7 +246,7 @@ def _curves(timeline: Timeline, folder: Path) -> dict[str, Any]:
                 "step": point.step,
                 "engine": point.side.engine,
                 "other": bool(point.asked_otherwise),
-                # Of several runs nobody knows here which one has a case.
+                # With several runs it is unknown here which one has a case.
                 "report": report_link(Path(point.side.source), folder) if len(point.run_ids) == 1 else None,
             }
             for point in timeline.track.points
@@ -276,7 +276,7 @@ def _cases(timeline: Timeline, test: tuple[str, str]) -> dict[str, Any]:
     case_ids = list(dict.fromkeys(case_id for part in lines for case_id in part))
     flips = timeline.flips.get(test, ())
     changed = list(dict.fromkeys(flip.case_id for flip in flips))
-    # Those that changed come first: of very many cases they are what is kept.
+    # Changed cases come first: of very many cases only these are kept.
     kept = list(dict.fromkeys([*changed, *case_ids]))[:MAX_CASES]
     metrics = list(dict.fromkeys(name for part in lines for line in part.values() for name in line.scores if not name.startswith("num_")))
     counts = dict.fromkeys(metrics, 0)

@@ -1,4 +1,4 @@
-"""What a whole run says about dense dumps: micro metrics for gates, tables, and the offline report of a dump."""
+"""Dense dumps over a whole run: micro metrics for gates, tables, and the offline report of a dump."""
 
 from __future__ import annotations
 
