@@ -137,7 +137,7 @@ def test_a_wrong_value_on_the_command_line_is_refused(tmp_path: Path, arguments:
         pytest.param({"evalharness_toml": "trust_remote_code = 'yes'"}, "must be true or false, got 'yes'", id="text-as-flag"),
         pytest.param({"evalharness_toml": "model = 3"}, "comma-separated list of paths or glob patterns, got 3", id="model-number"),
         pytest.param({"evalharness_toml": "top-p = 1\ntop_p = 1"}, "'top_p' is set twice", id="key-twice"),
-        pytest.param({"evalharness_toml": 'data = "a\\u0000b"'}, r"the path of a folder, got 'a\\x00b' \(embedded", id="zero-byte"),
+        pytest.param({"evalharness_toml": 'data = "a\\u0000b"'}, r"the path of a folder, got 'a\\x00b' \(.*embedded", id="zero-byte"),
         pytest.param({"evalharness_toml": "seed ="}, "evalharness.toml is not valid TOML", id="broken"),
         pytest.param({"pyproject_toml": "[tool]\nevalharness = 3"}, "must be a table of settings, got 3", id="no-table"),
         pytest.param({"pyproject_toml": "[tool.evalharness]\nseeds = 1"}, r"\[tool.evalharness\] of pyproject.toml is unknown", id="tool"),
