@@ -1,6 +1,7 @@
-"""Checks of single fields: each raises an error with the field's dotted path, the value and the legal values.
+"""Checks of single fields, and how messages show values.
 
-Wrong type: `ContractTypeError`; out of range: `ContractValueError`. A `bool` is never a number.
+A check raises an error with the field's dotted path, the value and the legal values. Wrong type: `ContractTypeError`; out of range:
+`ContractValueError`. A `bool` is never a number. Long texts, long lists of names and hashes are cut, and the cut is visible.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -26,8 +28,11 @@ __all__ = [
     "check_temperature",
     "check_text",
     "check_token_ids",
+    "excerpt",
+    "first_names",
     "is_folder",
     "known_keys",
+    "short_hash",
 ]
 
 
@@ -128,3 +133,20 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
+    """Return the text, or its first `max_chars` characters and "…", with the number of missing characters if `count_rest`."""
+    if len(text) <= max_chars:
+        return text
+    return f"{text[:max_chars]}…" + (f" ({len(text) - max_chars:,} more characters)" if count_rest else "")
+
+
+def first_names(names: Sequence[object], max_names: int) -> str:
+    """Return the names, comma-separated; after `max_names` of them only ", …"."""
+    return ", ".join(map(str, names[:max_names])) + (", …" if len(names) > max_names else "")
+
+
+def short_hash(text: str) -> str:
+    """Return the first 12 digits of a SHA-256 in hex; any other text as it is."""
+    return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text

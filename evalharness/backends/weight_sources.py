@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.checks import first_names
 from evalharness.api.errors import CheckpointError, ContractTypeError, ContractValueError
-from evalharness.api.showing import first_names
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, is_adapter, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 

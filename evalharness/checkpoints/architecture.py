@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import CheckpointError
-from evalharness.api.showing import excerpt
 from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights, read_json
 

@@ -14,9 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.checks import is_folder
+from evalharness.api.checks import first_names, is_folder
 from evalharness.api.errors import CheckpointError, nearest_folder
-from evalharness.api.showing import first_names
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, is_adapter
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import TOKENIZER_FILES, check_folder, natural_key

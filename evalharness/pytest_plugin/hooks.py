@@ -28,7 +28,7 @@ from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, 
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, make_safe
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
-from evalharness.runs.lock import RunLock
+from evalharness.runs.files import RunLock
 from evalharness.runs.schema import Row, RunFile
 
 

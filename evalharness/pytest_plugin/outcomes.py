@@ -16,9 +16,9 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
-from evalharness.api.showing import excerpt
 from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.runs.schema import Row, RowOutcome

@@ -16,7 +16,7 @@ from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.schema import RunFile
 
 if TYPE_CHECKING:
-    from evalharness.runs.lock import RunLock
+    from evalharness.runs.files import RunLock
 
 
 class EvalSession:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from evalharness.api.showing import short_hash
+from evalharness.api.checks import short_hash
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.tables import OUTCOMES, RunTables

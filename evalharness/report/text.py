@@ -11,7 +11,7 @@ import numbers
 import re
 import unicodedata
 
-from evalharness.api.showing import excerpt
+from evalharness.api.checks import excerpt
 
 CSV_CELL_CHARS = 32_767
 """What one spreadsheet cell can hold; a longer cell is cut by us, with a marker, not by the spreadsheet in silence."""

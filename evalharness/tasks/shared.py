@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.atomic import write_atomically
+from evalharness.runs.files import write_atomically
 
 # An escaped character, a whole string, or a bracket outside of strings. A string that never ends takes the rest of the text, so
 # nothing is scanned twice.

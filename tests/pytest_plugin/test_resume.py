@@ -16,8 +16,8 @@ from evalharness.config import RunConfig, resolve
 from evalharness.pytest_plugin.execution.engine_specs import engine_specs
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.pytest_plugin.replay.resume import Resumption
+from evalharness.runs.files import RunLock
 from evalharness.runs.journal import Journal
-from evalharness.runs.lock import RunLock
 from evalharness.runs.run_file import write_run_file
 from tests.pytest_plugin.project import HEADER, Project, Run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import BaselineError, RecordError
-from evalharness.runs.atomic import write_atomically
+from evalharness.runs.files import write_atomically
 
 
 def test_the_old_content_stays_until_the_new_is_whole(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import RecordError
+from evalharness.runs.files import RunLock, is_written_now, wait_for_writers
 from evalharness.runs.journal import Journal
-from evalharness.runs.lock import RunLock, is_written_now, wait_for_writers
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_closed_lock_leaves_no_file(run_dir: Path) -> None:
 
 
 def test_a_killed_process_holds_nothing(run_dir: Path) -> None:
-    script = "import sys, time; from pathlib import Path; from evalharness.runs.lock import RunLock\n"
+    script = "import sys, time; from pathlib import Path; from evalharness.runs.files import RunLock\n"
     script += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", script, str(run_dir)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -60,7 +60,7 @@ def test_who_only_looks_is_told_and_takes_nothing(run_dir: Path) -> None:
 
 
 def test_a_look_at_the_same_moment_refuses_nobody(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalharness.runs.lock._LOOK_S", 120)
+    monkeypatch.setattr("evalharness.runs.files._LOOK_S", 120)
     path = run_dir / "journal" / "run.lock"
     with path.open("w") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evalharness.api.errors import ConfigError
-from evalharness.training.devices import TrainerDevices, allocate_devices
+from evalharness.training.delayed import TrainerDevices, allocate_devices
 
 
 def test_on_two_gpus_the_first_generates_and_the_last_trains() -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, domains_apart, was_judged
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
+from evalharness.api.checks import excerpt, short_hash
 from evalharness.api.errors import ComparisonError
-from evalharness.api.showing import excerpt, short_hash
 
 SAME_TEXT_CASES = 3
 """From this many cases on, equal texts of two checkpoints are worth a warning."""

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, sheets_by_engine
 from evalharness.analysis.gates import DIRECTIONS
 from evalharness.api.errors import BaselineError, ComparisonError
-from evalharness.runs.atomic import write_atomically
+from evalharness.runs.files import write_atomically
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping
 

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 import httpx
 
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, ConfigError, RequestError
 from evalharness.api.redaction import redactor
-from evalharness.api.showing import excerpt
 
 _BACKOFF_S = 1.0
 _LONGEST_WAIT_S = 60.0

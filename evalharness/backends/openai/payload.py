@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, RequestError, UnsupportedOption
 from evalharness.api.redaction import redactor
-from evalharness.api.showing import excerpt
 from evalharness.backends.base import ChatCall, Completion, Prompt, SamplingPlan
 from evalharness.backends.max.backend import max_seed
 from evalharness.backends.openai.flavours import Flavour

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ConfigError, EvalHarnessError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.api.showing import excerpt
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
 from evalharness.backends.openai.client import HttpClient

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
-from evalharness.api.showing import excerpt
 from evalharness.backends.vllm._internals import check_room, render, result_queue, uses_v2_runner, validate_structure
 from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm.sampling import validation_errors

@@ -15,7 +15,7 @@ from evalharness.pytest_plugin.finish.eval_functions import across_engines, aggr
 from evalharness.pytest_plugin.run_context import utc_now
 from evalharness.pytest_plugin.session import STATE, EvalSession
 from evalharness.runs.command_line import shown_command
-from evalharness.runs.lock import RunLock
+from evalharness.runs.files import RunLock
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, write_run_file
 from evalharness.runs.samples import write_rows

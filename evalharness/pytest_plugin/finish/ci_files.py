@@ -13,7 +13,7 @@ import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
-from evalharness.runs.atomic import write_atomically
+from evalharness.runs.files import write_atomically
 from evalharness.runs.schema import RunFile
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 import evalharness.pytest_plugin
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import BROKEN, REFUSED, RecordError
-from evalharness.api.showing import excerpt
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS, read_shard

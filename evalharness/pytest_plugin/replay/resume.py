@@ -16,16 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from evalharness.api.checks import short_hash
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
-from evalharness.api.showing import short_hash
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.eval_module import EvalModule, plugin_names
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.replay.prompt_changes import case_changes, prompt_change
+from evalharness.runs.files import RunLock, wait_for_writers
 from evalharness.runs.journal import encode, session_of
-from evalharness.runs.lock import RunLock, wait_for_writers
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.schema import RunFile
 

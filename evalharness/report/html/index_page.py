@@ -20,7 +20,7 @@ from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
 from evalharness.report.text import number_text, plural
 from evalharness.report.writing import report_file
-from evalharness.runs.lock import is_written_now, lock_within
+from evalharness.runs.files import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 

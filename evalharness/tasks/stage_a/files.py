@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, TypeGuard
 
 from evalharness.analysis.gates import was_judged
 from evalharness.api.cases import OutputTarget
+from evalharness.api.checks import first_names
 from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
-from evalharness.api.showing import first_names
 from evalharness.runs.schema import Row
 from evalharness.tasks import DataWarning
 from evalharness.tasks.shared import json_lines, read_lines, write_whole

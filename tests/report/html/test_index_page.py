@@ -14,7 +14,7 @@ import pytest
 
 from evalharness.report.html import index_page
 from evalharness.report.html.index_page import CACHE, run_entries, write_index
-from evalharness.runs.lock import RunLock
+from evalharness.runs.files import RunLock
 from tests.analysis.comparison.runs import ENGINE
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, row, write_run

@@ -1,4 +1,4 @@
-from evalharness.api.showing import excerpt, first_names, short_hash
+from evalharness.api.checks import excerpt, first_names, short_hash
 
 
 def test_a_text_within_the_length_is_shown_whole():
