@@ -23,7 +23,7 @@ def test_auto_on_a_cpu_takes_hf_and_records_it(project: Project, tiny_vlm_checkp
     assert (engine["id"], engine["backend"], engine["chosen"].startswith(why)) == (f"hf:{name}", "hf", True)
     assert found.facts["config"]["backend"] == {"value": ["auto"], "origin": "command line"}
     assert {row["backend"] for row in found.rows} == {"hf"}
-    assert f"`--backend auto` took hf:{name}: {why}" in (found.run_dir / "report.md").read_text("utf-8").replace("\\", "")
+    assert f"`--backend auto` chose hf:{name}: {why}" in (found.run_dir / "report.md").read_text("utf-8").replace("\\", "")
     again = project.run("--resume=r", backend=None)
     assert (again.exit_code, f"auto takes hf for {name}: {why}" in again.output) == (0, True)
 

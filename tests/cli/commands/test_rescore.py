@@ -630,7 +630,7 @@ class TestRefused:
 
     def test_tests_that_are_no_file(self, project: Project, live: Run) -> None:
         assert "--tests nothing.py is not a file" in self.refused(project, "reports/live", "--tests", "nothing.py")
-        assert "--tests pytest.ini is no Python file" in self.refused(project, "reports/live", "--tests", "pytest.ini")
+        assert "--tests pytest.ini is not a Python file" in self.refused(project, "reports/live", "--tests", "pytest.ini")
 
     def test_tests_that_hold_none(self, project: Project, live: Run) -> None:
         project.write(helper_empty="")
