@@ -56,13 +56,21 @@ def redactor() -> Redactor:
 
     It is rebuilt when the environment changed, as after a conftest.py read a .env file.
     """
-    # `os.environ` decodes every name in Python, which would take half the time of a journal line. A copy cannot change meanwhile:
-    # pytest sets the variable of the running test, which is left out, in another thread.
-    env: dict[bytes, bytes] = os.environ._data.copy()  # type: ignore[attr-defined]
+    env = _environment()
     env.pop(_RUNNING_TEST, None)
     if not _latest or _latest[0][0] != env:
         _latest[:] = [(env, Redactor({os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}))]
     return _latest[0][1]
+
+
+def _environment() -> dict[bytes, bytes]:
+    """Return a copy of the environment; no error if another thread changes it, as pytest does from test to test."""
+    # `os.environ` decodes every name in Python, which would take half the time of a journal line: its dictionary is copied instead.
+    data = getattr(os.environ, "_data", None)
+    if isinstance(data, dict):
+        return data.copy()
+    # A library put another mapping in its place. A name that was there a moment ago may have no value any more.
+    return {os.fsencode(name): os.fsencode(value) for name in tuple(os.environ) if (value := os.environ.get(name)) is not None}
 
 
 class Redactor:
