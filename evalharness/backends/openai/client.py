@@ -79,6 +79,7 @@ class HttpClient:
         self._http = _http_client(url, api_key, concurrency)
         self._lock = threading.Lock()
         self._is_closed = False
+        self._asking: set[asyncio.Task[Any]] = set()  # touched in the loop's thread alone
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="evalharness-http", daemon=True)
         self._thread.start()
@@ -94,7 +95,16 @@ class HttpClient:
         with self._lock:  # what came between the end of the others and that of the loop would never be answered
             if self._is_closed:
                 raise BackendError(f"the connection to {self.url} is closed; make a new engine")
-            return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._counted(ask), self._loop)
+
+    async def _counted(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        self._asking.add(task)
+        try:
+            return await ask()
+        finally:
+            self._asking.discard(task)
 
     def tell(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> tuple[int, str]:
         """Return status and text of the answer to a POST that changes the server; `BackendError` where none comes.
@@ -186,7 +196,9 @@ class HttpClient:
             self._loop.close()
 
     async def _end(self) -> None:
-        while waiting := asyncio.all_tasks() - {asyncio.current_task()}:
+        # Not `asyncio.all_tasks()`: the tasks that httpx starts for a request end with it, and one cancelled before its first step
+        # would leave a coroutine that was never awaited.
+        while waiting := set(self._asking):
             for task in waiting:
                 task.cancel()
             # Else the loop would stop before their futures hear of it. Again: one whose answer has just come may miss it.

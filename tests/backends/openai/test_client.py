@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import email.utils
+import gc
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -272,6 +274,23 @@ def test_closing_leaves_no_thread_and_no_future_that_waits() -> None:
             with contextlib.suppress(CancelledError):
                 future.exception(timeout=PATIENCE_S)
     assert not client._thread.is_alive()
+
+
+def test_closing_while_a_connection_is_being_made_leaves_no_coroutine_behind() -> None:
+    """At whichever step of the loop the end comes: a library's own task, cancelled before its first step, would never be awaited."""
+    with serving(lambda asked: Reply({})) as server:
+        for steps in range(40):
+            client = HttpClient(server.url)
+
+            async def end(client: HttpClient = client, steps: int = steps) -> None:
+                client.submit("/v1/x", {})
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                await client._end()
+
+            asyncio.run_coroutine_threadsafe(end(), client._loop).result(PATIENCE_S)
+            client.close()
+            gc.collect()  # what was never awaited is reported when it is collected, by pytest as this test's failure
 
 
 def test_closing_gives_up_what_still_waits() -> None:
