@@ -9,35 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evalharness.analysis.gates import was_judged
-from evalharness.api.cases import OutputTarget, folder_name
+from evalharness.analysis.eval_functions import EvalFunctions, aggregate_rows, table_entries, write_outputs
 from evalharness.api.errors import RecordError
 from evalharness.config import RunConfig
 from evalharness.runs.command_line import shown_command
-from evalharness.runs.run_file import environment_facts, write_run_file
+from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
 from evalharness.runs.samples import count_outcomes
-from evalharness.runs.schema import OutputFile, Row, RunFile
+from evalharness.runs.schema import Row, RunFile
 
 _LEGAL = "a gt_vs_pred.jsonl of dense dumps, or a <mission>_stage_a.jsonl of summaries"
-
-
-@dataclass(frozen=True)
-class _Dump:
-    """The rows of a file, and the functions of its eval; `test` is the test that judges such answers in a live run."""
-
-    eval: str
-    test: str
-    rows: list[Row]
-    aggregate: Callable[[Sequence[Row]], Mapping[str, float]]
-    tables: Callable[[Sequence[Row]], Mapping[str, Any]]
-    outputs: Callable[[Sequence[Row], OutputTarget], object]
-    problems: tuple[str, ...] = ()
 
 
 def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coordinates: str = "norm1000") -> Path:
@@ -46,13 +30,15 @@ def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coord
     `coordinates` is the coordinate space of a dense dump that does not name it. Raises `RecordError` for a file that cannot be read or
     a run that cannot be written, `ConfigError` for wrong options.
     """
-    started_at, started = _now(), time.monotonic()
-    dump = _read(path, run, coordinates)
+    started_at, started = utc_now(), time.monotonic()
+    # `test` is the test that judges such answers in a live run.
+    task, name, test, scored, problems = _read(path, run, coordinates)
     run_dir = Path(run.report_dir) / run.run_id
     engine = f"dump:{path.stem}"
-    rows = [_row(dump, row, engine, path, run.run_id) for row in dump.rows]
+    rows = [_row(row, name, test, engine, path, run.run_id) for row in scored]
     _write_samples(run_dir, rows)
-    judged = [row for row in rows if was_judged(row)]
+    functions = [EvalFunctions(name, path.name, run.data, task.aggregate, None, task.tables, task.outputs)]
+    failures: list[str] = []
     facts: RunFile = {
         "run_id": run.run_id,
         "command": shown_command(command, Path.cwd()),
@@ -61,35 +47,28 @@ def score_dump_file(path: Path, run: RunConfig, command: Sequence[str], *, coord
         "num_workers": 0,
         "rescored": {"dump": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "changes": []},
         **environment_facts(Path.cwd()),
-        "finished_at": _now(),
+        "finished_at": utc_now(),
         "interrupted": None,
         "exit_code": 0,
         "engines": [{"id": engine, "backend": "dump", "checkpoint": path.stem, "checkpoint_path": str(path), "settings": {}}],
-        "evals": [{"name": dump.eval, "path": path.name, "num_cases": len({row["case_id"] for row in rows}), "tests": {dump.test: []}}],
+        "evals": [{"name": name, "path": path.name, "num_cases": len({row["case_id"] for row in rows}), "tests": {test: []}}],
         "gates": [],
-        "aggregates": [
-            {"eval": dump.eval, "test": dump.test, "engine": engine, "metric": name, "value": value}
-            for name, value in dump.aggregate(judged).items()
-        ],
-        "tables": [
-            {"eval": dump.eval, "test": dump.test, "engine": engine, "title": title, "rows": lines}
-            for title, lines in dump.tables(judged).items()
-        ],
-        "outputs": _outputs(dump, rows, run_dir, engine, run),
+        "aggregates": aggregate_rows(functions, rows, failures),
+        "tables": table_entries(functions, rows, failures),
+        "outputs": write_outputs(functions, rows, run_dir, run, failures),
         "counts": count_outcomes(rows),
         "throughput": [],
-        "problems": list(dump.problems),
+        "problems": problems,
         "duration_s": round(time.monotonic() - started, 3),
     }
+    if failures:
+        raise RecordError(f"{run_dir} is not complete: {'; '.join(failures)}")
     write_run_file(run_dir, facts)
     return run_dir
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _read(path: Path, run: RunConfig, coordinates: str) -> _Dump:
+def _read(path: Path, run: RunConfig, coordinates: str) -> tuple[Any, str, str, list[Row], list[str]]:
+    """Return the task of a file's answers, the names of its eval and test, the scored rows, and what no number counts."""
     kind = _kind(path)
     if kind == "dense":
         from evalharness.tasks import dense
@@ -97,17 +76,17 @@ def _read(path: Path, run: RunConfig, coordinates: str) -> _Dump:
         rows = dense.score_dump(path, coordinates=coordinates)
         if not rows:
             raise RecordError(f"{path} holds no image")
-        return _Dump("dense_dump", "test_objects", rows, dense.aggregate, dense.tables, dense.outputs)
+        return dense, "dense_dump", "test_objects", rows, []
     from evalharness.tasks import stage_a
 
     if run.data is None:
         raise RecordError(f"{path.name} holds summaries only; give the folder of the references with --data")
     rows = stage_a.score_summaries(path, run.data)
-    problems = tuple(
+    problems = [
         f"{count} photos of {mission} have a reference in {run.data} but no summary in {path.name}: no number counts them"
         for mission, count in stage_a.unscored_photos(rows, run.data).items()
-    )
-    return _Dump("stage_a", "test_summary", rows, stage_a.aggregate, stage_a.tables, stage_a.outputs, problems)
+    ]
+    return stage_a, "stage_a", "test_summary", rows, problems
 
 
 def _kind(path: Path) -> str:
@@ -127,12 +106,12 @@ def _kind(path: Path) -> str:
     raise RecordError(f"{path} is neither {_LEGAL.replace(', or', ' nor')}: its first row has {', '.join(sorted(keys)) or 'no keys'}")
 
 
-def _row(dump: _Dump, row: Row, engine: str, path: Path, run_id: str) -> Row:
+def _row(row: Row, eval_name: str, test: str, engine: str, path: Path, run_id: str) -> Row:
     """Return the row as samples.jsonl has it."""
     return {
         "nodeid": f"{path.name}::{row['case_id']}",
-        "eval": dump.eval,
-        "test": dump.test,
+        "eval": eval_name,
+        "test": test,
         "case_id": row["case_id"],
         "group": row.get("group"),
         "tags": row["tags"],
@@ -163,14 +142,3 @@ def _write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
         raise RecordError(f"run {run_dir.name!r} exists already in {run_dir.parent}; choose another --run-id") from None
     except OSError as error:
         raise RecordError(f"{run_dir} cannot be written: {error.strerror}; choose another folder with --report-dir") from error
-
-
-def _outputs(dump: _Dump, rows: Sequence[Row], run_dir: Path, engine: str, run: RunConfig) -> list[OutputFile]:
-    folder = run_dir / "outputs" / folder_name(engine)
-    folder.mkdir(parents=True)
-    dump.outputs(rows, OutputTarget(folder, engine, Path(run.data) if run.data is not None else None, run.spot, run.seed))
-    written = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [
-        {"eval": dump.eval, "engine": engine, "path": path.relative_to(run_dir).as_posix(), "num_bytes": path.stat().st_size}
-        for path in written
-    ]

@@ -86,21 +86,8 @@ def _noting_warnings() -> Iterator[list[str]]:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-_KEYWORDS = (
-    "cases",
-    "request",
-    "options",
-    "num_samples",
-    "plugins",
-    "aggregate",
-    "across",
-    "tables",
-    "outputs",
-    "directions",
-    "data",
-    "optional",
-)
 _LATE = ("aggregate", "across", "tables", "outputs")
+_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", *_LATE, "directions", "data", "optional")
 _NOTHING_TO_COMPARE = (
     "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
     "give it several with --backend hf,vllm or --dtype float32,bfloat16"
@@ -272,6 +259,13 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
             seed = (run.seed + options.seed - first_seed) % 2**63
         variants += [replace(options, seed=seed)] * num_samples
     return tuple(variants)
+
+
+def marks_of(holder: object) -> list[pytest.Mark]:
+    """Return the marks in the `pytestmark` of a module, class or function."""
+    marks: Any = getattr(holder, "pytestmark", ())
+    marks = [getattr(mark, "mark", mark) for mark in (marks if isinstance(marks, (list, tuple)) else (marks,))]
+    return [mark for mark in marks if isinstance(mark, pytest.Mark)]
 
 
 def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.eval_functions import engines_to_compare
 from evalharness.api.errors import ConfigError
 from evalharness.config.checks import check_combinations
 from evalharness.pytest_plugin.eval_module import (
@@ -19,11 +20,12 @@ from evalharness.pytest_plugin.eval_module import (
     read_eval,
     stand_in,
 )
-from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.execution.units import EvalNode, UnitKey, assign_units, is_eval_test, parse_nodeid
 from evalharness.pytest_plugin.outcomes import ItemRecord
-from evalharness.pytest_plugin.run_context import RunContext, utc_now
+from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import test_name
+from evalharness.runs.run_file import utc_now
 from evalharness.runs.schema import EvalLine
 
 
@@ -110,10 +112,10 @@ class EvalRegistry:
             # Who asks for this eval does not want to see it skipped.
             stand_in(metafunc, ConfigError(f"{path}: {module.no_data}"))
             return
-        engines = self.engines
+        engine_ids = [spec.id for spec in self.engines]
         if module is not None and module.compares_engines:
-            engines = [spec for group in engines_by_checkpoint(engines).values() if len(group) > 1 for spec in group]
-        parametrize_eval(metafunc, [spec.id for spec in engines], module)
+            engine_ids = [engine for group in engines_to_compare(spec.to_json() for spec in self.engines) for engine in group]
+        parametrize_eval(metafunc, engine_ids, module)
 
     # Tests
 
