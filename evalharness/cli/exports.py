@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -159,16 +160,12 @@ def write_parquet(run_dir: Path, path: Path) -> int:
     pyarrow, parquet = load("pyarrow", "parquet"), load("pyarrow.parquet", "parquet")
     types = {"text": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64(), "ints": pyarrow.list_(pyarrow.int64())}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns_of(run_dir).items()])
-    count = 0
+    rows, count = flat_rows(run_dir), 0
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        rows: list[dict[str, Any]] = []
-        for row in flat_rows(run_dir):
-            rows.append(row)
-            if len(rows) == _ROWS_PER_GROUP:
-                writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
-                count, rows = count + len(rows), []
-        writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
-    return count + len(rows)
+        while group := list(islice(rows, _ROWS_PER_GROUP)):
+            writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
+            count += len(group)
+    return count
 
 
 def log_to_mlflow(tracks: Sequence[Track], run_dir: Path, *, uri: str, project: str) -> list[str]:
@@ -201,10 +198,8 @@ def log_to_mlflow(tracks: Sequence[Track], run_dir: Path, *, uri: str, project: 
 def write_tensorboard(tracks: Sequence[Track], folder: Path) -> list[Path]:
     """Write scalars and images below `folder`, one folder per track, which later runs of the track share; return these folders."""
     writers = load("tensorboard.summary.writer.event_file_writer", "tensorboard")
-    events, summaries = (
-        load("tensorboard.compat.proto.event_pb2", "tensorboard"),
-        load("tensorboard.compat.proto.summary_pb2", "tensorboard"),
-    )
+    events = load("tensorboard.compat.proto.event_pb2", "tensorboard")
+    summaries = load("tensorboard.compat.proto.summary_pb2", "tensorboard")
     from PIL import Image
 
     paths = []

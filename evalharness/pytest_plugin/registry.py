@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import pytest
 
@@ -39,7 +38,6 @@ class EvalRegistry:
         """What is odd about the checkpoints, and which were skipped; shown before the run and in run.json."""
         self.ambiguous_node_ids: set[str] = set()
         """Ids of tests that read like those of evals but are not; a controller hears of them from its workers."""
-        self._markers: dict[str, pytest.Mark] = {}
         self._unloaded: dict[str, Exception] = {}
         self._engines = list(engines) if engines is not None else None
 
@@ -81,22 +79,12 @@ class EvalRegistry:
                     raise ConfigError(
                         f"{path} and {other.path} are both the eval {module.name!r}; rename one of the files, or run them apart"
                     )
-            self.add_module(module, marker)
-        elif self._markers[path] != marker:
+            self.modules[path] = module
+        elif self.modules[path].marker != marker.kwargs:
             raise ConfigError(
                 f"{path} has several eval markers; give each eval a module of its own, with one pytestmark = pytest.mark.eval(...)"
             )
         return self.modules[path]
-
-    def add_module(self, module: EvalModule, marker: pytest.Mark | None) -> None:
-        """Add an eval under its path."""
-        self.modules[module.path] = module
-        if marker is not None:
-            self._markers[module.path] = marker
-
-    def marker_arguments(self, path: str) -> Mapping[str, Any] | None:
-        """Return the keywords of a module's eval marker, None where another process has imported the module."""
-        return self._markers[path].kwargs if path in self._markers else None
 
     def parametrize(self, metafunc: pytest.Metafunc, marker: pytest.Mark | None) -> None:
         """Parametrise a test over engines and, in an eval module, over cases."""
@@ -113,7 +101,7 @@ class EvalRegistry:
             stand_in(metafunc, ConfigError(f"{path}: {module.no_data}"))
             return
         engine_ids = [spec.id for spec in self.engines]
-        if module is not None and module.compares_engines:
+        if module is not None and module.marker.get("across") is not None:
             engine_ids = [engine for group in engines_to_compare(spec.to_json() for spec in self.engines) for engine in group]
         parametrize_eval(metafunc, engine_ids, module)
 

@@ -44,10 +44,7 @@ def run(**options: Any) -> RunConfig:
 
 def test_a_listing_is_read_with_the_parts_of_divided_cards() -> None:
     assert [(card.index, card.uuid[:8]) for card in FOUR] == [(0, "GPU-aaaa"), (1, "GPU-bbbb"), (2, "GPU-bbbb"), (3, "GPU-dddd")]
-    assert [card.parts for card in PARTS] == [
-        ("MIG-1111aaaa-0000-5000-8000-000000000000", "MIG-2222bbbb-0000-5000-8000-000000000000"),
-        (),
-    ]
+    assert [card.parts for card in PARTS] == [("MIG-1111aaaa-0000-5000-8000-000000000000", "MIG-2222bbbb-0000-5000-8000-000000000000"), ()]
     assert parse_listing("No devices found.\n") == []
 
 

@@ -127,7 +127,8 @@ def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], proble
     loaded = []
     for path, entry in evals.items():
         with noting_failure(f"{path}: its functions for the end of the run", problems, "cannot be loaded"):
-            given = state.registry.marker_arguments(path) or _imported_marker(config, path)
+            module = state.registry.modules.get(path)
+            given = (module and module.marker) or _imported_marker(config, path)
             asked = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
             data_dir = data_folder(given.get("data"), state.context.run, state.context.root)
             loaded.append(EvalFunctions(entry["name"], path, data_dir, **asked))

@@ -174,7 +174,9 @@ class StoredTestsRegistry(RecordedRegistry):
         path = metafunc.definition.nodeid.partition("::")[0]
         self.facts["tests"] = path
         name = Path(path).stem.removeprefix("test_")
-        self.add_module(EvalModule(name, path, list(self._stored.values()), _not_asked, (GenerationOptions(),), 1), marker)
+        given = marker.kwargs if marker is not None else {}
+        cases = list(self._stored.values())
+        self.modules[path] = EvalModule(name, path, cases, _not_asked, (GenerationOptions(),), 1, self.context.run, given)
         metafunc.parametrize(
             ("engine", "case"),
             [(engine, case) for (engine, _, _), case in self._stored.items()],
