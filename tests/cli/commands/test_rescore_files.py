@@ -13,6 +13,7 @@ import pytest
 
 from evalharness.cli import main
 from evalharness.tasks import dense
+from tests.cli.conftest import Command
 from tests.pytest_plugin.project import environment, unwanted
 
 DATA = Path(__file__).parents[3] / "fixtures" / "site_photos"
@@ -120,12 +121,6 @@ print(*[name for name in ("torch", "transformers", "vllm", "pytest") if name in 
 
 
 class TestRefused:
-    def refused(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-        assert main(["rescore", *arguments]) == 2
-        printed = capsys.readouterr()
-        assert printed.err.startswith("evalharness: error: ")
-        return printed.err
-
     @pytest.mark.parametrize(
         ("content", "message"),
         [
@@ -139,24 +134,23 @@ class TestRefused:
             pytest.param(b'{"image_path": "a.jpg", "gt": [], "width": "x"}\n', "gt_vs_pred.jsonl:1", id="broken-dump"),
         ],
     )
-    def test_what_is_no_dump(self, here: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str) -> None:
+    def test_what_is_no_dump(self, here: Path, refused: Command, content: bytes, message: str) -> None:
         (here / "gt_vs_pred.jsonl").write_bytes(content)
-        assert message in self.refused(capsys, "gt_vs_pred.jsonl")
+        assert message in refused("rescore", "gt_vs_pred.jsonl")
         assert not (here / "reports").exists()
 
-    def test_summaries_without_references(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "give the folder of the references with --data" in self.refused(capsys, str(SUMMARIES))
+    def test_summaries_without_references(self, here: Path, refused: Command) -> None:
+        assert "give the folder of the references with --data" in refused("rescore", str(SUMMARIES))
 
-    def test_a_name_that_is_taken(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_name_that_is_taken(self, here: Path, refused: Command) -> None:
         arguments = [str(SUMMARIES), "--data", str(DATA), "--run-id", "r"]
         assert main(["rescore", *arguments]) == 0
-        capsys.readouterr()
-        assert "run 'r' exists already in" in self.refused(capsys, *arguments)
+        assert "run 'r' exists already in" in refused("rescore", *arguments)
 
-    def test_options_of_the_other_kind(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "--tests is for run directories only" in self.refused(capsys, str(SUMMARIES), "--tests", "x.py")
-        assert "--coordinates is for files of answers only" in self.refused(capsys, str(here), "--coordinates", "unit")
+    def test_options_of_the_other_kind(self, here: Path, refused: Command) -> None:
+        assert "--tests is for run directories only" in refused("rescore", str(SUMMARIES), "--tests", "x.py")
+        assert "--coordinates is for files of answers only" in refused("rescore", str(here), "--coordinates", "unit")
 
-    def test_an_unknown_coordinate_space(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_an_unknown_coordinate_space(self, here: Path, refused: Command) -> None:
         write(here / "gt_vs_pred.jsonl", dump_rows())
-        assert "norm1000" in self.refused(capsys, "gt_vs_pred.jsonl", "--coordinates", "miles")
+        assert "norm1000" in refused("rescore", "gt_vs_pred.jsonl", "--coordinates", "miles")
