@@ -10,11 +10,9 @@ import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.report.writing import rebuild_run
-from tests.pytest_plugin.project import HEADER, Project, Run
+from tests.pytest_plugin.project import HEADER, Project, Run, eval_module
 
-WHOLE = (
-    HEADER
-    + """
+WHOLE = eval_module("""
 import json
 
 def tables(rows):
@@ -40,8 +38,7 @@ def test_s(case, generation, score, details):
 
 def test_plain(case, generation):
     pass
-"""
-)
+""")
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +86,7 @@ BAD_DETAILS = {
     "loop": ("loop()", "is nested too deeply, or holds itself; give plain JSON data"),
     "twice": ("1, again=True", "was recorded already for this case; give each name once"),
 }
-DETAILS = (
-    HEADER
-    + """
+DETAILS = eval_module("""
 import numpy as np
 
 def loop():
@@ -108,8 +103,7 @@ def test_s(case, engine, details):
         value.append("changed later")
     else:
         CALL
-"""
-)
+""")
 
 
 @pytest.mark.parametrize(("call", "problem"), BAD_DETAILS.values(), ids=BAD_DETAILS)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, environment
+from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, environment, eval_module
 
 TEST = "def test_s(case, generation, score):\n    score(x=1)\n"
 
@@ -219,9 +219,7 @@ class TestWrongEvals:
             assert run.rows[0]["problem"] == "not run: 1 error during collection"
 
 
-LACKING = (
-    HEADER
-    + """
+LACKING = eval_module("""
 def cases(data_dir):
     return [Case(id=line) for line in (data_dir / "lacking.txt").open()]
 pytestmark = pytest.mark.eval(cases=cases, request=ask)
@@ -230,8 +228,7 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask)
 def test_way(way, case, generation): pass
 
 def test_engine(engine): pass
-"""
-)
+""")
 
 
 @pytest.mark.slow

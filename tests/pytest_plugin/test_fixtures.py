@@ -8,11 +8,9 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from tests.pytest_plugin.project import HEADER, MARK, MODES, RERUN, Project, Run
+from tests.pytest_plugin.project import HEADER, MARK, MODES, RERUN, Project, Run, eval_module
 
-SCORES = (
-    HEADER
-    + """
+SCORES = eval_module("""
 import numpy as np
 from decimal import Decimal
 
@@ -46,8 +44,7 @@ def test_s(case, engine, score):
     if case.id == "twice":
         score(other=1, x=2)
     score(x=VALUES[case.id][0])
-"""
-)
+""")
 
 
 @pytest.fixture(scope="module", params=MODES[::2])
@@ -87,9 +84,7 @@ class TestScores:
         assert gate["passed"]
 
 
-SEVERAL = (
-    HEADER
-    + """
+SEVERAL = eval_module("""
 pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=3,
     options=[GenerationOptions(temperature=1.0, seed=10), GenerationOptions(temperature=0.5, max_new_tokens=5, seed=20)])
 
@@ -107,18 +102,14 @@ class TestMore:
 
     def test_fourth(self, case, generations):
         assert len(generations) == 6
-"""
-)
+""")
 
 
-NUM_BEAMS = (
-    HEADER
-    + """
+NUM_BEAMS = eval_module("""
 options = GenerationOptions(extra_generation_kwargs={"num_beams": 4})
 pytestmark = pytest.mark.eval(cases=cases, request=ask, options=options)
 def test_s(case, generation): pass
-"""
-)
+""")
 
 
 class TestGenerations:
@@ -188,13 +179,10 @@ def test_s(case, engine):
         assert project.write(test_a=MARK + body).run_inline("--unsupported-options", "warn").counts == {"pass": 4}
 
 
-SAMPLED = (
-    HEADER
-    + """
+SAMPLED = eval_module("""
 pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=2, options=GenerationOptions(temperature=1.0))
 def test_s(case, generations): pass
-"""
-)
+""")
 
 
 class TestSeeds:

@@ -11,11 +11,9 @@ import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.hostile_text import TEXTS
-from tests.pytest_plugin.project import HEADER, MARK, Project, Run
+from tests.pytest_plugin.project import MARK, Project, Run, eval_module
 
-EVERY_OUTCOME = (
-    HEADER
-    + """
+EVERY_OUTCOME = eval_module("""
 NAMES = "passes misses misses_by_fail raises raises_score skips unaskable refused broken bad_request no_request".split()
 NAMES += "bad_fixture bad_teardown exits last".split()
 
@@ -69,8 +67,7 @@ class TestClass:
     @pytest.mark.parametrize("extra", ["x", "y"])
     def test_method(self, extra, case, generation):
         assert generation.text == case.id
-"""
-)
+""")
 ANSWERED = ("misses_by_fail", "misses", "passes", "raises_score", "raises", "skips", "exits", "last")
 SCRIPT = [
     {"contains": "refused", "invalid": "prompt refused"},
@@ -206,9 +203,7 @@ class TestEveryOutcome:
             assert workers == {"main"}
 
 
-HOSTILE = (
-    HEADER
-    + """
+HOSTILE = eval_module("""
 import json
 from evalharness import DecodeOptions
 TEXTS = json.loads(open("texts.json").read())
@@ -249,8 +244,7 @@ def test_raise(case, generation):
 
 def test_skip(case, generation):
     pytest.skip(generation.text)
-"""
-)
+""")
 NUM_TESTS = 7
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from evalharness.cli import main
-from tests.pytest_plugin.project import HEADER, MARK, MODES, RERUN, Project, Run
+from tests.pytest_plugin.project import HEADER, MARK, MODES, RERUN, Project, Run, eval_module
 
-STEPS = (
-    HEADER
-    + """
+STEPS = eval_module("""
 SHORT = GenerationOptions(max_new_tokens=200)
 
 def chat(text):
@@ -29,8 +27,7 @@ def request(case):
     return chat(" / ".join([f"{case.id} asks", *heard]))
 
 pytestmark = pytest.mark.eval(cases=cases, request=request)
-"""
-)
+""")
 TEST = """
 @pytest.mark.gate("heard >= 0")
 def test_s(case, generation, steps, score):
@@ -109,9 +106,7 @@ def test_what_cases_ask_next_goes_to_the_engine_in_one_call(project: Project) ->
     assert (project.root / "calls").read_text().split() == ["4", "3", "1"]
 
 
-OPTIONS = (
-    HEADER
-    + """
+OPTIONS = eval_module("""
 def chat(text):
     return TextGenerationRequest([{"role": "user", "content": text}])
 
@@ -128,8 +123,7 @@ def test_s(case, generations, steps):
     assert [one.text for one in steps[0]] == ["abc", "abcde"]
     assert [one.text for one in generations] == ["abcabc"] * 2
     assert steps[0][0].seed is None
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("mode", MODES[::2])

@@ -12,13 +12,11 @@ from evalharness.config import resolve
 from evalharness.config.checks import check_combinations
 from evalharness.config.options import cases_of_shard
 from tests.cli.commands.test_rescore import EVAL, command
-from tests.pytest_plugin.project import HEADER, MODES, Project, Run
+from tests.pytest_plugin.project import MODES, Project, Run, eval_module
 
 pytestmark = pytest.mark.slow
 
-TESTS = (
-    HEADER
-    + """
+TESTS = eval_module("""
 pytestmark = pytest.mark.eval(
     cases=lambda d: [Case(id=f"c{i}", group=f"g{i // 2}") for i in range(10)],
     request=ask,
@@ -30,8 +28,7 @@ pytestmark = pytest.mark.eval(
 def test_s(case, generation, score):
     score(x=int(case.id[1:]))
     assert case.id != "c3"
-"""
-)
+""")
 VOLATILE = {"run_id", "worker", "started_at", "duration_s"}
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from evalharness.cli import main
 from tests.backends.hf_models import one_thread
-from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, _own_modules, environment, unwanted
+from tests.pytest_plugin.project import MARK, MODES, Project, Run, _own_modules, environment, eval_module, unwanted
 
 pytestmark = pytest.mark.slow
 
@@ -78,9 +78,7 @@ def report_lines(run: Run) -> list[str]:
     return [re.sub(r" +", " ", re.sub(r"-{2,}", "-", line)) for line in lines if not own.match(line)]
 
 
-EVAL = (
-    HEADER
-    + """
+EVAL = eval_module("""
 def request(case):
     if case.id == "c3":
         raise KeyError("broken request")
@@ -111,8 +109,7 @@ def test_plain(case, generations, n):
     if case.id == "c2":
         pytest.skip("not now")
     assert len(generations) == n
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -129,9 +126,7 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
-SAMPLES = (
-    HEADER
-    + """
+SAMPLES = eval_module("""
 pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=2,
     options=[GenerationOptions(temperature=1.0), GenerationOptions(temperature=0.5, max_new_tokens=5)])
 
@@ -139,11 +134,8 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=2,
 def test_s(case, generations, score):
     score(short=sum(one.finish_reason == "length" for one in generations))
     assert len({one.seed for one in generations}) > 1
-"""
-)
-STEPS = (
-    HEADER
-    + """
+""")
+STEPS = eval_module("""
 def request(case):
     results = []
     for step in range(int(case.id[1:])):
@@ -156,8 +148,7 @@ pytestmark = pytest.mark.eval(cases=cases, request=request)
 def test_s(case, generation, steps, score):
     score(heard=sum(map(len, steps)))
     assert generation.text == case.id + "".join(one.text for step in steps for one in step)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("mode", MODES[::2])

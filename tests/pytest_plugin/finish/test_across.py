@@ -8,13 +8,11 @@ import sys
 
 import pytest
 
-from tests.pytest_plugin.project import HEADER, Project, Run, environment
+from tests.pytest_plugin.project import HEADER, Project, Run, environment, eval_module
 
 pytestmark = pytest.mark.slow
 
-ACROSS = (
-    HEADER
-    + """
+ACROSS = eval_module("""
 def across(rows, engines):
     assert list(rows) == list(engines)
     texts = {engine: {row["case_id"]: row["generation"]["text"] for row in mine} for engine, mine in rows.items()}
@@ -26,8 +24,7 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask, across=across)
 @pytest.mark.gate("same >= 1")
 def test_same(case, generation, score):
     score(length=len(generation.text))
-"""
-)
+""")
 
 
 def with_scripts(project: Project, **scripts: str) -> list[str]:
@@ -86,16 +83,13 @@ def test_a_comparison_that_fails_is_a_problem_and_no_lost_report(project: Projec
     assert (run.run_dir / "report.md").exists()
 
 
-PLUGGED = (
-    HEADER
-    + """
+PLUGGED = eval_module("""
 from evalharness.generation_plugins import BalancedJsonStop, DuplicateObjectBan
 pytestmark = pytest.mark.eval(cases=cases, request=ask, plugins=[PLUGIN])
 def test_s(case, generation):
     assert generation.text == '{"a": 1}', generation.text
     assert generation.stop_reason == "balanced-json-stop"
-"""
-)
+""")
 
 
 def plugged(project: Project, plugin: str, *options: str) -> Run:
@@ -137,17 +131,14 @@ def test_s(case, generation):
     assert run.counts == {"pass": 4}, run.output
 
 
-PARITY = (
-    HEADER
-    + """
+PARITY = eval_module("""
 from evalharness.tasks import parity
 pytestmark = pytest.mark.eval(cases=cases, request=ask, across=parity.compare_engines)
 
 @pytest.mark.gate("same_tokens >= 1", "same_prompt >= 1", "mean >= 1")
 def test_parity(case, generation, score):
     score(mean=0)
-"""
-)
+""")
 
 
 def test_a_failed_gate_on_a_comparison_says_in_what_the_engines_differ(project: Project, mode: str) -> None:
