@@ -12,7 +12,7 @@ from PIL import Image
 import evalharness
 from evalharness.api.errors import MissingDependency
 from evalharness.cli import main
-from evalharness.cli.exports import load, safe_name, tracks_of
+from evalharness.cli.commands.export import load, safe_name, tracks_of
 from evalharness.report.flat_table import COLUMNS, columns_of, flat_rows
 from tests.cli.conftest import Command
 from tests.report.hostile import HOSTILE_TEXTS
@@ -91,7 +91,7 @@ class TestTable:
         self, run: Path, tmp_path: Path, rows_per_group: int, monkeypatch: pytest.MonkeyPatch, printed: Command
     ) -> None:
         parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-        monkeypatch.setattr("evalharness.cli.exports._ROWS_PER_GROUP", rows_per_group)
+        monkeypatch.setattr("evalharness.cli.commands.export._ROWS_PER_GROUP", rows_per_group)
         assert ": 4 samples, " in printed("export", run, "--format", "parquet", "--out", tmp_path / "x.parquet")
         table = parquet.read_table(tmp_path / "x.parquet")
         assert {name: str(table.schema.field(name).type) for name in ("text", "step", "score.f1", "token_ids")} == {
