@@ -97,6 +97,7 @@ def test_run_ids_of_two_runs_differ_by_default(tmp_path: Path) -> None:
         pytest.param(["--model", "a" * 5000], r"glob patterns, got 'a+' \(File name too long\)$", id="model-too-long"),
         pytest.param(["--data", "~no-body/x"], "the path of a folder, got '~no-body/x'", id="home-of-nobody"),
         pytest.param(["--model", ""], "a comma-separated list of paths", id="model-empty"),
+        *(pytest.param(["--shard", text], "--shard must be a part", id=f"shard-{text}") for text in ("0/3", "1/0", "1", "a/b", "1/3/5")),
     ],
 )
 def test_a_wrong_value_on_the_command_line_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
