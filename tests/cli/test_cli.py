@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from evalharness.api import errors
 from evalharness.api.errors import BROKEN, INTERRUPTED, REFUSED
 from evalharness.cli import group, main
 from tests.cli.conftest import Command
+from tests.processes import python
 from tests.test_meta import HEAVY, run_python
 
 COMMANDS = group.list_commands(click.Context(group))
@@ -101,5 +100,4 @@ print(*[name for name in {(*HEAVY, "rich", "pytest", "jinja2")!r} if name in sys
 
 
 def test_the_module_runs_as_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "evalharness", "--version"], capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, f"evalharness {version('evalharness')}\n")
+    assert python("-m", "evalharness", "--version") == (0, f"evalharness {version('evalharness')}\n")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from tests.processes import python
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, environment, eval_module
 
 TEST = "def test_s(case, generation, score):\n    score(x=1)\n"
@@ -38,10 +37,8 @@ class TestIds:
             "heavy = [m for m in ('torch', 'transformers', 'vllm', 'pandas', 'numpy', 'PIL') if m in sys.modules]; "
             "print('heavy:', heavy); sys.exit(code)"
         )
-        command = [sys.executable, "-c", code, *project.command("--collect-only", "-q")[3:]]
-        done = subprocess.run(command, cwd=project.root, env=environment(), capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout
-        assert "heavy: []" in done.stdout
+        exit_code, output = python("-c", code, *project.command("--collect-only", "-q")[3:], cwd=project.root, env=environment())
+        assert (exit_code, "heavy: []" in output) == (0, True), output
 
     def test_k_selects_by_case_engine_and_module(self, project: Project) -> None:
         project.write(test_a=MARK + TEST, test_b=MARK + TEST)

@@ -12,14 +12,8 @@ import pytest
 from evalharness.cli import main
 from tests.analysis.comparison.runs import cases, pair, run_dir
 from tests.cli.conftest import Command
+from tests.processes import python
 from tests.report.runs import gate, invalid, row
-
-
-def command(*arguments: object, columns: int = 120) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "COLUMNS": str(columns)}
-    run = [sys.executable, "-m", "evalharness", *map(str, arguments)]
-    return subprocess.run(run, capture_output=True, encoding="utf-8", timeout=300, check=False, env=env)
-
 
 WORSE = [1.0] * 40 + [0.0] * 20
 
@@ -27,12 +21,10 @@ WORSE = [1.0] * 40 + [0.0] * 20
 class TestCompare:
     def test_a_regression_ends_with_1_and_is_written_beside_the_candidate(self, tmp_path: Path) -> None:
         base, candidate = pair(tmp_path, cases([1.0] * 60), cases(WORSE))
-        done = command("compare", base, candidate)
-        assert (done.returncode, done.stderr) == (1, "")
-        assert "REGRESSED: f1" in done.stdout
-        assert done.stdout.endswith(
-            "\n".join(str(candidate / name) for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv\n"))
-        )
+        code, output = python("-m", "evalharness", "compare", base, candidate, env={**os.environ, "COLUMNS": "120"})
+        assert (code, "REGRESSED: f1" in output) == (1, True)
+        paths = (candidate / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv\n"))
+        assert output.endswith("\n".join(map(str, paths)))
 
     def test_no_regression_ends_with_0(self, tmp_path: Path, printed: Command) -> None:
         base, candidate = pair(tmp_path, cases([1.0] * 60), cases([1.0] * 60))
@@ -84,10 +76,8 @@ class TestCompare:
     def test_a_terminal_without_unicode_is_no_crash(self, tmp_path: Path) -> None:
         base, candidate = pair(tmp_path, [row("站点")], [row("站点", scores={"valid": 0.0})])
         env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-        run = [sys.executable, "-m", "evalharness", "compare", str(base), str(candidate)]
-        done = subprocess.run(run, capture_output=True, timeout=300, check=False, env=env)
-        assert (done.returncode, done.stderr) == (0, b"")
-        assert b"\\u7ad9\\u70b9" in done.stdout
+        code, output = python("-m", "evalharness", "compare", base, candidate, env=env)
+        assert (code, "\\u7ad9\\u70b9" in output) == (0, True), output
 
 
 class TestBless:
@@ -120,14 +110,13 @@ class TestBless:
 
 
 class TestSummary:
-    def test_it_prints_verdict_gates_and_scores(self, tmp_path: Path) -> None:
+    def test_it_prints_verdict_gates_and_scores(self, tmp_path: Path, printed: Command) -> None:
         idle = gate(expression="no_regression", metric="no_regression", value=None, threshold=None)
         gates = [gate(False), {**idle, "passed": None, "asked": False, "reason": "not asked: give --baseline NAME"}]
-        done = command("summary", run_dir(tmp_path / "run", cases([1.0] * 20), gates=gates, exit_code=1))
-        assert done.returncode == 0
-        assert done.stdout.startswith("## Run run\n\n**FAILED**: the gate failed; 1 gate skipped, as no baseline was given.\n")
-        assert "### Gates" in done.stdout
-        assert "### Scores and their validity" in done.stdout
+        page = printed("summary", run_dir(tmp_path / "run", cases([1.0] * 20), gates=gates, exit_code=1))
+        assert page.startswith("## Run run\n\n**FAILED**: the gate failed; 1 gate skipped, as no baseline was given.\n")
+        assert "### Gates" in page
+        assert "### Scores and their validity" in page
 
     def test_it_stays_below_what_github_takes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from evalharness.report import markdown as ci_summary

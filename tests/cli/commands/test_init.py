@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +11,8 @@ from evalharness.api.errors import REFUSED
 from evalharness.cli import main
 from evalharness.cli.commands.init import STARTERS
 from tests.cli.conftest import Command
+from tests.processes import python
 from tests.pytest_plugin.project import environment
-
-MODULES = {"text": "test_capitals.py", "json": "test_answers.py"}
-
-
-def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in environment().items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
-    command = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.slow
@@ -34,8 +25,9 @@ def test_a_new_project_runs_at_once_and_passes_its_gates(
     printed = capsys.readouterr().out.splitlines()
     assert {line for line in printed if line.startswith("/")} == {str(path) for path in folder.rglob("*") if path.is_file()}
     assert printed[-1] == f"now run: cd '{folder}' && pytest evals"
-    done = run_pytest(folder, "evals")
-    assert done.returncode == 0, done.stdout + done.stderr
+    env = {name: value for name, value in environment().items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
+    code, output = python("-m", "pytest", "evals", cwd=folder, env=env)
+    assert code == 0, output
     [report] = (folder / "reports").glob("*/report.md")
     rows = [json.loads(line) for line in (report.parent / "samples.jsonl").read_text().splitlines()]
     assert {row["outcome"] for row in rows} == {"pass"}

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 import warnings
@@ -20,6 +19,7 @@ import pytest
 
 from evalharness.cli import main
 from tests.backends.hf_models import one_thread
+from tests.processes import python
 from tests.pytest_plugin.project import MARK, MODES, Project, Run, _own_modules, environment, eval_module, unwanted
 
 pytestmark = pytest.mark.slow
@@ -190,12 +190,9 @@ def test_a_run_on_transformers_is_scored_again_without_loading_torch(project: Pr
             print("loaded:", [name for name in ("torch", "transformers", "vllm") if name in sys.modules])
     """
     project.write(conftest=conftest)
-    done = subprocess.run(
-        [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir), "--run-id", "again"],
-        cwd=project.root, env=environment(), capture_output=True, text=True, timeout=300, check=False
-    )  # fmt: skip
-    assert "loaded: []" in done.stdout, done.stdout + done.stderr
-    assert_same(live, Run(done.returncode, done.stdout, 0.0, project.root, "again"))
+    done = python("-m", "evalharness", "rescore", live.run_dir, "--run-id", "again", cwd=project.root, env=environment())
+    assert "loaded: []" in done[1], done
+    assert_same(live, Run(*done, 0.0, project.root, "again"))
 
 
 def test_a_rescored_run_says_so_and_can_be_scored_again(project: Project) -> None:
@@ -261,10 +258,8 @@ def test_an_installed_package_is_no_reason_for_a_warning(project: Project) -> No
     )
     path = os.pathsep.join([str(metadata.parent), *sys.path])
     variables = {**environment(PYTHONPATH=path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
-    command = [sys.executable, "-m", "evalharness", "rescore", str(live.run_dir)]
-    done = subprocess.run(command, cwd=project.root, env=variables, capture_output=True, text=True, check=False)
-    assert "rescored" in done.stdout
-    assert "warning" not in done.stdout + done.stderr
+    _, output = python("-m", "evalharness", "rescore", live.run_dir, cwd=project.root, env=variables)
+    assert ("rescored" in output, "warning" in output) == (True, False)
 
 
 class TestWhatIsOthersNow:

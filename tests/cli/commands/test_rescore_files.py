@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from evalharness.cli import main
 from evalharness.tasks import dense
 from tests.cli.conftest import Command
+from tests.processes import python
 from tests.pytest_plugin.project import environment, unwanted
 
 DATA = Path(__file__).parents[3] / "fixtures" / "site_photos"
@@ -115,9 +114,8 @@ from evalharness.cli import main
 assert main(["rescore", {str(SUMMARIES)!r}, "--data", {str(DATA)!r}]) == 0
 print(*[name for name in ("torch", "transformers", "vllm", "pytest") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", env=environment(), timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == ""
+    exit_code, output = python("-c", code, env=environment())
+    assert (exit_code, output.splitlines()[-1]) == (0, ""), output
 
 
 class TestRefused:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests.processes import python
 from tests.pytest_plugin.project import HEADER, Project, Run, environment, eval_module
 
 pytestmark = pytest.mark.slow
@@ -159,8 +158,7 @@ def test_a_failed_gate_on_a_comparison_says_in_what_the_engines_differ(project: 
 
 def test_engines_are_compared_again_when_a_run_is_scored_again(project: Project) -> None:
     live = project.write(test_a=PARITY).run(*with_scripts(project, one="yes", two="yet"), "--run-id", "live")
-    command = [sys.executable, "-m", "evalharness", "rescore", "reports/live", "--run-id", "again"]
-    subprocess.run(command, cwd=project.root, env=environment(), capture_output=True, timeout=300, check=False)  # exits 1: gates fail
+    python("-m", "evalharness", "rescore", "reports/live", "--run-id", "again", cwd=project.root, env=environment())  # exits 1: gates fail
     rescored = Run(1, "", 0.0, project.root, "again")
     assert rescored.facts["aggregates"] == live.facts["aggregates"]
     assert [gate["reason"] for gate in rescored.facts["gates"]] == [gate["reason"] for gate in live.facts["gates"]]
