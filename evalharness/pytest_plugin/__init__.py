@@ -14,7 +14,6 @@ from evalharness.pytest_plugin.hooks import (
     pytest_generate_tests,
     pytest_report_collectionfinish,
     pytest_sessionfinish,
-    pytest_terminal_summary,
     pytest_unconfigure,
 )
 from evalharness.pytest_plugin.options import pytest_addoption, pytest_load_initial_conftests
@@ -34,7 +33,6 @@ __all__ = [
     "pytest_load_initial_conftests",
     "pytest_report_collectionfinish",
     "pytest_sessionfinish",
-    "pytest_terminal_summary",
     "pytest_unconfigure",
     "pytest_xdist_auto_num_workers",
     "score",
