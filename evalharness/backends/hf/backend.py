@@ -117,9 +117,8 @@ class HfBackend:
         )
         self.batch_sizes = BatchSizes(loaded.model, self.vocab_size)
         """How large batches are; its bounds may be set."""
-        is_shared = shared is not None
         self.weights = HfWeights(
-            loaded.model, config, preprocess, folder, adapter, self.batch_sizes, self._take_companions, is_shared=is_shared
+            loaded.model, config, preprocess, folder, adapter, self.batch_sizes, self._take_companions, is_shared=shared is not None
         )
 
     def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:

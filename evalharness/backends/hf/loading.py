@@ -21,10 +21,9 @@ from evalharness.backends.checkpoint_reading import (
     checkpoint_errors,
     checkpoint_source,
     declared_variant,
-    end_of_sequence_ids,
     first_line,
-    load_tokenizer_and_processor,
     pixel_budget,
+    read_companions,
     resolve_dtype_name,
 )
 from evalharness.backends.hf._transformers import transformers
@@ -108,12 +107,6 @@ def _loaded(model: Any, tokenizer: Any, processor: Any, eos_token_ids: tuple[int
             "pixel_budget": None if processor is None else pixel_budget(processor.image_processor),
         },
     )
-
-
-def read_companions(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> tuple[Any, Any | None, tuple[int, ...]]:
-    """Return what belongs to a checkpoint beside its model: tokenizer, processor (None for text), EOS ids."""
-    tokenizer, processor = load_tokenizer_and_processor(config, preprocess)
-    return tokenizer, processor, end_of_sequence_ids(config.model_name_or_path, tokenizer)
 
 
 def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dtype: str, device: torch.device | None) -> Any:

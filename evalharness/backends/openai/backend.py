@@ -23,12 +23,12 @@ from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.api.redaction import API_KEY
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
-from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.checkpoint_reading import declared_vocab_size, read_companions
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
-from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
+from evalharness.checkpoints.adapter import adapter_of, fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.weights import find_weights, fingerprint_weights
 
@@ -139,8 +139,7 @@ class OpenAIBackend:
             raise ConfigError("backend 'openai' cannot set a pixel budget: it is the server's; start it with one, or leave the option out")
         if config.device is not None:
             raise ConfigError(f"backend 'openai' runs nothing on a device of this machine ({config.device}); leave --device out")
-        self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
-        self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
+        self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, preprocess)
         self._adapters: ServerAdapters | None = None
         self._concurrency = server_options.concurrency
         self._ids_refused = False
@@ -178,8 +177,8 @@ class OpenAIBackend:
         folder = LoadedFolder.read(Path(config.model_name_or_path))
         if way is not None:
             self._adapters = ServerAdapters(self._client, way, served.name, adapter_dir, self._listed)
-            if config.adapter_path is not None:
-                self._adapters.load(Path(config.adapter_path), folder.weight_shapes())
+            if (adapter := adapter_of(config)) is not None:
+                self._adapters.load(adapter)
         elif config.adapter_path is not None and server_options.served_model is None:
             raise ConfigError(
                 f"server {self._flavour_name!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and "

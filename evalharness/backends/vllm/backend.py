@@ -25,7 +25,7 @@ from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPrepr
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import STRUCTURES
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
-from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.checkpoint_reading import declared_variant, read_companions
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, check_length, pixel_bytes, why_no_images
 from evalharness.backends.vllm.sampling import (
@@ -89,8 +89,7 @@ class VllmBackend:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
             self._device_type = device_type()
-            self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
-            self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
+            self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, preprocess)
             image_arguments = self._image_arguments(config, preprocess)
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}

@@ -12,7 +12,7 @@ import pytest
 
 from evalharness.api.errors import BackendError, CheckpointError
 from evalharness.api.options import ModelLoadConfig
-from evalharness.backends.weight_sources import merged_weights
+from evalharness.backends.loaded_weights import merged_weights
 from evalharness.checkpoints.adapter import read_adapter
 from evalharness.checkpoints.weights import base_shapes
 from tests.adapters import write_adapter

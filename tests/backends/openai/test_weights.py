@@ -285,7 +285,7 @@ def test_an_adapter_that_is_not_whole_reaches_no_server(opened: Opened, tmp_path
         engine.weights.load_adapter(str(folder))
     assert server.admin() == []
     assert list(tmp_path.glob("evalharness-adapters-*")) == []
-    with pytest.raises(CheckpointError, match="there is no folder .*gone; the weights that answer stay"):
+    with pytest.raises(CheckpointError, match="there is no folder .*gone; the weights that are loaded stay"):
         engine.weights.load_adapter(str(tmp_path / "gone"))
 
 

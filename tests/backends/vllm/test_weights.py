@@ -5,7 +5,7 @@ All tests share the session's engine, which has its own checkpoint back after ea
 
 from __future__ import annotations
 
-import gc
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -207,36 +207,34 @@ def test_an_adapters_tensors_answer_as_its_folder(engine: Engine, made: dict[str
     assert asked(engine) == wanted["a"]
 
 
-def test_files_of_a_trainers_tensors_do_not_stay(engine: Engine, made: dict[str, Path]) -> None:
-    engine.weights.sync_from_state_dict(state_dict(made["b"]))
-    given = engine.backend.weights._given  # type: ignore[attr-defined]
-    assert Path(given.path).is_file()
-    engine.weights.reload(str(made["a"]))
-    assert not Path(given.path).parent.exists()
-
-
-def test_files_of_an_engine_that_nobody_closes_go_with_it(torch: Any) -> None:
-
-    from evalharness.backends.vllm.weights import _GivenFile
-
-    file = _GivenFile({"a": torch.ones(2)}, None)
-    path = Path(file.path)
-    assert path.is_file()
-    del file
-    gc.collect()
-    assert not path.parent.exists()
-
-
-def test_a_start_removes_what_a_killed_trainer_left_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainers_tensors_take_no_room_once_they_are_replaced_or_nobody_holds_them(
+    engine: Engine, made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from evalharness.backends.vllm import weights as vllm_weights
 
     monkeypatch.setattr(vllm_weights, "_SHARED_MEMORY", tmp_path)
-    left, unknown = tmp_path / "evalharness-weights-left", tmp_path / "evalharness-weights-unknown"
-    for folder in (left, unknown):
+    engine.weights.sync_from_state_dict(state_dict(made["b"]))
+    given = engine.backend.weights._given  # type: ignore[attr-defined]
+    assert list(tmp_path.iterdir()) == [], "a killed process leaves nothing behind: the file has no name any more"
+    file = given._file
+    engine.weights.reload(str(made["a"]))
+    assert file.closed
+
+
+def test_a_start_removes_what_was_left_half_written_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evalharness.backends.vllm import weights as vllm_weights
+
+    monkeypatch.setattr(vllm_weights, "_SHARED_MEMORY", tmp_path)
+    left, fresh, foreign = (tmp_path / name for name in ("evalharness-weights-left", "evalharness-weights-fresh", "others"))
+    for folder in (left, fresh, foreign):
         folder.mkdir()
-    (left / "held").touch()  # and locked by nobody
+    os.utime(left, (0, 0))
+    os.utime(foreign, (0, 0))
+    (tmp_path / "evalharness-weights-link").symlink_to(foreign, target_is_directory=True)
     vllm_weights.remove_abandoned_files()
-    assert list(tmp_path.iterdir()) == [unknown]
+    assert not left.exists()
+    assert fresh.is_dir()
+    assert foreign.is_dir()
 
 
 def test_a_cpu_has_no_sleep_mode(engine: Engine) -> None:
