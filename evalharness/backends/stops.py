@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
+
+from evalharness.api.errors import ConfigError
+from evalharness.backends.base import SamplingPlan
 
 _MAX_WINDOW = 32  # tokens; a run of broken characters must not make every step decode the whole run
 _MAX_OPEN_CHARACTERS = 3  # a character takes at most 4 bytes, and a tokenizer may show each missing one as a character
+
+
+def check_stop_ids(plan: SamplingPlan, *, vocab_size: int, eos_token_ids: Collection[int], tokenizer: Any) -> None:
+    """Raise `ConfigError` for a stop token id beyond the vocabulary (rows of the model's embedding), which would never stop.
+
+    The checkpoint's own end-of-sequence ids are exempt, as nobody set them, and so are ids of stop strings that are also looked for in the
+    text.
+    """
+    for token_id in plan.stop_token_ids:
+        if token_id < vocab_size or token_id in eos_token_ids:
+            continue
+        if plan.stop_strings and tokenizer.decode([token_id], skip_special_tokens=False) in plan.stop_strings:
+            continue
+        raise ConfigError(
+            f"stop token id {token_id} would never stop: the model's vocabulary ends at {vocab_size - 1}; "
+            "give ids of this checkpoint in options.stop and options.eos_token_id, or a stop string"
+        )
 
 
 def trim_at_stop_id(token_ids: Sequence[int], stop_token_ids: Sequence[int]) -> tuple[tuple[int, ...], bool]:

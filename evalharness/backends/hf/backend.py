@@ -22,16 +22,7 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import nothing_ran
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import (
-    BackendOutput,
-    Capabilities,
-    Prompt,
-    SamplingPlan,
-    check_prompt_ids,
-    check_stop_ids,
-    describe_error,
-    failure_of,
-)
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_prompt_ids, describe_error, failure_of
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import (
@@ -48,6 +39,7 @@ from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extr
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
 from evalharness.backends.hf.weights import HfWeights
+from evalharness.backends.stops import check_stop_ids
 from evalharness.checkpoints.adapter import Adapter, adapter_of
 from evalharness.checkpoints.architecture import LoadedFolder
 

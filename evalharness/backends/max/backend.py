@@ -26,15 +26,12 @@ from evalharness.backends.base import (
     Completion,
     Prompt,
     SamplingPlan,
-    check_limits,
     check_prompt_ids,
-    check_stop_ids,
     failure_of,
-    preflight,
 )
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max.loading import load_model, max_facts, why_not_in_max
-from evalharness.backends.stops import StopStringWatcher
+from evalharness.backends.stops import StopStringWatcher, check_stop_ids
 
 
 def max_seed(seed: int) -> int:
@@ -63,12 +60,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int) -> Any:
     """
     from max.pipelines.context import SamplingParams
 
-    check_limits(plan, "MAX")
-    extra = dict(EXTRA_OPTIONS)
-    for name, value in plan.extra:
-        if name not in EXTRA_OPTIONS:
-            raise UnsupportedOption(f"option {name!r} cannot be honoured by the max backend; it knows: {', '.join(sorted(EXTRA_OPTIONS))}")
-        extra[name] = EXTRA_OPTIONS[name] if value is None else value
+    extra = {**EXTRA_OPTIONS, **{name: value for name, value in plan.extra if value is not None}}
     if extra["min_new_tokens"] > plan.max_new_tokens:
         raise UnsupportedOption(f"option min_new_tokens={extra['min_new_tokens']} is more than max_new_tokens, {plan.max_new_tokens}")
     if not _stop_ids(plan, vocab_size):
@@ -220,7 +212,6 @@ class MaxBackend:
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`."""
-        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
         return self._generate(prompts, [plugin for plugin in plugins if plugin.watches_tokens], should_stop)
 
     def _generate(

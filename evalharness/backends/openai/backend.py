@@ -22,12 +22,13 @@ from evalharness.api.errors import BackendError, CheckpointError, ConfigError, R
 from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.api.redaction import API_KEY
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
 from evalharness.backends.checkpoint_reading import declared_vocab_size, read_companions
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
+from evalharness.backends.stops import check_stop_ids
 from evalharness.checkpoints.adapter import adapter_of, fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.weights import find_weights, fingerprint_weights
@@ -203,7 +204,6 @@ class OpenAIBackend:
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`. One failure takes no other along."""
-        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
         self.weights.require_usable()
         return self._generate(iter(prompts), should_stop)
 

@@ -31,21 +31,12 @@ _CUTS = ("top_k", "min_p")  # extra options that leave the distribution as it is
 
 def check_plan(plan: SamplingPlan, flavour: Flavour, name: str, *, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:
     """Raise `UnsupportedOption` for what such a server would refuse, or change without saying so."""
-    if plan.no_repeat_ngram_size:
-        raise UnsupportedOption(f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by servers; set it to 0")
-    if not plan.use_cache:
-        raise UnsupportedOption("options.use_cache=False cannot be honoured by servers; leave it True")
     if plan.repetition_penalty != 1.0 and not flavour.repetition_penalty:
         raise UnsupportedOption(f"options.repetition_penalty={plan.repetition_penalty} cannot be honoured by server {name!r}; leave it 1")
     if plan.logprobs:
         _check_logprobs(plan, flavour, name)
     if not flavour.stop_ids:
         _check_ends(plan, name, tokenizer, eos_token_ids)
-    for option, _ in plan.extra:
-        if option not in flavour.extras:
-            raise UnsupportedOption(
-                f"option {option!r} cannot be honoured by server {name!r}; it knows: {', '.join(sorted(flavour.extras)) or 'none'}"
-            )
 
 
 def _check_logprobs(plan: SamplingPlan, flavour: Flavour, name: str) -> None:

@@ -24,8 +24,9 @@ from evalharness.api.hooks import RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, failure_of
 from evalharness.backends.checkpoint_reading import declared_variant, read_companions
+from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, check_length, pixel_bytes, why_no_images
 from evalharness.backends.vllm.sampling import (
@@ -161,10 +162,9 @@ class VllmBackend:
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`.
 
-        `CapabilityError` for a plugin with transformers hooks, at once. `UnsupportedOption` when a plan cannot be honoured.
-        Tokens come step by step, instead of all at the end, only where plugins watch them: that costs time per token.
+        `UnsupportedOption` when a plan cannot be honoured. Tokens come step by step, instead of all at the end, only where plugins watch
+        them: that costs time per token.
         """
-        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
         return self._generate(iter(prompts), [plugin for plugin in plugins if plugin.watches_tokens], should_stop)
 
     def _generate(

@@ -179,7 +179,7 @@ class _GivenFile:
         self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_room_for(whole.values()))
         self._file: Any = None
         try:
-            self.path = str(Path(self._folder.name) / "given.safetensors")
+            self.path: str = str(Path(self._folder.name) / "given.safetensors")
             save_file(whole, self.path)
             if _HANDLES.is_dir():
                 self._file = open(self.path, "rb")  # noqa: SIM115 (closed by `remove`)

@@ -133,12 +133,8 @@ def test_top_k_is_off_in_each_servers_way_however_it_is_written(flavour: str, of
 @pytest.mark.parametrize(
     ("flavour", "changes", "match"),
     [
-        ("vllm", {"no_repeat_ngram_size": 3}, "no_repeat_ngram_size"),
-        ("vllm", {"use_cache": False}, "use_cache"),
         ("openai", {"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
         ("openai", {"logprobs": True}, "belong to none"),
-        ("max", {"extra": (("presence_penalty", 1.0),)}, "option 'presence_penalty' cannot be honoured by server 'max'"),
-        ("openai", {"extra": (("top_k", 4),)}, "option 'top_k' cannot be honoured by server 'openai'"),
         ("openai", {"stop_token_ids": ()}, "ends texts at the checkpoint's end tokens, told or not; leave options.eos_token_id unset"),
         ("mlx", {"stop_token_ids": (2, PIECE)}, f"token {PIECE} has none of its own; stop at a text"),
         ("vllm", {"logprobs": True, "structured": StructuredOutput(regex="a")}, "after the mask of options.structured"),

@@ -92,16 +92,13 @@ def test_its_own_detection_of_repetition_ends_a_row_and_is_named(vllm_vlm_backen
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"extra": (("num_beams", 3),)}, r"'num_beams' cannot be honoured by the vllm backend; it knows: .*top_k"),
-        ({"no_repeat_ngram_size": 3}, r"no_repeat_ngram_size=3 cannot be honoured"),
-        ({"use_cache": False}, r"use_cache=False cannot be honoured"),
         ({"temperature": 1.0, "extra": (("min_p", 4.0),)}, r"vLLM refuses these generation options: min_p must be in"),
         ({"extra": (("logit_bias", {5: 300.0}),)}, r"cannot be passed to vLLM: 300.0 is outside of -100.0 to 100.0"),
         ({"logprobs": True, "structured": StructuredOutput(regex="a")}, r"takes log-probabilities after the mask of options.structured"),
         ({"extra": (("logit_bias", 5),)}, r"option logit_bias=5 cannot be passed to vLLM"),
         ({"extra": (("repetition_detection", {"max_pattern_size": 4}),)}, r"option repetition_detection=.* min_count must be >= 2"),
     ],
-    ids=["unknown", "ngram", "cache", "range", "bias", "masked", "type", "repetition"],
+    ids=["range", "bias", "masked", "type", "repetition"],
 )
 def test_what_vllm_cannot_honour_is_refused(vllm_vlm_backend: VllmBackend, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UnsupportedOption, match=problem):
