@@ -35,7 +35,6 @@ __all__ = [
     "TensorBackend",
     "WatchedWeights",
     "WeightReport",
-    "check_prompt_ids",
     "describe_error",
     "failure_of",
 ]
@@ -167,8 +166,7 @@ class Prompt:
     """One prompt, ready to run.
 
     `token_ids` are those of the rendered text; for an image prompt the placeholders are not expanded yet.
-    `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls
-    `plan.check_prompt_tokens` itself.
+    `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls `check_length` itself.
     `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
     images early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
@@ -189,6 +187,22 @@ class Prompt:
     def has_images(self) -> bool:
         """Whether this prompt carries images."""
         return self.load_images is not None
+
+    def check_length(self, num_tokens: int, max_model_len: int | None, *, num_behind: int = 0) -> None:
+        """Raise `PromptTooLong` where so many tokens, a given response among them, leave no room; `num_behind` must fit behind a response.
+
+        For prompts whose `num_tokens` is None: the engine has checked the others.
+        """
+        if self.response_ids is None:
+            self.plan.check_prompt_tokens(num_tokens, max_model_len)
+            return
+        num_response = len(self.response_ids)
+        self.plan.check_prompt_tokens(num_tokens - num_response)
+        if max_model_len is not None and num_tokens + num_behind > max_model_len:
+            raise PromptTooLong(
+                f"prompt ({num_tokens - num_response} tokens) + response ({num_response} tokens) exceed the {max_model_len - num_behind} "
+                f"tokens that can be scored in a context of {max_model_len}; shorten one of them"
+            )
 
 
 @dataclass(frozen=True)
@@ -319,14 +333,6 @@ class WatchedWeights(Protocol):
 
     def stamp(self) -> Hashable | None:
         """Return a value that changes with each visible change of the weights."""
-
-
-def check_prompt_ids(token_ids: Sequence[int], vocab_size: int) -> None:
-    """Raise `RequestError` for a prompt without ids, or with an id that has no embedding, which would crash a GPU."""
-    if not token_ids:
-        raise RequestError("the prompt has no tokens")
-    if max(token_ids) >= vocab_size:
-        raise RequestError(f"the prompt has token id {max(token_ids)}; the model's vocabulary ends at {vocab_size - 1}")
 
 
 def failure_of(error: Exception, doing: str = "") -> GenerationFailure:

@@ -61,6 +61,6 @@ class TextReference(Reference):
         self._tokenizer = AutoTokenizer.from_pretrained(path)
         self.model = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
-    def inputs(self, text: str, images: Any = (), size: Any = None) -> Any:
+    def inputs(self, text: str, images: Any = ()) -> Any:
         """Return the tokenizer's tensors for one prompt."""
         return self._tokenizer([text], return_tensors="pt", add_special_tokens=False, return_token_type_ids=False)

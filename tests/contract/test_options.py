@@ -16,7 +16,7 @@ from evalharness.backends.checkpoint_reading import detect_variant
 from evalharness.engine.backend_contract import FREE, TEXTS, EndsAfter, ask, generate, look, noise
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine, EngineWarning
-from tests.backends.vllm_models import Reference
+from tests.backends.vllm_models import TRAPS, Reference
 from tests.contract.conftest import HF
 from tests.contract.stand_ins import StandIn
 
@@ -67,6 +67,12 @@ def test_greedy_tokens_are_the_best_of_the_raw_scores_whatever_the_generation_co
     for answer in generate(real_engine, ASKED[:4], FREE):
         best = reference.greedy(answer.prompt_text, max_new_tokens=FREE.max_new_tokens, end_ids=[])
         assert list(answer.token_ids) == best
+
+
+def test_the_generation_config_cuts_nothing_of_what_is_drawn_from(real_engine: Engine) -> None:
+    options = [replace(FREE, temperature=2.0, max_new_tokens=1, seed=seed) for seed in range(24)]
+    drawn = {result.token_ids for result in generate(real_engine, [ask("hi")] * len(options), options)}
+    assert len(drawn) > TRAPS["top_k"]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

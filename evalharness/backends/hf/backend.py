@@ -22,7 +22,7 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import nothing_ran
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_prompt_ids, describe_error, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, describe_error, failure_of
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import (
@@ -203,19 +203,13 @@ class HfBackend:
             raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self.vocab_size - 1}")
 
     def _text_row(self, prompt: Prompt) -> Row:
-        return self._checked(Row(prompt, prompt.token_ids))
+        return row_to_score(Row(prompt, prompt.token_ids))
 
     def _image_row(self, prompt: Prompt) -> Row:
         if self.processor is None:
             raise RequestError("this checkpoint takes text only, but the prompt has images")
-        return self._checked(row_with_images(prompt, self.processor))
-
-    def _checked(self, row: Row) -> Row:
-        """Return the row; raise `RequestError` for one that must not run."""
-        if row.prompt.response_ids is not None:
-            return row_to_score(row, self.vocab_size, self.max_model_len)
-        check_prompt_ids(row.token_ids, self.vocab_size)
-        row.prompt.plan.check_prompt_tokens(len(row.token_ids), self.max_model_len)
+        row = row_to_score(row_with_images(prompt, self.processor))
+        prompt.check_length(len(row.token_ids), self.max_model_len)
         return row
 
     def _run_image_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evalharness.api.errors import BackendError, RequestError, UnsupportedOption
+from evalharness.api.errors import BackendError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import (
@@ -26,7 +26,6 @@ from evalharness.backends.base import (
     Completion,
     Prompt,
     SamplingPlan,
-    check_prompt_ids,
     failure_of,
 )
 from evalharness.backends.checkpoint_reading import first_line
@@ -259,18 +258,9 @@ class MaxBackend:
     def _row(self, prompt: Prompt, watching: Sequence[GenerationPlugin]) -> MaxRow | BackendOutput:
         """Return the prompt's row, or why it cannot run: whatever happens while one is made ready concerns that one alone."""
         try:
-            self._check(prompt)
             return MaxRow(prompt, watching, self.tokenizer, vocab_size=self._vocab_size)
-        except RequestError as error:
-            return prompt.index, failure_of(error)
         except Exception as error:  # MAX's own, of what it makes of the prompt, or a plugin's
             return prompt.index, failure_of(BackendError(f"MAX cannot begin this prompt: {type(error).__name__}: {first_line(error)}"))
-
-    def _check(self, prompt: Prompt) -> None:
-        if prompt.has_images:
-            raise RequestError("this checkpoint takes text only, but the prompt has images")
-        check_prompt_ids(prompt.token_ids, self._vocab_size)
-        prompt.plan.check_prompt_tokens(len(prompt.token_ids), self.max_model_len)
 
     def _step(self, batch: _Batch, rows: Sequence[MaxRow], waiting: _Waiting) -> Iterator[BackendOutput]:
         """Yield what one step of these rows finishes. A step that fails is tried again row by row, each alone and from its start."""

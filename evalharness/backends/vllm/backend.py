@@ -28,7 +28,7 @@ from evalharness.backends.base import BackendOutput, Capabilities, Completion, P
 from evalharness.backends.checkpoint_reading import declared_variant, read_companions
 from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.engine import VllmEngine
-from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, check_length, pixel_bytes, why_no_images
+from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, why_no_images
 from evalharness.backends.vllm.sampling import (
     EXTRA_OPTIONS,
     WatchedTokens,
@@ -251,12 +251,12 @@ class VllmBackend:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
         if prompt.load_images is None:
             token_ids = prompt.token_ids + (prompt.response_ids or ())
-            check_length(prompt, len(token_ids), self.max_model_len)
+            prompt.check_length(len(token_ids), self.max_model_len, num_behind=1)  # vLLM generates a token behind a response
             return self._engine.render({"prompt_token_ids": list(token_ids)}), ()
         if self._images is None:
             raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
         engine_input, grids = self._images.render(prompt)
-        check_length(prompt, len(engine_input["prompt_token_ids"]), self.max_model_len)
+        prompt.check_length(len(engine_input["prompt_token_ids"]), self.max_model_len, num_behind=1)
         return engine_input, grids
 
     def describe(self) -> Mapping[str, Any]:

@@ -280,21 +280,6 @@ def test_a_row_with_every_token_banned_is_an_error(backend):
     assert "every token banned" in outputs[0].problem
 
 
-REFUSED = {
-    "empty": ([], "the prompt has no tokens"),
-    "unknown id": ([30, 260], "token id 260; the model's vocabulary ends at 259"),
-    "too long": ([30] * 245, "245 tokens and max_new_tokens 12 exceed the context of 256 tokens"),
-}
-
-
-@pytest.mark.parametrize("token_ids, problem", REFUSED.values(), ids=REFUSED.keys())
-def test_a_prompt_that_cannot_run_is_invalid_and_the_others_go_on(backend, token_ids, problem):
-    outputs = run(backend, [prompt(0, token_ids), *mixed_prompts(3)[1:]])
-    assert outputs[0].kind == "invalid"
-    assert problem in outputs[0].problem
-    assert isinstance(outputs[1], Completion)
-
-
 BAD_EXTRAS = {
     "negative top_k": ({"extra": (("top_k", -1),)}, "top_k must be an int of at least 0"),
     "bool": ({"extra": (("top_k", True),)}, "top_k must be an int"),

@@ -97,7 +97,7 @@ def test_rows_are_as_alone_in_models_of_other_kinds(kind, values):
     rows = []
     for i, (prompt_ids, response_ids) in enumerate((([5, 6, 7], [8, 9]), ([*range(2, 42)], [*range(42, 50)]), ([], [3, 4, 5]))):
         asked = replace(prompt(i, prompt_ids), response_ids=tuple(response_ids))
-        rows.append(row_to_score(Row(asked, asked.token_ids), 100, None))
+        rows.append(row_to_score(Row(asked, asked.token_ids)))
     with torch.no_grad():
         for row, logits in zip(rows, logits_of_responses(model, rows), strict=True):
             alone = model(input_ids=torch.tensor([row.token_ids])).logits[0]

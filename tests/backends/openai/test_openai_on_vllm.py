@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from evalharness.api.errors import CheckpointError, RequestsFailed
@@ -220,3 +221,12 @@ def test_another_checkpoint_answers_as_in_this_process(served: Engine, transform
                 assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
         [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
         assert theirs.token_ids == mine.token_ids
+
+
+def test_a_server_that_is_killed_leaves_no_process(server: str) -> None:
+    """The last test of this file. The server starts its engine as the backend in this process does, and is killed alone."""
+    [process] = [child for child in psutil.Process().children() if "tests.backends.vllm_server" in child.cmdline()]
+    below = process.children(recursive=True)
+    assert below
+    process.kill()
+    assert psutil.wait_procs(below, timeout=60)[1] == []
