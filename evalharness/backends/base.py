@@ -32,6 +32,7 @@ __all__ = [
     "Prompt",
     "SamplingPlan",
     "SleepableWeights",
+    "StoppedBy",
     "TensorBackend",
     "WatchedWeights",
     "WeightReport",
@@ -205,6 +206,9 @@ class Prompt:
             )
 
 
+StoppedBy: TypeAlias = Literal["id", "string", "plugin", "length", "given"]
+
+
 @dataclass(frozen=True)
 class Completion:
     """The ids that one prompt produced: up to and including the first stop id, never padding.
@@ -221,7 +225,7 @@ class Completion:
     index: int
     token_ids: tuple[int, ...]
     num_prompt_tokens: int
-    stopped_by: Literal["id", "string", "plugin", "length", "given"]
+    stopped_by: StoppedBy
     logprobs: tuple[float | None, ...] | None = None
     image_grids: tuple[tuple[int, int, int], ...] = field(default=())
     stop_name: str | None = None

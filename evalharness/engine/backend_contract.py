@@ -225,7 +225,7 @@ class BackendContract:
         assert failed.kind == "invalid"
         assert [good, other] == generate(engine, CHATS[:2], SHORT)
 
-    @pytest.mark.parametrize("text", ["\x00", "\u2028", "e\u0301", "🏳️‍🌈", "%s {} {{ x }}", "{% if %}"], ids=ascii)
+    @pytest.mark.parametrize("text", ["\x00", "\u2028", "e\u0301", "🏳️‍🌈", "%s {} {{ x }}", "{% if %}", "<|im_end|>", "<think>"], ids=ascii)
     def test_odd_texts_are_asked_as_they_are(self, engine: Engine, text: str) -> None:
         (result,) = generate(engine, [ask(text)], SHORT)
         assert text in result.prompt_text

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from evalharness.api.errors import PromptTooLong
-from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest
+from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.backends.base import Backend
 from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise, outcomes_of
 from evalharness.engine.engine import Engine, EngineWarning
-from tests.contract.stand_ins import CONTEXT, StandIn
+from tests.contract.stand_ins import StandIn
 
 ASKED = [ask(text) for text in TEXTS]
 SHORT = replace(FREE, max_new_tokens=4)
@@ -25,31 +23,6 @@ def test_the_prompt_is_rendered_once_and_recorded(engine: Engine) -> None:
     thinking_off = "" if engine.name == "fake" else "<think>\n\n</think>\n\n"
     assert result.prompt_text == f"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{thinking_off}"
     assert result.backend == engine.name
-
-
-def words(engine: Engine, num_tokens: int) -> TextGenerationRequest:
-    """Return a request whose prompt has exactly so many tokens."""
-    (bare,) = generate(engine, [ask("x")], replace(FREE, max_new_tokens=1))
-    request = ask("x" * (num_tokens - (bare.num_prompt_tokens or 0) + 1))
-    return request
-
-
-TOO_LONG = {
-    "prompt": (CONTEXT + 50, 1, rf"the prompt has {CONTEXT + 50} tokens, the context {CONTEXT}"),
-    "prompt that fills the context": (CONTEXT, 1, rf"the prompt has {CONTEXT} tokens, the context {CONTEXT}"),
-    "sum": (CONTEXT - 8, 9, rf"prompt ({CONTEXT - 8} tokens) + max_new_tokens (9) exceed the context of {CONTEXT}"),
-}
-
-
-@pytest.mark.parametrize("num_tokens, cap, problem", TOO_LONG.values(), ids=TOO_LONG.keys())
-def test_what_exceeds_the_context_fails_alone_and_is_not_truncated(engine: Engine, num_tokens: int, cap: int, problem: str) -> None:
-    good, bad, other = outcomes_of(engine, [ask("hi"), words(engine, num_tokens), ask("no")], replace(FREE, max_new_tokens=cap))
-    assert isinstance(bad, GenerationFailure)
-    assert bad.kind == "invalid"
-    assert isinstance(bad.error, PromptTooLong)
-    assert bad.problem.startswith(problem)
-    assert isinstance(good, GenerationResult)
-    assert isinstance(other, GenerationResult)
 
 
 def test_an_image_prompt_of_the_budget_is_kept_and_one_token_more_fails_alone(engine: Engine) -> None:
@@ -71,27 +44,6 @@ def test_a_video_placeholder_fails_alone(real_engine: Engine) -> None:
     assert isinstance(good, GenerationResult)
     assert isinstance(failed, GenerationFailure)
     assert "videos cannot be asked" in failed.problem
-
-
-@pytest.mark.parametrize("text", ["<|im_end|>", "<think>"])
-def test_marks_of_the_template_in_a_text_are_asked_as_they_are(engine: Engine, text: str) -> None:
-    (result,) = generate(engine, [ask(text)], SHORT)
-    assert text in result.prompt_text
-
-
-def test_should_stop_ends_what_runs_and_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:
-    stop = threading.Event()
-    timer = threading.Timer(0.5, stop.set)
-    timer.start()
-    started = time.monotonic()
-    outcomes = list(engine.stream(ASKED * 20, replace(FREE, max_new_tokens=3000), should_stop=stop.is_set))
-    took_s = time.monotonic() - started
-    timer.cancel()
-    if engine.name != "fake":  # whose texts are at an end before
-        assert took_s < 60
-        assert len(outcomes) < len(ASKED) * 20
-    assert all(isinstance(outcome, GenerationResult) for _, outcome in outcomes)
-    assert generate(engine, ASKED, FREE) == free
 
 
 def test_an_error_of_the_caller_leaves_the_engine_usable(engine: Engine, free: list[GenerationResult]) -> None:

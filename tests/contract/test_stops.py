@@ -6,10 +6,7 @@ The models are random, so each test first lets the engine speak freely, then sto
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.api.requests import GenerationResult
@@ -64,30 +61,6 @@ def test_a_stop_at_the_very_start_leaves_an_empty_text(engine: Engine, free: lis
         assert result.raw_text
 
 
-def test_a_stop_string_of_one_token_ends_at_its_id(engine: Engine, free: list[GenerationResult]) -> None:
-    for asked, answer in zip(TEXTS, free, strict=True):
-        for position, token_id in enumerate(answer.token_ids[:-1]):
-            string = decode(engine, [token_id])
-            if position and string.strip() == string != "" and engine.tokenizer.encode(string, add_special_tokens=False) == [token_id]:
-                (result,) = generate(engine, [ask(asked)], replace(FREE, stop=StopOptions((string,))))
-                assert string not in result.text
-                assert string in decode(engine, result.token_ids)
-                assert string not in decode(engine, result.token_ids[:-1])
-                assert result.token_ids == answer.token_ids[: len(result.token_ids)]
-                assert (result.finish_reason, result.stop_reason) == ("stop", string)
-                return
-    pytest.fail("no token is a word of its own")
-
-
-def test_an_id_given_twice_stops_once(engine: Engine, free: list[GenerationResult]) -> None:
-    answer = free[0]
-    token_id = answer.token_ids[3]
-    first = answer.token_ids.index(token_id)
-    (result,) = generate(engine, [ask(TEXTS[0])], replace(FREE, stop=StopOptions((decode(engine, [token_id]),), (token_id, token_id))))
-    assert result.token_ids == answer.token_ids[: first + 1] or len(result.token_ids) <= first + 1
-    assert result.finish_reason == "stop"
-
-
 def test_text_is_cut_at_a_special_token_although_it_is_skipped(engine: Engine, free: list[GenerationResult]) -> None:
     end = engine.tokenizer.encode(END, add_special_tokens=False)[0]
     places = [(asked, answer) for asked, answer in zip(TEXTS, free, strict=True) if end in answer.token_ids[1:-1]]
@@ -117,12 +90,6 @@ def test_special_tokens_are_kept_in_text_on_request(engine: Engine) -> None:
     results = generate(engine, [ask(text) for text in TEXTS], options)
     assert any(END in result.text for result in results)
     assert all(result.text == result.raw_text for result in results)
-
-
-def test_a_post_processors_blanks_stay(engine: Engine) -> None:
-    (plain,) = engine.generate_text_batch([ask("hi")], FREE)
-    (result,) = engine.generate_text_batch([ask("hi")], FREE, plugins=[SimpleNamespace(postprocess_text=" {}\n ".format)])
-    assert (result.text, result.raw_text) == (f" {plain.text}\n ", plain.raw_text)
 
 
 def test_completions_of_a_batch_are_counted_one_by_one(engine: Engine, free: list[GenerationResult]) -> None:

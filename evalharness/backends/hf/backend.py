@@ -86,13 +86,21 @@ class HfBackend:
     ) -> None:
         self._shared = shared
         self._computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if shared is None else shared.sampling
-        self._settings = loaded.settings
-        self.vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
+        model = loaded.model
+        self._settings: Mapping[str, Any] = {
+            "variant": "text" if loaded.processor is None else "vlm",
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": str(model.device),
+            "device_map": loaded.device_map,
+            "attn_implementation": getattr(model.config, "_attn_implementation", None),
+            **({"quantization": loaded.quantization} if shared is None else {}),
+        }
+        self.vocab_size = int(model.get_input_embeddings().num_embeddings)
         """How many tokens the model knows."""
         self._take_companions(loaded.tokenizer, loaded.processor, loaded.eos_token_ids)
-        self.max_model_len = loaded.max_model_len
+        self.max_model_len: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.capabilities = Capabilities(
-            supports_vlm=loaded.variant == "vlm",
+            supports_vlm=loaded.processor is not None,
             supports_hf_hooks=True,
             supports_token_watchers=True,
             supports_token_bans=True,
@@ -107,10 +115,10 @@ class HfBackend:
             extra_options=EXTRA_OPTIONS,
             vocab_size=self.vocab_size,
         )
-        self.batch_sizes = BatchSizes(loaded.model, self.vocab_size)
+        self.batch_sizes = BatchSizes(model, self.vocab_size)
         """How large batches are; its bounds may be set."""
         self.weights = HfWeights(
-            loaded.model, config, preprocess, folder, adapter, self.batch_sizes, self._take_companions, is_shared=shared is not None
+            model, config, preprocess, folder, adapter, self.batch_sizes, self._take_companions, is_shared=shared is not None
         )
 
     def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:

@@ -196,7 +196,7 @@ class _Batch:
         prompt_lengths = [self._width] * len(rows)
         from_plugins = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
-        bans = [TokenBans(banning, tokenizer, len(rows))] if banning else []
+        bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
         prompts = [row.token_ids for row in rows]
         self._processors, self._raw = processors_for(
             plan,

@@ -13,12 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from evalharness.api.errors import BackendError, UnsupportedOption
-from evalharness.api.hooks import GenerationPlugin, RowWatchers
+from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import (
     BackendOutput,
@@ -26,11 +26,12 @@ from evalharness.backends.base import (
     Completion,
     Prompt,
     SamplingPlan,
+    StoppedBy,
     failure_of,
 )
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max.loading import load_model, max_facts, why_not_in_max
-from evalharness.backends.stops import StopStringWatcher, check_stop_ids
+from evalharness.backends.stops import RowEnd, check_stop_ids
 
 
 def max_seed(seed: int) -> int:
@@ -117,9 +118,7 @@ class MaxRow:
             sampling_params=params,
             vocab_size=vocab_size,
         )
-        self._stop_ids = frozenset(plan.stop_token_ids)
-        self._strings = StopStringWatcher(tokenizer, plan.stop_strings, plan.skip_special_tokens) if plan.stop_strings else None
-        self._watchers = RowWatchers(watching, tokenizer, plan.stop_token_ids) if watching else None
+        self._end = RowEnd(plan, tokenizer, watching)
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
         self._entropies: list[float] = []
@@ -139,16 +138,9 @@ class MaxRow:
             logprob, entropy = self._scores.logprob_and_entropy(token_id)
             self._logprobs.append(logprob)
             self._entropies.append(entropy)
-        by_string = self._strings is not None and self._strings.push(token_id)
-        by_plugin = self._watchers.push(token_id) if self._watchers is not None else None
-        if token_id in self._stop_ids:
-            return self._completion("id")
-        if by_string:
-            return self._completion("string")
-        if by_plugin is not None:
-            return self._completion("plugin", by_plugin)
-        if len(self._token_ids) == self.prompt.plan.max_new_tokens:
-            return self._completion("length")
+        end = self._end.push(token_id)
+        if end is not None:
+            return self._completion(*end)
         if output.is_done:
             return self._failure(f"MAX ended the row with {output.final_status.value!r}, where nothing was to end it")
         return None
@@ -156,7 +148,7 @@ class MaxRow:
     def _failure(self, problem: str) -> BackendOutput:
         return self.prompt.index, failure_of(BackendError(problem))
 
-    def _completion(self, stopped_by: Literal["id", "string", "plugin", "length"], stop_name: str | None = None) -> Completion:
+    def _completion(self, stopped_by: StoppedBy, stop_name: str | None) -> Completion:
         return Completion(
             index=self.prompt.index,
             token_ids=tuple(self._token_ids),

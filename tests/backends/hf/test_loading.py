@@ -79,13 +79,6 @@ def test_a_text_checkpoint_is_no_vlm(hf_text_checkpoint):
         load(hf_text_checkpoint, variant="vlm")
 
 
-def test_a_vlm_without_image_processor_loads_as_text(vlm_checkpoint, tmp_path):
-    copy = shutil.copytree(vlm_checkpoint, tmp_path / "copy")
-    (copy / "preprocessor_config.json").unlink()
-    (copy / "video_preprocessor_config.json").unlink()
-    assert load(copy, variant="text").capabilities.supports_vlm is False
-
-
 def test_rows_are_padded_on_the_left_whatever_the_tokenizer_says(copied, hf_text_checkpoint):
     edit_json(copied / "tokenizer_config.json", padding_side="right")
     assert ids(run(load(copied), mixed_prompts(6))) == ids(run(load(hf_text_checkpoint), mixed_prompts(6)))
@@ -130,8 +123,3 @@ def test_a_checkpoint_with_its_own_code_is_refused_unless_trusted(copied):
 def test_the_context_length_is_the_configs(hf_text_checkpoint, vlm_checkpoint):
     assert load(hf_text_checkpoint).max_model_len == 256
     assert load(vlm_checkpoint).max_model_len == 4096
-
-
-def test_the_description_tells_the_pixel_budget_in_force(vlm_checkpoint):
-    described = load(vlm_checkpoint, max_pixels=50_000).describe()["pixel_budget"]
-    assert described == {"min_pixels": 4096, "max_pixels": 50_000, "do_resize": True}

@@ -188,14 +188,6 @@ def test_a_prompt_that_max_cannot_begin_is_an_error_and_takes_no_other_along(eng
     assert [outcomes[0], outcomes[2]] == [expected[0], expected[2]]
 
 
-def test_a_bad_request_fails_alone(engine: Engine) -> None:
-    bad = ask("\ud83d")
-    outcomes = dict(engine.stream([ASKED[0], bad, ASKED[2]], FREE))
-    assert isinstance(outcomes[1], GenerationFailure)
-    assert outcomes[1].kind == "invalid"
-    assert [outcomes[0], outcomes[2]] == generate(engine, [ASKED[0], ASKED[2]], FREE)
-
-
 def test_a_row_on_which_max_fails_is_an_error_and_takes_no_other_along(
     engine: Engine, pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,10 +236,6 @@ def test_tables_can_be_made_in_the_same_process(max_text_backend: MaxBackend) ->
 
     table = pandas.DataFrame({"a": ["x"], "b": ["y"]})  # a segmentation fault where pyarrow comes after MAX's model
     assert list(table[["b", "a"]].columns) == ["b", "a"]
-
-
-def test_weights_stay(max_text_backend: MaxBackend) -> None:
-    assert max_text_backend.weights is None
 
 
 def test_facts_are_plain(max_text_backend: MaxBackend) -> None:

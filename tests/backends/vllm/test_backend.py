@@ -11,7 +11,7 @@ import pytest
 from evalharness.api.errors import BackendError, UnsupportedOption
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.base import Prompt
-from tests.backends.vllm_models import Reference, chat, completions, failure, noise, plan, prompt_of
+from tests.backends.vllm_models import Reference, chat, completions, noise, plan, prompt_of
 
 if TYPE_CHECKING:
     from evalharness.backends.vllm.backend import VllmBackend
@@ -179,25 +179,6 @@ def test_no_more_grids_are_kept_than_a_limit(vllm_vlm_backend: VllmBackend, monk
     assert len(vllm_vlm_backend._images._grid_of_hash) == 2
     (forgotten,) = run(vllm_vlm_backend, prompts[0])
     assert forgotten.image_grids == first.image_grids == ((1, 4, 4),)
-
-
-@pytest.mark.parametrize("token_ids", [(), (50, 99999)], ids=["empty", "beyond the vocabulary"])
-def test_ids_that_vllm_refuses_are_invalid(vllm_vlm_backend: VllmBackend, token_ids: tuple[int, ...]) -> None:
-    failed = failure(vllm_vlm_backend.generate([Prompt(0, "", token_ids, len(token_ids), plan())]))
-    assert failed.kind == "invalid"
-    assert "vLLM refuses the prompt" in failed.problem
-
-
-def test_closing_early_aborts_and_the_engine_goes_on(vllm_vlm_backend: VllmBackend) -> None:
-    tokenizer = vllm_vlm_backend.tokenizer
-    (before,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG)))
-    prompts = [prompt_of(tokenizer, chat(LONG), index, max_new_tokens=2 if index == 0 else 3000) for index in range(8)]
-    outputs = vllm_vlm_backend.generate(prompts)
-    assert next(outputs).index == 0
-    outputs.close()  # type: ignore[attr-defined]
-    assert not vllm_vlm_backend._engine._llm.llm_engine.has_unfinished_requests()
-    (after,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG)))
-    assert after == before
 
 
 def test_two_generations_at_once_are_refused(vllm_vlm_backend: VllmBackend) -> None:

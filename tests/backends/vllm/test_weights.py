@@ -19,7 +19,6 @@ from evalharness.api.options import ModelLoadConfig
 from evalharness.api.requests import VlmGenerationRequest
 from evalharness.checkpoints.adapter import read_settings
 from evalharness.engine.engine import Engine
-from evalharness.engine.weights import WeightSync
 from tests import vllm_installed
 from tests.backends.hf_models import load
 from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, perturbed, state_dict, training_loops
@@ -151,19 +150,6 @@ def test_a_base_that_is_not_what_was_loaded_is_not_read_for_an_adapter(
     with pytest.raises(CheckpointError, match="has changed since it was loaded, or is gone, .* with engine.weights.reload"):
         engine.weights.load_adapter(str(made["lora-1"]))
     assert (answers(engine, SHORT), engine.weights.version) == (wanted["a"][1:3], "1")
-
-
-def test_a_reload_that_fails_raises_and_the_next_sync_tries_again(
-    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
-) -> None:
-    sync = WeightSync(lambda: engine.weights.load_adapter(str(tmp_path / "live")))
-    with pytest.raises(CheckpointError, match="there is no folder"):
-        sync()
-    assert sync.dirty
-    assert answers(engine, SHORT) == wanted["a"][1:3]
-    copy(made["lora-1"], tmp_path / "live")
-    sync()
-    assert (sync.dirty, answers(engine, SHORT)) == (False, wanted["1"][1:3])
 
 
 def test_a_models_tensors_answer_as_its_checkpoint_and_carry_an_adapter(
