@@ -47,13 +47,15 @@ class _Brought:
 class ServerAdapters:
     """The adapter in force at one server, at most one, for one client; others have theirs beside it.
 
-    `folder`: where the copies are put, which the server must see under the same path; None: among this machine's temporary files.
+    `way` None: the server cannot be told to load any. `folder`: where the copies are put, which the server must see under the same path;
+    None: among this machine's temporary files.
     """
 
     def __init__(
-        self, client: HttpClient, way: AdapterWay, base_model: str, folder: Path | None, listed: Callable[[], frozenset[str]]
+        self, client: HttpClient, way: AdapterWay | None, base_model: str, folder: Path | None, listed: Callable[[], frozenset[str]]
     ) -> None:
-        self._client, self._way, self._base_model, self._listed = client, way, base_model, listed
+        self.can_load = way is not None
+        self._client, self._way, self._base_model, self._listed = client, way or AdapterWay(), base_model, listed
         self._parent = folder
         self._own_folder: Path | None = None
         self._prefix, self._count = f"evalharness-{uuid.uuid4().hex[:8]}", 0
@@ -124,6 +126,8 @@ class ServerAdapters:
 
     def describe(self) -> dict[str, Any]:
         """Return plain JSON facts."""
+        if not self.can_load:
+            return {}
         adapter = self.adapter
         return {
             "adapter": adapter.to_json() if adapter is not None else None,
@@ -229,10 +233,7 @@ _LOADING_S = 1800.0  # for a whole checkpoint, which may come over a network
 
 
 class ServerWeights(LoadedWeights):
-    """The weights of a server, as far as this client has a say in them: adapters, and checkpoints where a server takes them.
-
-    `adapters` None: the server cannot be told to load any.
-    """
+    """The weights of a server, as far as this client has a say in them: adapters, and checkpoints where a server takes them."""
 
     def __init__(
         self,
@@ -241,15 +242,15 @@ class ServerWeights(LoadedWeights):
         config: ModelLoadConfig,
         preprocess: VlmPreprocessOptions,
         folder: LoadedFolder,
-        adapters: ServerAdapters | None,
+        adapters: ServerAdapters,
         on_load: TakeCompanions,
     ) -> None:
-        super().__init__(config, preprocess, folder, adapters.adapter if adapters is not None else None, on_load)
+        super().__init__(config, preprocess, folder, adapters.adapter, on_load)
         self._client, self._flavour_name, self._reload_way = client, flavour_name, FLAVOURS[flavour_name].reload
         self._adapters = adapters
         self._broken: str | None = None
         why_not: dict[LiveChange, str] = {"sleep": "its memory is the server's own, which has routes for it"}
-        if adapters is None:
+        if not adapters.can_load:
             problem = f"server {flavour_name!r} cannot be told to load adapters; start it with one and name that as served model"
             why_not |= {"adapter": problem, "tensors": problem}
         if self._reload_way is None:
@@ -258,7 +259,7 @@ class ServerWeights(LoadedWeights):
 
     def require_usable(self) -> None:
         """Raise `BackendError` if it is unknown which weights the server has."""
-        problem = self._broken or (self._adapters.problem if self._adapters is not None else None)
+        problem = self._broken or self._adapters.problem
         if problem is not None:
             raise BackendError(f"the server cannot be asked: {problem}")
 
@@ -269,7 +270,7 @@ class ServerWeights(LoadedWeights):
         """Return why a checkpoint cannot take the place of the one in force: between those of a run only adapters change."""
         if config.model_name_or_path != self.config.model_name_or_path:
             return "a server keeps the weights it has"
-        if config.adapter_path != self.config.adapter_path and self._adapters is None:
+        if config.adapter_path != self.config.adapter_path and not self._adapters.can_load:
             return f"server {self._flavour_name!r} cannot be told to load adapters"
         return None
 
@@ -277,14 +278,13 @@ class ServerWeights(LoadedWeights):
         return loading_difference(self.folder, Path(config.model_name_or_path))
 
     def _swap(self, config: ModelLoadConfig) -> None:
-        if config.adapter_path is not None and self._adapters is not None:
-            self.load_adapter(config.adapter_path)
-        elif self._adapters is not None:
+        if config.adapter_path is None:
             self._put(None, None)
+        elif self._adapters.can_load:
+            self.load_adapter(config.adapter_path)
         self.config = config
 
     def _write_adapter(self, adapter: Adapter | None) -> int:
-        assert self._adapters is not None  # else `changes` does not say so
         if adapter is not None:
             self._adapters.load(adapter)
         else:
@@ -304,14 +304,13 @@ class ServerWeights(LoadedWeights):
 
     def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
         """Have the server load a folder, which it must see, for everybody that asks it; nothing is asked after a load that failed."""
-        if adapter is not None and self._adapters is None:
+        if adapter is not None and not self._adapters.can_load:
             raise CapabilityError(f"server {self._flavour_name!r} cannot be told to load adapters; load the checkpoint without one")
         self._tell_checkpoint(folder.path.absolute())
         try:
-            if self._adapters is not None:
-                self._adapters.unload()  # not before: a server that does not load checkpoints keeps base and adapter
-                if adapter is not None:
-                    self._adapters.load(adapter)
+            self._adapters.unload()  # not before: a server that does not load checkpoints keeps base and adapter
+            if adapter is not None:
+                self._adapters.load(adapter)
         except BaseException as error:
             self._broken = f"{folder.path} was loaded, its adapter not changed: {error}"
             raise

@@ -14,7 +14,7 @@ from evalharness.backends.base import Prompt, SamplingPlan
 from evalharness.backends.fake import FakeTokenizer
 from evalharness.backends.max.backend import max_seed
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
-from evalharness.backends.openai.payload import check_plan, completion_body
+from evalharness.backends.openai.payload import RequestWriter
 from tests.backends.plans import PLAN
 
 PROMPT = Prompt(4, "abc", (1, 2, 3), 3, PLAN)
@@ -24,11 +24,11 @@ PROCESSED = {"logprobs": True, "logprobs_kind": "processed"}
 
 
 def body(flavour: str, plan: SamplingPlan = PLAN, *, as_text: bool = False) -> dict[str, Any]:
-    return completion_body(replace(PROMPT, plan=plan), FLAVOURS[flavour], "m", as_text=as_text, tokenizer=TOKENIZER, eos_token_ids=(2,))
+    return RequestWriter(flavour, TOKENIZER, (2,)).completion_body(replace(PROMPT, plan=plan), "m", as_text=as_text)
 
 
 def check(flavour: str, **changes: Any) -> None:
-    check_plan(replace(PLAN, **changes), FLAVOURS[flavour], flavour, tokenizer=TOKENIZER, eos_token_ids=(2,))
+    RequestWriter(flavour, TOKENIZER, (2,)).check_plan(replace(PLAN, **changes))
 
 
 @pytest.mark.parametrize(

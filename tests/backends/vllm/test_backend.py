@@ -130,7 +130,7 @@ def test_images_are_opened_when_there_is_room(vllm_vlm_backend: VllmBackend, mon
         nonlocal opened
         opened += 1
         ahead.append(opened - answered)
-        return [noise(64, 48, seed=opened)]
+        return [noise(64, 48, seed=1000 + opened)]  # none that the engine has seen
 
     token_ids = prompt_of(vllm_vlm_backend.tokenizer, chat("look", 1)).token_ids
     prompts = [Prompt(index, "", token_ids, None, plan(max_new_tokens=2), load) for index in range(10)]
