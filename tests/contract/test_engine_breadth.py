@@ -81,32 +81,20 @@ def test_a_stop_string_cuts_the_text_and_keeps_the_ids(word_backend: Backend, st
     assert (result.finish_reason, result.stop_reason) == ("stop", stop)
 
 
-def test_a_stop_id_is_kept_and_is_the_reason(word_backend: Backend) -> None:
-    brown = token_id(" brown")
-    result = say(word_backend, SAYS_SENTENCE, stop=StopOptions((), (brown,)))
-    assert (result.text, result.token_ids[-1], result.stop_reason) == ("The quick", brown, brown)
-
-
-def test_the_end_token_is_kept_and_no_reason(word_backend: Backend) -> None:
-    result = say(word_backend, SAYS_SENTENCE)
-    assert (result.text, result.token_ids[-1]) == ("The quick brown fox jumps", 0)
-    assert (result.finish_reason, result.stop_reason) == ("stop", None)
-
-
-def test_the_cap_is_length(word_backend: Backend) -> None:
-    result = say(word_backend, SAYS_SENTENCE, max_new_tokens=2)
-    assert (result.text, result.finish_reason, result.stop_reason) == ("The quick", "length", None)
-
-
-def test_what_one_backend_could_not_honour_is_refused_before_any_is_chosen() -> None:
-    for changes in ({"temperature": 1e-7}, {"temperature": 3.0}, {"top_p": 0.0}, {"top_p": 1.5}):
-        with pytest.raises(ValueError, match=r"^options\.(temperature|top_p) must be "):
-            GenerationOptions(**{"temperature": 1.0, **changes})
-
-
 @pytest.mark.parametrize("temperature", [0.01, 2.0])
 def test_the_edges_of_the_range_run(word_backend: Backend, temperature: float) -> None:
     assert len(say(word_backend, SAYS_SENTENCE, temperature=temperature, seed=1, max_new_tokens=3).token_ids) <= 3
+
+
+def test_the_end_token_or_a_stop_id_is_kept_and_the_cap_is_length(word_backend: Backend) -> None:
+    brown = token_id(" brown")
+    for options, text, last, reason in (
+        ({}, "The quick brown fox jumps", 0, ("stop", None)),
+        ({"stop": StopOptions((), (brown,))}, "The quick", brown, ("stop", brown)),
+        ({"max_new_tokens": 2}, "The quick", token_id(" quick"), ("length", None)),
+    ):
+        result = say(word_backend, SAYS_SENTENCE, **options)
+        assert (result.text, result.token_ids[-1], (result.finish_reason, result.stop_reason)) == (text, last, reason)
 
 
 TEMPLATE = (

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from evalharness.api.errors import BackendError, ImageError, PromptTooLong
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.api.requests import GenerationFailure, VlmGenerationRequest
+from evalharness.api.requests import GenerationFailure
 from evalharness.backends.base import Backend, BackendOutput, Prompt
 from evalharness.backends.checkpoint_reading import load_tokenizer_and_processor
-from evalharness.engine.backend_contract import FREE, ask, generate, look, noise
+from evalharness.engine.backend_contract import FREE, ask, generate, look, noise, outcomes_of
 from evalharness.engine.engine import Engine
 from tests.backends.vllm_models import BUDGET
 from tests.contract.stand_ins import CONTEXT, StandIn
@@ -30,66 +29,6 @@ def prompt_tokens(engine: Engine, width: int, height: int) -> int:
     (result,) = generate(engine, [look(noise(width, height))], replace(FREE, max_new_tokens=1))
     assert result.num_prompt_tokens is not None
     return result.num_prompt_tokens
-
-
-def test_images_of_several_messages_and_of_the_list_are_in_one_order(engine: Engine) -> None:
-    spread = VlmGenerationRequest(
-        [
-            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "a"}]},
-            {"role": "assistant", "content": "b"},
-            {"role": "user", "content": [{"type": "image", "image": SMALL}, {"type": "text", "text": "c"}, {"type": "image"}]},
-        ],
-        images=[WIDE, TALL],
-    )
-    (result,) = generate(engine, [spread], SHORT)
-    assert [(fact["width"], fact["height"]) for fact in result.images] == [WIDE.size, SMALL.size, TALL.size]
-
-
-def test_any_number_of_images_is_taken(engine: Engine) -> None:
-    (result,) = generate(engine, [look(*[noise(64, 48, seed) for seed in range(5)])], SHORT)
-    assert (len(result.images), result.prompt_text.count("<|image_pad|>")) == (5, 5)
-
-
-MISMATCHES = {
-    "none": (VlmGenerationRequest([{"role": "user", "content": "hi"}]), "needs at least one image"),
-    "too many": (VlmGenerationRequest(look(SMALL).messages, images=[WIDE]), "1 of 1 images in request.images have no placeholder"),
-    "too few": (look(SMALL, None), "more image placeholders"),
-    "placeholder in the text": (look(SMALL, question="and <|image_pad|>?"), "2 image placeholders"),
-}
-
-
-@pytest.mark.parametrize("bad, problem", MISMATCHES.values(), ids=MISMATCHES.keys())
-def test_images_that_do_not_match_the_placeholders_fail_alone(engine: Engine, bad: VlmGenerationRequest, problem: str) -> None:
-    outcomes = dict(engine.stream([look(SMALL), bad, ask("hi")], SHORT))
-    failed = outcomes[1]
-    assert isinstance(failed, GenerationFailure)
-    assert failed.kind == "invalid"
-    assert isinstance(failed.error, ValueError)
-    assert problem in failed.problem
-    assert [outcomes[0], outcomes[2]] == generate(engine, [look(SMALL), ask("hi")], SHORT)
-
-
-def test_a_text_request_with_an_image_fails_alone(engine: Engine) -> None:
-    with_image = ask([{"type": "image", "image": SMALL}])  # type: ignore[arg-type]
-    outcomes = dict(engine.stream([with_image, ask("hi")], SHORT))
-    assert "use VlmGenerationRequest" in outcomes[0].problem  # type: ignore[union-attr]
-    assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "I;16", "1"])
-def test_images_of_any_mode_are_taken(engine: Engine, tmp_path: Path, mode: str) -> None:
-    path = tmp_path / ("photo.jpg" if mode == "CMYK" else "photo.png")
-    Image.new(mode, (64, 48)).save(path)
-    (result,) = generate(engine, [look(path)], SHORT)
-    assert (result.images[0]["width"], result.images[0]["height"]) == (64, 48)
-
-
-def test_a_file_and_the_same_picture_in_memory_give_the_same(engine: Engine, tmp_path: Path) -> None:
-    path = tmp_path / "photo.png"
-    WIDE.save(path)
-    results = generate(engine, [look(path), look(str(path)), look(path.read_bytes()), look(WIDE)], SHORT)
-    assert len({result.token_ids for result in results}) == 1
-    assert len({result.num_prompt_tokens for result in results}) == 1
 
 
 class OddPicture(StandIn):
@@ -126,13 +65,6 @@ def test_whatever_a_pictures_loading_raises_fails_its_own_request_only(engine: E
     assert isinstance(failed, GenerationFailure)
     assert (failed.kind, "odd" in failed.problem) == (kind, True)
     assert [outcomes[i] for i in (0, 2, 3)] == generate(engine, [asked[i] for i in (0, 2, 3)], SHORT)
-
-
-def test_an_image_too_narrow_for_any_model_is_invalid(engine: Engine) -> None:
-    outcomes = dict(engine.stream([look(Image.new("RGB", (1, 2000))), look(SMALL)], SHORT))
-    assert isinstance(outcomes[0], GenerationFailure)
-    assert outcomes[0].kind == "invalid"
-    assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
 
 
 def test_verify_reports_size_hash_grid_and_token_counts(real_engine: Engine) -> None:
@@ -181,3 +113,15 @@ def test_max_pixels_is_an_area_that_bounds_the_image_tokens(real_engine: Engine,
         saved.append(without - with_budget)
     assert len(around) == 1
     assert max(saved) > 0
+
+
+def test_an_image_prompt_of_the_budget_is_kept_and_one_token_more_fails_alone(engine: Engine) -> None:
+    request = look(noise(90, 60))
+    (kept,) = generate(engine, [request], SHORT)
+    assert kept.num_prompt_tokens is not None
+    budgets = [replace(SHORT, max_prompt_tokens=kept.num_prompt_tokens - less) for less in (0, 1)]
+    good, bad = outcomes_of(engine, [request, request], budgets)
+    assert good == kept
+    assert isinstance(bad, GenerationFailure)
+    assert (bad.kind, type(bad.error)) == ("invalid", PromptTooLong)
+    assert bad.problem.startswith(f"the prompt has {kept.num_prompt_tokens} tokens, max_prompt_tokens is {kept.num_prompt_tokens - 1}; ")

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.errors import CheckpointError, ConfigError, UnsupportedOption
+from evalharness.api.errors import CheckpointError, ConfigError
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationResult
-from evalharness.backends.base import Backend
-from evalharness.engine.backend_contract import FREE, TEXTS, EndsAfter, ask, generate, look, noise
+from evalharness.engine.backend_contract import FREE, TEXTS, EndsAfter, ask, generate
 from evalharness.engine.build import build_backend
-from evalharness.engine.engine import Engine, EngineWarning
+from evalharness.engine.engine import Engine
 from tests.backends.vllm_models import TRAPS, Reference
 from tests.contract.conftest import HF
 from tests.contract.stand_ins import StandIn
@@ -71,37 +70,6 @@ def test_logprobs_end_with_the_token_that_completes_a_stop_string(engine: Engine
     (result,) = generate(engine, [ask("no")], replace(FREE, logprobs=True, stop=StopOptions((string,))))
     assert result.stop_reason == string
     assert len(result.logprobs or ()) == len(result.token_ids)
-
-
-UNSUPPORTED = [
-    pytest.param("fake", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="fake-extra"),
-    pytest.param("hf", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="hf-extra", marks=pytest.mark.engine),
-    pytest.param("vllm", {"extra_generation_kwargs": {"num_beams": 4}}, "num_beams=4", id="vllm-extra", marks=pytest.mark.vllm),
-    pytest.param("vllm", {"no_repeat_ngram_size": 3}, "no_repeat_ngram_size=3", id="vllm-ngrams", marks=pytest.mark.vllm),
-    pytest.param("vllm", {"use_cache": False}, "use_cache=False", id="vllm-cache", marks=pytest.mark.vllm),
-    pytest.param(
-        "vllm",
-        {"no_repeat_ngram_size": 3, "use_cache": False, "extra_generation_kwargs": {"typical_p": 0.5, "top_k": 4}},
-        "no_repeat_ngram_size=3, use_cache=False, typical_p=0.5",
-        id="vllm-several",
-        marks=pytest.mark.vllm,
-    ),
-]
-
-
-@pytest.mark.parametrize("name, changes, listed", UNSUPPORTED)
-def test_an_option_that_cannot_be_honoured_is_refused_or_left_out_with_one_warning(
-    backend_of: Any, name: str, changes: dict[str, Any], listed: str
-) -> None:
-    with pytest.raises(UnsupportedOption, match=rf"^backend '{name}' cannot honour: {listed}\. Leave them out"):
-        Engine(backend_of(name)).generate_text_batch(ASKED, replace(FREE, **changes))
-    asked = Engine(backend_of(name), unsupported_options="warn")
-    plain = asked.generate_text_batch(ASKED[:2], replace(FREE, max_new_tokens=4))
-    with pytest.warns(EngineWarning, match=f"^backend '{name}' ignores: {listed}$") as caught:
-        results = asked.generate_text_batch(ASKED[:2], replace(FREE, max_new_tokens=4, **changes))
-    assert len(caught) == 1
-    assert [result.token_ids for result in results] == [answer.token_ids for answer in plain]
-    assert {result.ignored_options for result in results} == {tuple(listed.split(", "))}
 
 
 @pytest.mark.parametrize("extra", [{"min_p": 4.0}, {"top_k": -2}, {"min_new_tokens": 99}], ids=["min_p", "top_k", "min_new_tokens"])
@@ -180,28 +148,6 @@ def test_a_logits_plugin_sees_only_the_new_tokens_and_is_obeyed(hf_engine: Engin
     assert {result.token_ids for result in results} == {(100, 101, 102, 103)}
 
 
-def refused(backend: Backend, problem: str, plugin: object) -> None:
-    unused = StandIn(backend)
-    with pytest.raises(RuntimeError, match=problem):
-        Engine(unused).generate_text_batch(ASKED, FREE, plugins=[plugin])
-    assert unused.num_calls == 0
-
-
-@pytest.mark.parametrize("name", ["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_a_plugin_with_transformers_hooks_is_refused_before_the_model_is_called(backend_of: Any, name: str) -> None:
-    refused(backend_of(name), f"^plugin 'Stopper' uses transformers hooks, which backend '{name}' cannot run", Stopper(3))
-
-
-def test_a_plugin_for_images_is_refused_on_texts_before_the_model_is_called(engine: Engine) -> None:
-    plugin = SimpleNamespace(name="boxes", request_types=["vlm"])
-    refused(engine.backend, "^plugin 'boxes' does not take text requests; it takes: vlm", plugin)
-
-
-def test_a_plugin_without_attributes_is_accepted_everywhere(engine: Engine) -> None:
-    outcomes = dict(engine.stream([ask("hi"), look(noise(64, 48))], replace(FREE, max_new_tokens=3), plugins=[object()]))
-    assert [outcomes[i].finish_reason for i in range(2)] == ["length", "length"]  # type: ignore[union-attr]
-
-
 def test_a_watcher_that_never_wants_an_end_changes_nothing(engine: Engine) -> None:
     options = [FREE, replace(FREE, stop=StopOptions(stop=("a",))), GenerationOptions(max_new_tokens=24, logprobs=True)]
     for one in options:
@@ -228,12 +174,6 @@ def test_banned_tokens_are_never_chosen_and_rows_do_not_share_bans(hf_engine: En
     assert any(len(set(result.token_ids)) < len(result.token_ids) for result in hf_free), "they would repeat without it"
     (alone,) = hf_engine.generate_text_batch(ASKED[3:4], FREE, plugins=[NeverTwice()])
     assert alone == results[3]
-
-
-@pytest.mark.parametrize("name", ["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_a_plugin_that_bans_tokens_is_refused_before_the_model_is_called(backend_of: Any, name: str) -> None:
-    plugin = SimpleNamespace(name="ban", bans_tokens=True, ban=lambda tokenizer, vocab_size: None)
-    refused(backend_of(name), f"^plugin 'ban' bans tokens while a row is written, which backend '{name}' cannot do", plugin)
 
 
 @pytest.mark.parametrize("name", [HF, pytest.param("vllm", marks=pytest.mark.vllm)])

@@ -340,13 +340,10 @@ def _output(
 
 
 def row_with_images(prompt: Prompt, processor: Any) -> Row:
-    """Return the prompt's row; raises `ImageError` when images cannot be used or do not match the placeholders."""
+    """Return the prompt's row; raises `ImageError` when images cannot be used."""
     assert prompt.load_images is not None
     images = prompt.load_images()
     image_token_id = processor.image_token_id
-    num_placeholders = prompt.token_ids.count(image_token_id)
-    if num_placeholders != len(images):
-        raise ImageError(f"the prompt has {num_placeholders} image placeholders but {len(images)} images; there must be one image for each")
     if not images:
         return Row(prompt, prompt.token_ids)
     try:

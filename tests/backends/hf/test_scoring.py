@@ -152,25 +152,6 @@ def test_what_is_impossible_adds_nothing_to_an_entropy(torch):
     assert entropies_of(logprobs).tolist() == [0.0, pytest.approx(math.log(2))]
 
 
-def test_the_same_token_is_raw_or_processed():
-    """Of a distribution that has the reference values at T=0.5."""
-    import torch
-
-    from evalharness.backends.hf.sampling import processors_for
-
-    scores = torch.tensor([[0.0, -1.0611, *[-2.8615] * 50]])  # the token, one rival and fifty small ones
-    found = {}
-    for kind in ("raw", "processed"):
-        values = plan(temperature=0.5, logprobs=True, logprobs_kind=kind)
-        processors, kept = processors_for(values, [[0]], [1], torch.ones(1, 1), ())
-        drawn = scores
-        for processor in processors:
-            drawn = processor(torch.zeros(1, 1, dtype=torch.long), drawn)
-        assert drawn.argmax().item() == 0
-        found[kind] = kept.logprobs[0].item()
-    assert found == {"raw": pytest.approx(-1.4363, abs=1e-4), "processed": pytest.approx(-0.2494, abs=1e-4)}
-
-
 def test_generated_tokens_are_raw_or_processed_as_asked(engine):
     raw, processed = (run(engine.backend, [prompt(0, [5, 6, 7], **HALF, logprobs_kind=kind)])[0] for kind in ("raw", "processed"))
     assert raw.token_ids == processed.token_ids

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,19 +105,6 @@ def test_an_adapter_rewritten_in_place_answers_as_a_new_start_without_cached_tok
     assert asked(engine) == wanted["2"]
 
 
-def test_a_checkpoint_rewritten_in_place_answers_as_a_new_start(
-    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
-) -> None:
-    live = copy(made["a"], tmp_path / "live")
-    engine.weights.reload(str(live))
-    assert asked(engine) == wanted["a"]
-    overwrite(live, made["b"])
-    assert asked(engine) == wanted["a"]
-    report = engine.weights.reload(str(live))
-    assert asked(engine) == wanted["b"]
-    assert (report.source, report.num_loaded) == (str(live), len(state_dict(live)))
-
-
 def test_a_prompt_that_branches_off_one_of_the_old_weights_answers_as_on_a_fresh_engine(
     engine: Engine, made: dict[str, Path], cached_tokens: list[int]
 ) -> None:
@@ -130,15 +116,6 @@ def test_a_prompt_that_branches_off_one_of_the_old_weights_answers_as_on_a_fresh
     assert cached_tokens[0] == 0
     assert cached_tokens[1] > 0  # of the first branch, which the new weights have seen
     assert found == answers(Engine(load(made["b"])), branches)
-
-
-def test_what_is_loaded_needs_neither_the_adapters_folder_nor_the_bases(
-    engine: Engine, made: dict[str, Path], wanted: dict[str, Any], tmp_path: Path
-) -> None:
-    engine.weights.reload(str(copy(made["a"], tmp_path / "a")), adapter_path=str(copy(made["lora-1"], tmp_path / "live")))
-    shutil.rmtree(tmp_path / "live")
-    shutil.rmtree(tmp_path / "a")
-    assert asked(engine) == wanted["1"]
 
 
 def test_a_base_that_is_not_what_was_loaded_is_not_read_for_an_adapter(
