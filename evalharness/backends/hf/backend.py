@@ -167,12 +167,7 @@ class HfBackend:
                 self.check_plan(group[0].plan)
                 is_given = group[0].response_ids is not None
                 runs: Runner = ScoringRunner(self.weights.model, runner.should_stop, self._computing) if is_given else runner
-                if group[0].has_images:
-                    yield from self._run_image_prompts(group, runs)
-                else:
-                    rows, refused = _sort_out(group, self._text_row, runs)
-                    yield from refused
-                    yield from self._run_rows(rows, runs)
+                yield from self._run_prompts(group, runs)
 
     def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
         """Return the scores of the prompts' responses as tensors; see `TensorBackend`."""
@@ -187,7 +182,7 @@ class HfBackend:
         made, refused = {}, {}
         for one in prompts:
             try:
-                made[one.index] = self._image_row(one) if one.has_images else self._text_row(one)
+                made[one.index] = self._row(one)
             except RequestError as error:
                 refused[one.index] = error
         if refused:
@@ -210,19 +205,16 @@ class HfBackend:
         if plan.pad_token_id is not None and plan.pad_token_id >= self.vocab_size:
             raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self.vocab_size - 1}")
 
-    def _text_row(self, prompt: Prompt) -> Row:
-        return row_to_score(Row(prompt, prompt.token_ids))
-
-    def _image_row(self, prompt: Prompt) -> Row:
-        if self.processor is None:
-            raise RequestError("this checkpoint takes text only, but the prompt has images")
+    def _row(self, prompt: Prompt) -> Row:
+        if not prompt.has_images:
+            return row_to_score(Row(prompt, prompt.token_ids))
         row = row_to_score(row_with_images(prompt, self.processor))
         prompt.check_length(len(row.token_ids), self.max_model_len)
         return row
 
-    def _run_image_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
-        """Open the images of one batch at a time; lengths are estimates until then."""
-        per_image = largest_image_tokens(self.processor) if self.processor is not None else 0
+    def _run_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
+        """Open the images of one batch at a time; lengths with images are estimates until then."""
+        per_image = largest_image_tokens(self.processor) if prompts[0].has_images else 0
         placeholder = getattr(self.processor, "image_token_id", None)
 
         def estimate(prompt: Prompt) -> int:
@@ -232,7 +224,7 @@ class HfBackend:
         prompts.sort(key=estimate)
         while prompts:
             batch = self.batch_sizes.take(prompts, estimate, prompts, self.weights.model.device)
-            rows, refused = _sort_out(batch, self._image_row, runner)
+            rows, refused = _sort_out(batch, self._row, runner)
             yield from refused
             yield from self._run_rows(rows, runner)
 

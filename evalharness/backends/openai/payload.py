@@ -227,10 +227,7 @@ def completion_of_response(answer: Any, prompt: Prompt) -> Completion:
     """Return the scores of the prompt's response from a server's answer; `BackendError` for a malformed answer."""
     response = prompt.response_ids or ()
     sent = [*prompt.token_ids, *response]
-    choices = answer.get("choices") if isinstance(answer, Mapping) else None
-    choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
-    if not isinstance(choice, Mapping):
-        raise BackendError("the server's answer has no choice to read log-probabilities from")
+    choice = _choice(answer)
     entries, ids = choice.get("prompt_logprobs"), choice.get("prompt_token_ids")
     if ids is not None and ids != sent:
         raise BackendError("the server scored other tokens than those that it was sent")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from evalharness.api.errors import BackendError, CapabilityError, RequestError
+from evalharness.api.errors import BackendError, RequestError
 from evalharness.api.hooks import RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
@@ -253,8 +253,7 @@ class VllmBackend:
             token_ids = prompt.token_ids + (prompt.response_ids or ())
             prompt.check_length(len(token_ids), self.max_model_len, num_behind=1)  # vLLM generates a token behind a response
             return self._engine.render({"prompt_token_ids": list(token_ids)}), ()
-        if self._images is None:
-            raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
+        assert self._images is not None  # else the engine sends no images
         engine_input, grids = self._images.render(prompt)
         prompt.check_length(len(engine_input["prompt_token_ids"]), self.max_model_len, num_behind=1)
         return engine_input, grids

@@ -106,13 +106,6 @@ def test_what_an_image_processor_raises_is_an_error_unless_it_is_a_refusal(backe
     assert "odd" in outputs[0].problem
 
 
-def test_a_text_only_backend_refuses_images_prompt_by_prompt(checkpoint, backend):
-    text_only = load(checkpoint, variant="text")
-    outputs = run(text_only, [mixed(backend)[0]])
-    assert outputs[0].kind == "invalid"
-    assert "takes text only" in outputs[0].problem
-
-
 def test_pictures_are_opened_late_and_let_go_after_their_batch(backend, monkeypatch):
     monkeypatch.setattr(backend.batch_sizes, "row_cap", 2)
     opened = []  # pictures cannot be hashed, so no WeakSet

@@ -65,21 +65,16 @@ def test_penalties_are_honoured(vllm_vlm_backend: VllmBackend, name: str) -> Non
     assert len(set(done.token_ids)) > len(set(without.token_ids))
 
 
-def test_logit_bias_is_honoured_with_ids_as_text(vllm_vlm_backend: VllmBackend) -> None:
-    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), extra=(("logit_bias", {"77": 100.0}),)))
-    assert set(done.token_ids) == {77}
-
-
-def test_allowed_token_ids_are_the_only_ones(vllm_vlm_backend: VllmBackend) -> None:
-    (done,) = run(vllm_vlm_backend, prompt_of(vllm_vlm_backend.tokenizer, chat(LONG), extra=(("allowed_token_ids", [50, 60]),)))
-    assert set(done.token_ids) <= {50, 60}
-
-
-def test_bad_words_are_not_generated(vllm_vlm_backend: VllmBackend) -> None:
+def test_tokens_are_forced_allowed_and_banned_as_asked(vllm_vlm_backend: VllmBackend) -> None:
     tokenizer = vllm_vlm_backend.tokenizer
-    forced = ("logit_bias", {77: 100.0})
-    (done,) = run(vllm_vlm_backend, prompt_of(tokenizer, chat(LONG), extra=(forced, ("bad_words", [tokenizer.decode([77])]))))
-    assert 77 not in done.token_ids
+    forced = ("logit_bias", {"77": 100.0})  # ids may be texts, as in JSON
+    extras = ((forced,), (("allowed_token_ids", [50, 60]),), (forced, ("bad_words", [tokenizer.decode([77])])))
+    biased, allowed, banned = run(
+        vllm_vlm_backend, *(prompt_of(tokenizer, chat(LONG), index, extra=extra) for index, extra in enumerate(extras))
+    )
+    assert set(biased.token_ids) == {77}
+    assert set(allowed.token_ids) <= {50, 60}
+    assert 77 not in banned.token_ids
 
 
 def test_its_own_detection_of_repetition_ends_a_row_and_is_named(vllm_vlm_backend: VllmBackend) -> None:

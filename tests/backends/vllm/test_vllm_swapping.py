@@ -61,7 +61,7 @@ def swapped(vllm_endless: Engine) -> dict[str, Any]:
 
 
 def test_a_swap_there_and_back_restores_every_logprob(swapped: dict[str, Any]) -> None:
-    assert len({tuple(text for text, _ in swapped[name]) for name in CONFIGS}) == len(CONFIGS)
+    assert len({repr(swapped[name]) for name in CONFIGS}) == len(CONFIGS)
     assert swapped["endless again"] == swapped["endless"]
 
 
