@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,21 +158,6 @@ def test_the_length_cap_is_no_plugins_doing(engine: Engine) -> None:
     assert (result.finish_reason, result.stop_reason) == ("length", None)
     (result,) = engine.generate_text_batch(ASKED[:1], replace(FREE, max_new_tokens=5), plugins=[EndsAfter(5)])
     assert (result.finish_reason, result.stop_reason) == ("stop", "ends-after")
-
-
-def test_banned_tokens_are_never_chosen_and_rows_do_not_share_bans(hf_engine: Engine, hf_free: list[GenerationResult]) -> None:
-    class NeverTwice:
-        bans_tokens = True
-
-        def ban(self, tokenizer: Any, vocab_size: int) -> Any:
-            answer: set[int] = set()
-            return SimpleNamespace(push=answer.add, banned=lambda: answer)
-
-    results = hf_engine.generate_text_batch(ASKED, FREE, plugins=[NeverTwice()])
-    assert all(len(set(result.token_ids)) == len(result.token_ids) for result in results)
-    assert any(len(set(result.token_ids)) < len(result.token_ids) for result in hf_free), "they would repeat without it"
-    (alone,) = hf_engine.generate_text_batch(ASKED[3:4], FREE, plugins=[NeverTwice()])
-    assert alone == results[3]
 
 
 @pytest.mark.parametrize("name", [HF, pytest.param("vllm", marks=pytest.mark.vllm)])

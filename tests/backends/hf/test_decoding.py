@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from evalharness.api.errors import BackendError, ConfigError
@@ -302,30 +304,12 @@ class SaysNothingTwice:
     watches_tokens = True
 
     def ban(self, tokenizer, vocab_size):
-        return Said()
+        said = set()
+        return SimpleNamespace(push=said.add, banned=lambda: said)
 
     def watch(self, tokenizer):
-        return Summing()
-
-
-class Said:
-    def __init__(self):
-        self.ids = set()
-
-    def push(self, token_id):
-        self.ids.add(token_id)
-
-    def banned(self):
-        return self.ids
-
-
-class Summing:
-    def __init__(self):
-        self.sum = 0
-
-    def push(self, token_id):
-        self.sum += token_id
-        return self.sum % 23 == 0
+        said = []
+        return SimpleNamespace(push=lambda token_id: said.append(token_id) or sum(said) % 23 == 0)
 
 
 STATES = {

@@ -121,19 +121,11 @@ def test_an_adapter_that_does_not_fit_is_refused_before_its_base_is_loaded(folde
         load(folders["a"], adapter_path=str(folder))
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        pytest.param("config.json", {"rope_theta": 1.0}, "config.json differs in rope_theta", id="architecture"),
-        pytest.param("config.json", {"quantization_config": {}}, "differs in quantization_config", id="quantized"),
-    ],
-)
-def test_what_cannot_be_swapped_says_why(folders: dict[str, Path], tmp_path: Path, name: str, change: dict[str, Any], message: str) -> None:
-    shutil.copytree(folders["b"], tmp_path / "c")
-    path = tmp_path / "c" / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+def test_what_cannot_be_swapped_says_why(folders: dict[str, Path], tmp_path: Path) -> None:
+    path = shutil.copytree(folders["b"], tmp_path / "c") / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rope_theta": 1.0}))
     backend = load(folders["a"])
-    assert message in (backend.weights.why_not_swap(config(tmp_path / "c")) or "")
+    assert "config.json differs in rope_theta" in (backend.weights.why_not_swap(config(tmp_path / "c")) or "")
     with pytest.raises(BackendError, match="cannot take the place of the loaded checkpoint"):
         backend.weights.swap(config(tmp_path / "c"))
 

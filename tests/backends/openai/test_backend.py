@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from evalharness.api.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
-from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, StopOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions
 from evalharness.api.requests import (
     GenerationFailure,
     GenerationResult,
@@ -159,12 +159,6 @@ def test_a_broken_server_is_no_server_without_ids(told: Told) -> None:
     told.say = lambda asked: Reply("error 400 and 422", 500)
     [failure] = ask(told.engine(), text())
     assert (failure.kind, len(told.server.posts())) == ("error", 1)
-
-
-def test_stops_are_cut_as_on_any_backend(told: Told, tiny_tokenizer: Any) -> None:
-    told.say = saying(tiny_tokenizer, "The brown fox", end=False)
-    [result] = ask(told.engine(), text(), options=GenerationOptions(max_new_tokens=20, stop=StopOptions(stop=("row",))))
-    assert (result.text, result.finish_reason, result.stop_reason) == ("The b", "stop", "row")
 
 
 def test_one_failure_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:

@@ -115,15 +115,11 @@ def test_a_broken_server_is_asked_once() -> None:
     assert "status 500" in str(answer)
 
 
-def test_a_cut_connection_is_tried_again() -> None:
-    answer, asked, _ = ask(Reply({"long": "x" * 1000}, cut=True), Reply({"ok": 1}))
-    assert (answer, len(asked)) == ({"ok": 1}, 2)
-
-
-def test_a_server_that_hangs_up_is_tried_again_and_given_up() -> None:
-    answer, asked, pauses = ask(Reply(hang_up=True), Reply({"ok": 1}))
+@pytest.mark.parametrize("broken", [Reply({"long": "x" * 1000}, cut=True), Reply(hang_up=True)], ids=["cut", "hung up"])
+def test_a_connection_that_breaks_is_tried_again_and_given_up(broken: Reply) -> None:
+    answer, asked, pauses = ask(broken, Reply({"ok": 1}))
     assert (answer, len(asked), pauses) == ({"ok": 1}, 2, [1.0])
-    answer, asked, _ = ask(Reply(hang_up=True))
+    answer, asked, _ = ask(broken)
     assert (type(answer), len(asked)) == (BackendError, 3)
 
 
