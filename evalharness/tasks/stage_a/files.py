@@ -128,21 +128,27 @@ LEFT_OUT_FILE = "stage_a_left_out.jsonl"
 
 
 @dataclass
-class _Answers:
-    """The answers of one group, by photo number; `group` is `<group id>::<label>`."""
+class _Order:
+    """The answers to one work order's photos; `name` is `<group id>::<label>`, `results` are rows for `group_rows` by photo number."""
 
     mission: str
-    group: str
-    photo: Mapping[str, Any] | None = None
-    by_number: dict[int, dict[str, Any]] = field(default_factory=dict)
-    problem: str | None = None
+    name: str
+    group: Group | None = None
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)
     has_skipped: bool = False
 
     @property
-    def not_in_run(self) -> list[int]:
-        """Numbers of the photos without a row (--limit, -k); [] where no answer says how many there are."""
-        num_photos = len(self.photo["images"]) if self.photo is not None else 0
-        return [number for number in range(1, num_photos + 1) if number not in self.by_number]
+    def not_in_run(self) -> list[str]:
+        """The photos without a row (--limit, -k); [] where no answer says how many there are."""
+        numbers = range(1, len(self.group.images) + 1) if self.group else ()
+        return [f"image_{number}" for number in numbers if number not in self.results]
+
+    @property
+    def problem(self) -> str:
+        """Why an order is left out that was not asked whole, or of which no answer has details."""
+        if self.not_in_run:
+            return f"{', '.join(self.not_in_run)} not in this run"
+        return "; ".join(f"image_{number} failed: {result['error']}" for number, result in self.results.items())
 
 
 def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
@@ -153,18 +159,21 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     """
     left_out: list[dict[str, str]] = []
     num_written = num_failed = 0
-    by_mission: dict[str, list[_Answers]] = {}
-    for answers in _groups(rows).values():
-        by_mission.setdefault(answers.mission, []).append(answers)
-    for mission, groups in by_mission.items():
-        complete = _complete_rows(groups)
-        if complete:
-            num_written += write_rows(reference_path(target.folder, mission), complete)
-        for answers in groups:
-            if answers.problem is not None:
+    orders = _orders(rows)
+    for mission in dict.fromkeys(order.mission for order in orders):
+        asked = [order for order in orders if order.mission == mission]
+        whole = {id(order): order for order in asked if order.group and not order.not_in_run}
+        results = [{"group_seq": place, **result} for place, order in enumerate(whole.values()) for result in order.results.values()]
+        collected = group_rows([order.group for order in whole.values() if order.group], results)
+        problems = {key: collected.problems.get(place) for place, key in enumerate(whole)}
+        if collected.rows:
+            num_written += write_rows(reference_path(target.folder, mission), collected.rows)
+        for order in asked:
+            problem = problems.get(id(order), order.problem)
+            if problem is not None:
                 # A run that was cut short is not a failure of its groups.
-                num_failed += not answers.not_in_run and not answers.has_skipped
-                left_out.append({"mission": mission, "group": answers.group, "problem": answers.problem})
+                num_failed += not order.not_in_run and not order.has_skipped
+                left_out.append({"mission": mission, "group": order.name, "problem": problem})
     if left_out:
         lines = "".join(f"{json.dumps(entry)}\n" for entry in left_out)
         (target.folder / LEFT_OUT_FILE).write_text(lines, encoding="ascii")
@@ -172,43 +181,25 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
         raise RecordError(f"no group is complete, so no Stage-A file was written; the first of {num_failed}: {left_out[0]['problem']}")
 
 
-def _groups(rows: Sequence[Row]) -> dict[str, _Answers]:
-    """Return the answers of each group, in the order of the rows; of several tests of a photo, the first that has a summary."""
-    groups: dict[str, _Answers] = {}
+def _orders(rows: Sequence[Row]) -> list[_Order]:
+    """Return the answers by work order, in the order of the rows; of several tests of a photo, the first that has a summary."""
+    orders: dict[str, _Order] = {}
     for row in rows:
         place, _, number = str(row["case_id"]).rpartition("/image_")
         if not (place and number.isdecimal()):
             raise RecordError(f"{row['case_id']!r} is not a case of Stage-A; ids end in /image_1, /image_2, …")
-        answers = groups.setdefault(place, _Answers(row["tags"]["mission"], f"{row['group']}::{row['tags']['label']}"))
-        answers.has_skipped |= row["outcome"] == "skip"
+        order = orders.setdefault(place, _Order(row["tags"]["mission"], f"{row['group']}::{row['tags']['label']}"))
+        order.has_skipped |= row["outcome"] == "skip"
         details = row.get("details") or {}
         ok = was_judged(row) and "summary" in details
         if "photo" in details:
-            answers.photo = details["photo"]
-        if ok or int(number) not in answers.by_number:
+            photo = details["photo"]
+            images = tuple(map(Path, photo["images"]))
+            order.group = Group(order.mission, MISSIONS[order.mission].domain, photo["label"], photo["group_id"], images)
+        if ok or int(number) not in order.results:
             result = {"ok": ok, "summary": details.get("summary"), "error": None if ok else row.get("problem") or row["outcome"]}
-            answers.by_number[int(number)] = {"image_index": int(number), **result}
-    return groups
-
-
-def _complete_rows(groups: Sequence[_Answers]) -> tuple[dict[str, Any], ...]:
-    """Return the rows of the complete groups, and set the problem of each other group."""
-    whole = [(answers, answers.photo) for answers in groups if answers.photo is not None and not answers.not_in_run]
-    collected = group_rows(
-        [
-            Group(answers.mission, MISSIONS[answers.mission].domain, photo["label"], photo["group_id"], tuple(map(Path, photo["images"])))
-            for answers, photo in whole
-        ],
-        [{"group_seq": place, **result} for place, (answers, _) in enumerate(whole) for result in answers.by_number.values()],
-    )
-    for answers in groups:
-        if answers.not_in_run:
-            answers.problem = f"{', '.join(f'image_{number}' for number in answers.not_in_run)} not in this run"
-        else:
-            answers.problem = "; ".join(f"image_{number} failed: {result['error']}" for number, result in answers.by_number.items())
-    for place, (answers, _) in enumerate(whole):
-        answers.problem = collected.problems.get(place)
-    return collected.rows
+            order.results[int(number)] = {"image_index": int(number), **result}
+    return list(orders.values())
 
 
 PhotoKey: TypeAlias = "tuple[str, str, str]"
