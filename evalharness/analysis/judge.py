@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -73,7 +74,7 @@ class RegressionJudge:
         self._baseline = baseline
         self._run = run
         self._problem = problem
-        self._sides: dict[str, Side | str] = {}
+        self._side = cache(self._read)
 
     def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
         """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing."""
@@ -95,13 +96,8 @@ class RegressionJudge:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))
 
-    def _side(self, engine: str) -> Side | str:
-        """Return the baseline's side for an engine, or why there is none."""
-        if engine not in self._sides:
-            self._sides[engine] = self._read(engine)
-        return self._sides[engine]
-
     def _read(self, engine: str) -> Side | str:
+        """Return the baseline's side for an engine, or why there is none."""
         from evalharness.analysis.comparison.sides import read_side
 
         if self._baseline is None:

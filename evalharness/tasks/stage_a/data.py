@@ -20,6 +20,7 @@ from evalharness.api.cases import Case
 from evalharness.api.checks import is_folder
 from evalharness.api.errors import ConfigError
 from evalharness.api.images import MadeImage, image_size, load_image
+from evalharness.checkpoints.info import natural_key
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, Mission
 
@@ -51,12 +52,6 @@ class Group:
     def key(self) -> str:
         """`<group id>::<label>`: a work order under both labels is two groups."""
         return f"{self.group_id}::{self.label}"
-
-
-def natural_key(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts 2 before 10; equal numbers written differently stay apart."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(int(part), part) if place % 2 else (0, part) for place, part in enumerate(parts)]
 
 
 def group_id_of(photo: str, folder: str) -> str:
@@ -144,10 +139,9 @@ def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
             directory = parent / folder / name
             names = [entry.name for entry in os.scandir(directory) if entry.name.lower().endswith(SUFFIXES) and not is_folder(entry)]
             # macOS writes files with a leading dot beside the real ones.
-            photos = sorted((photo for photo in names if not photo.startswith(".")), key=natural_key)
-            if photos:
-                images = tuple(directory / photo for photo in photos)
-                yield Group(mission.name, mission.domain, label, group_id_of(photos[0], name), images)
+            images = sorted((directory / photo for photo in names if not photo.startswith(".")), key=natural_key)
+            if images:
+                yield Group(mission.name, mission.domain, label, group_id_of(images[0].name, name), tuple(images))
             else:
                 warnings.warn(DataWarning(f"{directory}: no photos, group left out"), stacklevel=5)
 

@@ -17,10 +17,11 @@ from evalharness.analysis.gates import was_judged
 from evalharness.api.cases import OutputTarget
 from evalharness.api.checks import first_names
 from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
+from evalharness.checkpoints.info import natural_key
 from evalharness.runs.schema import Row
 from evalharness.tasks import DataWarning
 from evalharness.tasks.shared import json_lines, read_lines, write_whole
-from evalharness.tasks.stage_a.data import LABELS, Group, natural_key, reference_path
+from evalharness.tasks.stage_a.data import LABELS, Group, reference_path
 from evalharness.tasks.stage_a.schema import MISSIONS
 
 ROW_TYPES: Mapping[str, type] = {"group_id": str, "mission": str, "label": str, "images": list, "per_image": dict}
@@ -252,7 +253,7 @@ def with_named_photos(groups: Sequence[Group], rows: Iterable[Mapping[str, Any]]
             place = max(copies, key=lambda place: len(_names(completed[place]).intersection(row["images"])))
             folder = completed[place].images[0].parent
             images = [*completed[place].images, *(folder / name for name in missing)]
-            completed[place] = replace(completed[place], images=tuple(sorted(images, key=lambda image: natural_key(image.name))))
+            completed[place] = replace(completed[place], images=tuple(sorted(images, key=natural_key)))
     if absent:
         warnings.warn(DataWarning(f"{path}: {len(absent)} groups have no photos here: {first_names(absent, _NUM_NAMED)}"), stacklevel=3)
     return completed

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evalharness.analysis.comparison.compare import compare
-from evalharness.analysis.comparison.sheets import was_judged
 from evalharness.analysis.comparison.sides import baseline_json, read_baseline, read_side, side_of_rows, write_baseline
 from evalharness.api.errors import BaselineError, ComparisonError, RecordError
 from tests.analysis.comparison.runs import ENGINE, cases, pair, run_dir
@@ -179,8 +178,8 @@ def test_any_ids_and_scores_survive(tmp_path: Path, values: dict[str, tuple[floa
     assert {case_id: line.scores for case_id, line in again.cases.items()} == {
         case_id: line.scores for case_id, line in sheet.cases.items()
     }
-    assert [line.outcome for line in again.cases.values() if was_judged(line)] == [
-        line.outcome for line in sheet.cases.values() if was_judged(line)
+    assert [line.outcome for line in again.cases.values() if line.was_judged] == [
+        line.outcome for line in sheet.cases.values() if line.was_judged
     ]
 
 
