@@ -151,11 +151,11 @@ def request_of(case: PromptCase) -> TextGenerationRequest | VlmGenerationRequest
 
 @dataclass(frozen=True, repr=False)
 class Judgement:
-    """Scores of an answer, plain data for tables, and what is wrong with it in words, "" if nothing is."""
+    """Scores of an answer that apply to it, plain JSON for tables, and what is wrong with it in words, "" if nothing is."""
 
     scores: Mapping[str, float]
     details: Mapping[str, Any]
-    problem: str
+    problem: str = ""
 
     @property
     def all_right(self) -> bool:

@@ -32,12 +32,7 @@ TOOLS_FILE = "tools.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCase(PromptCase):
-    """One row; `reference` is the list of expected calls."""
-
-    @property
-    def needs_call(self) -> bool:
-        """Whether any call is expected."""
-        return bool(self.reference)
+    """One row; `reference` is the list of expected calls, [] where none is needed."""
 
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ToolCase]:

@@ -38,7 +38,7 @@ def test_the_shipped_rows_load_and_can_be_asked() -> None:
     cases = tools.load_cases(SHIPPED)
     assert len(cases) == 12
     assert {case.tags["calls"] for case in cases} == {"one", "several", "none"}
-    assert [case.needs_call for case in cases if case.tags["calls"] == "none"] == [False] * 3
+    assert [case.reference for case in cases if case.tags["calls"] == "none"] == [[]] * 3
     assert all(tools.request(case).tools for case in cases)
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.geometry import PRIMARY_THRESHOLD
 from evalharness.tasks.dense.metrics import ALL, totals
-from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, Space, category_of, space_of, to_pixels
+from evalharness.tasks.dense.objects import NORM1000, PRIMARY_THRESHOLD, TYPES, DenseObject, Space, category_of, space_of, to_pixels
 from evalharness.tasks.dense.parse import numbers_of, object_of
 from evalharness.tasks.shared import json_lines, read_lines, write_whole
 from evalharness.tasks.stage_a.schema import DOMAINS, MISSIONS, SCHEMA, Domain

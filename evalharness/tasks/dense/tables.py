@@ -7,7 +7,6 @@ from typing import Any
 
 from evalharness.analysis.statistics.overlap import Overlap, macro_and_min
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.geometry import LINE_TOLERANCE, MODES, PRIMARY_THRESHOLD, THRESHOLDS
 from evalharness.tasks.dense.metrics import (
     ALL,
     SHORT_NAMES,
@@ -21,6 +20,7 @@ from evalharness.tasks.dense.metrics import (
     num_objects,
     totals,
 )
+from evalharness.tasks.dense.objects import LINE_TOLERANCE, MODES, PRIMARY_THRESHOLD, THRESHOLDS
 from evalharness.tasks.stage_a.schema import DISTANCE, NOTES_KEY, TEXT_KEY
 
 MATCHING = "greedy one to one: IoU descending, then gt, then pred; geometry exact, not rastered"
@@ -55,7 +55,7 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     metrics: dict[str, float | None] = {}
     for mode in MODES:
         counted, name = totals(images, mode), SHORT_NAMES[mode]
-        for ratio, value in _ratios(counted.at(PRIMARY_THRESHOLD, ALL), None).items():
+        for ratio, value in counted.at(PRIMARY_THRESHOLD, ALL).ratios(None).items():
             metrics[f"{name}_micro_{ratio}"] = value
         metrics[f"{name}_mean_f1"] = counted.mean_f1(ALL)
     by_domain = _by_domain(rows)
@@ -72,10 +72,6 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     predicted = repeated + sum(len(details["predictions"]) for details in details_of(parsed))
     metrics["duplicate_rate"] = repeated / predicted if predicted else None
     return {name: value for name, value in metrics.items() if value is not None}
-
-
-def _ratios(overlap: Overlap, empty: Any) -> dict[str, Any]:
-    return {"precision": overlap.precision(empty), "recall": overlap.recall(empty), "f1": overlap.f1(empty)}
 
 
 def tables(rows: Sequence[Row]) -> dict[str, Table]:
@@ -121,16 +117,7 @@ def _by_domain(rows: Sequence[Row]) -> dict[str, Totals]:
 
 
 def _cells(counted: Totals, name: str) -> dict[str, Cell]:
-    overlap = counted.at(PRIMARY_THRESHOLD, name)
-    return {
-        "reference": overlap.num_reference,
-        "predicted": overlap.num_predicted,
-        "matched": overlap.num_reference_hit,
-        "precision": overlap.precision(None),
-        "recall": overlap.recall(None),
-        "F1": overlap.f1(None),
-        "mean F1": counted.mean_f1(name),
-    }
+    return {**counted.at(PRIMARY_THRESHOLD, name).cells("matched"), "mean F1": counted.mean_f1(name)}
 
 
 def _kinds(title: str, counted: Totals) -> Table:
@@ -232,4 +219,4 @@ def _mode(together: Totals, typed: Totals) -> dict[str, Any]:
 
 def _counts(overlap: Overlap) -> dict[str, Any]:
     counts = {"gt": overlap.num_reference, "pred": overlap.num_predicted, "matched": overlap.num_reference_hit}
-    return {**counts, **_ratios(overlap, 0.0)}
+    return {**counts, **overlap.ratios(0.0)}

@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw
 from scipy.optimize import linear_sum_assignment
 
 from evalharness.backends.torchvision_cpu import register_missing_operators
-from evalharness.tasks.dense.geometry import LINE_TOLERANCE, MODES, THRESHOLDS, Pair, iou, match, match_greedily, overlaps
-from evalharness.tasks.dense.objects import DenseObject
+from evalharness.tasks.dense.geometry import Pair, iou, match, match_greedily, overlaps
+from evalharness.tasks.dense.objects import LINE_TOLERANCE, MODES, THRESHOLDS, DenseObject
 from tests.tasks.dense_examples import LABEL, SCREW, box, boxes, crowded, line, lines, objects, poly, polygons
 
 SCALE = 2  # raster pixels per step of the grid, for the second opinion

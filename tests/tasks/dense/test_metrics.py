@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.metrics import Judgement, attribute_hits, judge_dump, judge_objects
+from evalharness.tasks.dense.metrics import attribute_hits, judge_dump, judge_objects
 from evalharness.tasks.dense.objects import DenseObject, attributes_of
 from evalharness.tasks.dense.parse import parse_dump
 from evalharness.tasks.dense.tables import aggregate, offline_report, tables
+from evalharness.tasks.prompt_rows import Judgement
 from tests.tasks.dense_examples import LABEL, SCREW, WIRE, box, crowded, dumped, line, objects, one_box
 
 pictures = st.tuples(
