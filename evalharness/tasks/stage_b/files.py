@@ -56,29 +56,14 @@ def ticket_key(group_id: str, label: str) -> str:
     return f"{group_id}::{label}"
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A line (from 1) that is not a ticket, and why."""
+def read_tickets(path: Path | str, mission: str) -> tuple[list[Ticket], dict[int, str]]:
+    """Return the tickets of one mission's file in its order, and why each other line (from 1) is not one.
 
-    line: int
-    problem: str
-
-
-@dataclass(frozen=True)
-class TicketFile:
-    """The tickets of a file in its order, and the rows that are not tickets."""
-
-    tickets: tuple[Ticket, ...]
-    bad_rows: tuple[BadRow, ...]
-
-
-def read_tickets(path: Path | str, mission: str) -> TicketFile:
-    """Return the tickets of one mission's file. Raises `RecordError` if it cannot be read or holds no ticket at all.
-
-    Labels count in any case, further keys are ignored, and image keys are put in the order of their trailing digits.
+    Labels count in any case, further keys are ignored, and image keys are put in the order of their trailing digits. Raises
+    `RecordError` if the file cannot be read or holds no ticket at all.
     """
     tickets: dict[str, Ticket] = {}
-    bad = []
+    bad: dict[int, str] = {}
     try:
         # Not splitlines: a summary may hold other line ends as they are. A broken byte spoils its own row only.
         lines = Path(path).read_bytes().decode("utf-8", "surrogateescape").split("\n")
@@ -93,11 +78,11 @@ def read_tickets(path: Path | str, mission: str) -> TicketFile:
         if isinstance(ticket, Ticket):
             tickets[ticket.key] = ticket
         else:
-            bad.append(BadRow(number, ticket))
+            bad[number] = ticket
     if not tickets:
-        first = f"; line {bad[0].line}: {bad[0].problem}" if bad else ""
+        first = "".join(f"; line {number}: {problem}" for number, problem in [*bad.items()][:1])
         raise RecordError(f"{path} holds no ticket: {len(bad)} rows, none of them usable{first}")
-    return TicketFile(tuple(tickets.values()), tuple(bad))
+    return list(tickets.values()), bad
 
 
 def _ticket(line: str, mission: str) -> Ticket | str:
