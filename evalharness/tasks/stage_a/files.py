@@ -20,7 +20,7 @@ from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
 from evalharness.checkpoints.info import natural_key
 from evalharness.runs.schema import Row
 from evalharness.tasks import DataWarning
-from evalharness.tasks.shared import json_lines, read_lines, write_whole
+from evalharness.tasks.shared import read_lines, write_lines
 from evalharness.tasks.stage_a.data import LABELS, Group, reference_path
 from evalharness.tasks.stage_a.schema import MISSIONS
 
@@ -76,7 +76,7 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     checked = [check_row(row, f"rows[{position}]") for position, row in enumerate(rows)]
     if not checked:
         raise RecordError(f"{path} was not written: no group is complete")
-    write_whole(Path(path), json_lines({key: row[key] for key in ROW_TYPES} for row in checked))
+    write_lines(path, ({key: row[key] for key in ROW_TYPES} for row in checked))
     return len(checked)
 
 

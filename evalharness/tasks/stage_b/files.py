@@ -28,7 +28,7 @@ from typing import Any
 from evalharness.api.cases import OutputTarget, one_test_per_case
 from evalharness.api.errors import ConfigError, PromptTooLong, RecordError
 from evalharness.runs.schema import Row
-from evalharness.tasks.shared import json_lines, write_whole
+from evalharness.tasks.shared import write_json, write_lines, write_whole
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_a.schema import MISSIONS
 from evalharness.tasks.stage_b.metrics import Ballot, confusion, rates
@@ -262,7 +262,7 @@ def write_guidance(path: Path | str, guidance: Mapping[str, Guidance], *, num_sn
             write_whole(folder / f"guidance-{max(numbered, default=0) + 1:06}.json", path.read_bytes())
             for old in sorted(numbered)[: max(0, len(numbered) + 1 - num_snapshots)]:
                 numbered[old].unlink()
-        write_whole(path, f"{json.dumps(data, ensure_ascii=False, indent=2)}\n".encode())
+        write_json(path, data)
     except (OSError, UnicodeEncodeError) as error:
         raise RecordError(f"guidance {path} cannot be written: {error}") from error
     return path
@@ -286,7 +286,7 @@ def write_outputs(rows: Sequence[Row], target: OutputTarget, name: str = "stage_
 def _write_mission(folder: Path, mission: str, rows: Sequence[Row]) -> None:
     judged = [row for row in rows if _was_judged(row)]
     metrics, wrong = baseline_metrics(mission, rows), wrong_cases(judged)
-    write_whole(folder / "baseline_metrics.json", f"{json.dumps(metrics, ensure_ascii=False, indent=2)}\n".encode())
+    write_json(folder / "baseline_metrics.json", metrics)
     files: dict[str, Iterable[Mapping[str, Any]]] = {
         "baseline_metrics_steps": [{"step": 0, **metrics}],
         "baseline_ticket_stats": map(ticket_stats, judged),
@@ -298,7 +298,7 @@ def _write_mission(folder: Path, mission: str, rows: Sequence[Row]) -> None:
         ],
     }
     for file_name, lines in files.items():
-        write_whole(folder / f"{file_name}.jsonl", json_lines(lines))
+        write_lines(folder / f"{file_name}.jsonl", lines)
 
 
 def _was_judged(row: Row) -> bool:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from evalharness.api.errors import RecordError
 from evalharness.tasks import dense
-from evalharness.tasks.dense.files import dump_rows, read_dump, write_dump
+from evalharness.tasks.dense.files import dump_rows, read_dump
 from evalharness.tasks.dense.objects import TYPES
 from evalharness.tasks.dense.tables import offline_report
+from evalharness.tasks.shared import write_lines
 from tests.tasks.dense_examples import LABEL, box, dumped, one_box
 
 # As documented: pixels of a photo of 640 × 480, and the same on the grid.
@@ -156,7 +157,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, probl
 def test_a_written_dump_has_the_originals_keys_and_the_flags_that_it_lacks(tmp_path: Path) -> None:
     text = dumped(object_1=one_box(40, 60, 180, 120), object_2=one_box(40, 60, 180, 120), object_3=one_box(1))[:-4]
     rows = dense.score_dump(write(tmp_path / "d.jsonl", {**ROW, "clean_text": text, "finish_reason": "length"}))
-    write_dump(tmp_path / "out.jsonl", dump_rows(rows))
+    write_lines(tmp_path / "out.jsonl", dump_rows(rows))
     row, aggregate = lines(tmp_path / "out.jsonl")
     for key in ("image_path", "gt", "gt_norm1000", "width", "height", "clean_text"):
         assert row[key] == {**ROW, "clean_text": text}[key]
