@@ -135,12 +135,13 @@ def _type_of(value: object) -> str:
 
 def _loads(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return text
 
 
-def _refuse(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """Raise `ValueError` for `NaN` and `Infinity`, which Python's json takes."""
     raise ValueError(f"{name} is not JSON")
 
 
