@@ -30,20 +30,11 @@ def read(tmp_path: Path, *rows: Any) -> tuple[list[Ticket], dict[int, str]]:
     return read_tickets(path, MISSION)
 
 
-def test_a_row_becomes_a_ticket(tmp_path: Path) -> None:
-    (ticket,), _ = read(tmp_path, row())
+def test_a_row_becomes_a_ticket_and_one_order_under_two_labels_two(tmp_path: Path) -> None:
+    (ticket, other), bad = read(tmp_path, row(), row(label=" PASS "))
     assert (ticket.key, ticket.mission, ticket.label) == (f"{ID}::fail", MISSION, "fail")
     assert ticket.summaries == ('{"统计": []}', "无关图片")
-
-
-def test_one_order_under_two_labels_is_two_tickets(tmp_path: Path) -> None:
-    tickets, bad = read(tmp_path, row(), row(label="pass"))
-    assert ([ticket.key for ticket in tickets], bad) == ([f"{ID}::fail", f"{ID}::pass"], {})
-
-
-@pytest.mark.parametrize("label", ["PASS", " Pass ", "pass"])
-def test_labels_count_in_any_case(tmp_path: Path, label: str) -> None:
-    assert read(tmp_path, row(label=label))[0][0].label == "pass"
+    assert (other.key, other.label, bad) == (f"{ID}::pass", "pass", {})
 
 
 def test_summaries_come_in_the_order_of_the_digits_at_the_end_of_their_keys(tmp_path: Path) -> None:
@@ -116,32 +107,17 @@ def guidance(text: str = "焦点", step: int = 1) -> dict[str, Guidance]:
     return {MISSION: Guidance(step, TIME, {"G0": text})}
 
 
-def test_rules_are_read_in_numeric_order() -> None:
+def test_the_shipped_guidance_is_read_and_rules_come_in_numeric_order() -> None:
+    found = read_guidance(ROOT / "guidance.json")
+    assert (len(found), set(found[MISSION].experiences)) == (6, {"G0", "S1", "G1"})
     assert in_order(["G10", "S10", "G2", "G0", "S2", "G1"]) == ["G0", "S2", "S10", "G1", "G2", "G10"]
 
 
-def test_the_shipped_guidance_is_read() -> None:
-    found = read_guidance(ROOT / "guidance.json")
-    assert len(found) == 6
-    assert set(found[MISSION].experiences) == {"G0", "S1", "G1"}
-
-
-def test_written_guidance_is_read_back(tmp_path: Path) -> None:
-    about = {
-        "updated_at": TIME,
-        "reflection_id": "r1",
-        "sources": ["a::fail"],
-        "rationale": None,
-        "hit_count": 2,
-        "miss_count": 0,
-        "confidence": 1,
-    }
-    wanted = check_guidance({MISSION: entry(metadata={"G1": about})})
-    assert read_guidance(write_guidance(tmp_path / "new" / "guidance.json", wanted)) == wanted
-
-
-def test_rules_are_written_in_reading_order_and_as_they_are_spelled(tmp_path: Path) -> None:
-    path = write_guidance(tmp_path / "guidance.json", check_guidance({MISSION: entry()}))
+def test_written_guidance_is_read_back_with_its_rules_in_order_and_as_they_are_spelled(tmp_path: Path) -> None:
+    about = {"updated_at": TIME, "reflection_id": "r1", "sources": ["a::fail"], "rationale": None, "hit_count": 2, "miss_count": 0}
+    wanted = check_guidance({MISSION: entry(metadata={"G1": {**about, "confidence": 1}})})
+    path = write_guidance(tmp_path / "new" / "guidance.json", wanted)
+    assert read_guidance(path) == wanted
     text = path.read_text("utf-8")
     assert list(json.loads(text)[MISSION]["experiences"]) == ["G0", "S1", "G1"]
     assert "每个站点" in text
@@ -180,15 +156,11 @@ def test_guidance_that_breaks_its_form_is_refused(data: Any, problem: str) -> No
         check_guidance(data)
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000], ids=["cut", "bytes", "deep"])
-def test_a_guidance_file_must_be_json(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "guidance.json").write_bytes(content)
-    with pytest.raises(ConfigError, match="is not JSON"):
-        read_guidance(tmp_path / "guidance.json")
-
-
-def test_a_missing_file_is_refused_with_its_form(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read .* it must be {mission:"):
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000, None], ids=["cut", "bytes", "deep", "missing"])
+def test_a_guidance_file_must_be_json(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "guidance.json").write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read .* it must be {mission:" if content is None else "is not JSON"):
         read_guidance(tmp_path / "guidance.json")
 
 
