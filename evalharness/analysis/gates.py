@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from evalharness.api.errors import ConfigError
 from evalharness.runs.schema import GateVerdict, Row, generations_of
@@ -102,11 +103,8 @@ class RegressionGate:
 
     expression: str
     metrics: tuple[str, ...] = ()
-
-    @property
-    def metric(self) -> str:
-        """The metric's name in a verdict."""
-        return "no_regression"
+    metric: ClassVar[str] = "no_regression"
+    """The metric's name in a verdict."""
 
 
 def _too_few_judged(rows: Sequence[Row]) -> bool:

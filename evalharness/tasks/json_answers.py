@@ -23,22 +23,6 @@ from evalharness.api.errors import ConfigError
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, read_rows, request_of
 from evalharness.tasks.shared import balanced_end, loads, without_thoughts
 
-__all__ = [
-    "MISSING",
-    "Answer",
-    "JsonCase",
-    "Judgement",
-    "check_expected",
-    "find",
-    "judge",
-    "load_cases",
-    "matches",
-    "parse_answer",
-    "read_path",
-    "request",
-    "tables",
-]
-
 MISSING = object()
 """The value of a path that leads nowhere."""
 

@@ -138,9 +138,9 @@ def request_of(case: PromptCase) -> TextGenerationRequest | VlmGenerationRequest
 
 @dataclass(frozen=True, repr=False)
 class Judgement:
-    """Scores of an answer that apply to it, plain JSON for tables, and what is wrong with it in words, "" if nothing is."""
+    """Scores of an answer (numbers, None for an infinite one), plain JSON for tables, and what is wrong with it in words, "" if nothing is."""
 
-    scores: Mapping[str, float]
+    scores: Mapping[str, Any]
     details: Mapping[str, Any]
     problem: str = ""
 

@@ -24,8 +24,6 @@ from evalharness.tasks.json_answers import MISSING, check_expected, matches
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, read_rows, request_of
 from evalharness.tool_calls import ToolAnswer, ToolCall
 
-__all__ = ["Judgement", "ToolCase", "judge", "load_cases", "request", "tables"]
-
 FILE_NAME = "tool_calls.jsonl"
 TOOLS_FILE = "tools.json"
 

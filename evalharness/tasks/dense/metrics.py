@@ -174,11 +174,6 @@ def mean_count_error(rows: Sequence[Mapping[str, Any]]) -> float | None:
     return sum(score["num_surplus"] + score["num_lacking"] for score in scores) / len(scores) if scores else None
 
 
-def by_type(item: Mapping[str, Any]) -> str:
-    """Return the kind of geometry of an object."""
-    return str(item["type"])
-
-
 def by_category(item: Mapping[str, Any]) -> str:
     """Return the category of an object."""
     return category_of(item["desc"])

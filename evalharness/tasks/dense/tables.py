@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from evalharness.analysis.statistics.overlap import Overlap, macro_and_min
@@ -13,7 +14,6 @@ from evalharness.tasks.dense.metrics import (
     Totals,
     attribute_totals,
     by_category,
-    by_type,
     counted_scores,
     details_of,
     mean_count_error,
@@ -85,8 +85,8 @@ def tables(rows: Sequence[Row]) -> dict[str, Table]:
             {"IoU": f"{threshold:.2f}", **{mode: counted.at(threshold, ALL).f1(None) for mode, counted in modes.items()}}
             for threshold in THRESHOLDS
         ],
-        "Objects by type, localization": _kinds("type", totals(images, "localization", by_type)),
-        "Objects by type, category": _kinds("type", totals(images, "category", by_type)),
+        "Objects by type, localization": _kinds("type", totals(images, "localization", itemgetter("type"))),
+        "Objects by type, category": _kinds("type", totals(images, "category", itemgetter("type"))),
         "Objects by category": [
             {"domain": domain, **line} for domain, counted in _by_domain(rows).items() for line in _kinds("category", counted)
         ],
@@ -173,7 +173,7 @@ def offline_report(rows: Sequence[Row], path: str) -> dict[str, Any]:
             "matching": MATCHING,
         },
         "count_diagnostics": _count_diagnostics(rows),
-        "modes": {mode: _mode(totals(images, mode), totals(images, mode, by_type)) for mode in MODES},
+        "modes": {mode: _mode(totals(images, mode), totals(images, mode, itemgetter("type"))) for mode in MODES},
         "category_breakdown_primary": [
             {"category": name, **_counts(categories.at(PRIMARY_THRESHOLD, name))} for name in categories.names[:MAX_CATEGORIES]
         ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -74,10 +75,17 @@ def find_groups(data_dir: Path | str | None) -> tuple[Path, list[Group]]:
     `data_dir` is the root or one mission's folder. Raises `ConfigError` where there are none.
     """
     root, missions = find_missions(data_dir, _folders, LAYOUT)
-    groups = [group for mission in missions for group in _groups_of(root, mission)]
+    groups: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    numbered = []
+    for group in (group for mission in missions for group in _groups_of(root, mission)):
+        copies = groups[group.mission, group.key]
+        copies.append(replace(group, copy=len(copies) + 1))
+        numbered.append(copies[-1])
+        if len(copies) == 2:
+            warnings.warn(DataWarning(f"{group.mission}: several folders hold group {group.key}; kept apart as …~2, …~3"), stacklevel=3)
     if not groups:
         raise ConfigError(f"no Stage-A photos in {data_dir}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
-    return root, _numbered(groups)
+    return root, numbered
 
 
 def draw_groups(groups: Sequence[Group], *, max_pass: int | None = None, max_fail: int | None = None, seed: int = 0) -> list[Group]:
@@ -146,18 +154,6 @@ def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
                 warnings.warn(DataWarning(f"{directory}: no photos, group left out"), stacklevel=5)
 
 
-def _numbered(groups: Sequence[Group]) -> list[Group]:
-    seen: dict[tuple[str, str], int] = {}
-    numbered = []
-    for group in groups:
-        key = (group.mission, group.key)
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] == 2:
-            warnings.warn(DataWarning(f"{group.mission}: several folders hold group {group.key}; kept apart as …~2, …~3"), stacklevel=4)
-        numbered.append(replace(group, copy=seen[key]))
-    return numbered
-
-
 @dataclass(frozen=True, kw_only=True)
 class StageACase(Case):
     """One photo of a work order. `reference` is its `Summary`, None where it is not known.
@@ -182,10 +178,8 @@ def photo_within(path: Path, max_pixels: int | None) -> str | bytes:
     The copy is upright RGB and stays in memory until its request has been answered. Raises `ImageError`, or `BackendError`
     where the machine fails.
     """
-    if max_pixels is None:
-        return str(path)
-    width, height = image_size(path)
-    if width * height <= max_pixels:
+    width, height = (0, 0) if max_pixels is None else image_size(path)
+    if max_pixels is None or width * height <= max_pixels:
         return str(path)
     from PIL.Image import Resampling
 

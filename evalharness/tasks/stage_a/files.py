@@ -11,11 +11,11 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 from evalharness.analysis.gates import was_judged
 from evalharness.api.cases import OutputTarget
-from evalharness.api.checks import first_names
+from evalharness.api.checks import check_instance, check_text, first_names
 from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
 from evalharness.checkpoints.info import natural_key
 from evalharness.runs.schema import Row
@@ -34,8 +34,7 @@ def check_row(row: Any, where: str = "row") -> dict[str, Any]:
     for key, wanted in ROW_TYPES.items():
         if key not in row:
             raise RecordError(f"{where}.{key} is missing; a row has {', '.join(ROW_TYPES)}")
-        if not isinstance(row[key], wanted):
-            raise ContractTypeError(f"{where}.{key} must be a {wanted.__name__}, got {row[key]!r} ({type(row[key]).__name__})")
+        check_instance(f"{where}.{key}", row[key], wanted)
     unknown = [key for key in row if key not in ROW_TYPES]
     if unknown:
         raise RecordError(f"{where}.{unknown[0]} is unknown; a row has {', '.join(ROW_TYPES)}")
@@ -52,16 +51,14 @@ def _check_images(images: list[Any], per_image: Mapping[Any, Any], where: str) -
     if not images:
         raise RecordError(f"{where}.images is empty; a group has at least one image")
     for position, name in enumerate(images):
-        if not isinstance(name, str):
-            raise ContractTypeError(f"{where}.images[{position}] must be a str, got {name!r} ({type(name).__name__})")
+        check_text(f"{where}.images[{position}]", name)
     wanted = [f"image_{number}" for number in range(1, len(images) + 1)]
     if set(per_image) != set(wanted):
         missing = [key for key in wanted if key not in per_image]
         extra = [str(key) for key in per_image if key not in wanted]
         raise RecordError(f"{where}.per_image must have the keys image_1..image_{len(images)}; missing: {missing}, not expected: {extra}")
     for key, summary in per_image.items():
-        if not isinstance(summary, str):
-            raise ContractTypeError(f"{where}.per_image.{key} must be a str, got {summary!r} ({type(summary).__name__})")
+        check_text(f"{where}.per_image.{key}", summary)
         if not summary.strip():
             raise RecordError(f"{where}.per_image.{key} is blank")
 
@@ -98,9 +95,9 @@ def group_rows(groups: Sequence[Group], results: Iterable[Mapping[str, Any]]) ->
     problems: dict[int, str] = {}
     for result in results:
         place, index = result.get("group_seq"), result.get("image_index")
-        if not _in_range(place, 0, len(groups) - 1):
+        if type(place) is not int or place not in range(len(groups)):
             raise RecordError(f"group_seq must be 0..{len(groups) - 1}, got {place!r}")
-        if not _in_range(index, 1, len(groups[place].images)):
+        if type(index) is not int or index not in range(1, len(groups[place].images) + 1):
             problems.setdefault(place, f"image_index must be 1..{len(groups[place].images)}, got {index!r}")
         elif index in summaries[place]:
             problems.setdefault(place, f"image_{index} came twice")
@@ -119,10 +116,6 @@ def group_rows(groups: Sequence[Group], results: Iterable[Mapping[str, Any]]) ->
             images = {"images": [image.name for image in group.images]}
             rows.append({**row, **images, "per_image": {f"image_{number}": summaries[place][number] for number in numbers}})
     return GroupRows(tuple(rows), problems)
-
-
-def _in_range(number: object, low: int, high: int) -> TypeGuard[int]:
-    return isinstance(number, int) and not isinstance(number, bool) and low <= number <= high
 
 
 LEFT_OUT_FILE = "stage_a_left_out.jsonl"
@@ -207,12 +200,6 @@ PhotoKey: TypeAlias = "tuple[str, str, str]"
 """Group id, label, file name."""
 
 _NUM_NAMED = 3
-
-
-def reference_rows(root: Path, mission: str) -> list[dict[str, Any]]:
-    """Return the rows of a mission's reference file; [] where it has none."""
-    path = reference_path(root, mission)
-    return read_rows(path) if path.exists() else []
 
 
 def read_summaries(path: Path | str) -> dict[PhotoKey, str]:

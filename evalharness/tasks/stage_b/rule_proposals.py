@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from evalharness.api.errors import ContractTypeError, ContractValueError, RecordError
 from evalharness.tasks.shared import balanced_spans, leftover_thinking, loads
 from evalharness.tasks.stage_b.files import FOCUS, is_invariant
-from evalharness.tasks.stage_b.prompt import has_double_negation, has_verdict, plain, signature, third_states
+from evalharness.tasks.stage_b.prompt import plain, signature, third_states
 
 FAILURES = Path("reflection_cache") / "rule_search_proposer_failures.jsonl"
 _FENCE = "```"
@@ -110,6 +110,11 @@ _NO_FAULT = "(?!不合格|不符合|错误|散乱|问题|异常|松动|缺失)"
 _ABSENT_PASSES = re.compile(
     rf"(?:缺少|缺失|缺乏|没有|未见|看不到|未拍到|无法看到|不可见)(?:{_NO_FAULT}[^,。;；]){{0,40}}"
     rf",?(?:{_NO_FAULT}[^,。;；不未]){{0,12}}(?<![不未])通过"
+)
+# A rule that states its verdict by denying another, which readers and models misread.
+_DOUBLE_NEGATION = re.compile(
+    r"(?:不(?:应该|应当|应|该|能|可以|可|得|宜|要|必|需|会|予)?|无需|不用)被?(?:判定|判断|认定|视|判)(?:为|成|作)"
+    r"|(?:并非|不是|不能|不得|不会|未必|绝非)不"
 )
 _OPPOSITE = str.maketrans({"\ue000": "通过", "\ue001": "不通过"})
 
@@ -290,9 +295,9 @@ def _text_problems(text: str, rules: Mapping[str, str]) -> Iterator[str]:
     states = third_states(text)
     if states:
         yield f"names a third state: {states[0]}"
-    if has_double_negation(text):
+    if _DOUBLE_NEGATION.search(searched):
         yield "says its verdict by double negation"
-    if not has_verdict(text):
+    if "通过" not in searched:
         yield "names neither 通过 nor 不通过"
     brand = _BRANDS.search(searched)
     if brand:
