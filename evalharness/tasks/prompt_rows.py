@@ -138,7 +138,7 @@ def request_of(case: PromptCase) -> TextGenerationRequest | VlmGenerationRequest
 
 @dataclass(frozen=True, repr=False)
 class Judgement:
-    """Scores of an answer (numbers, None for an infinite one), plain JSON for tables, and what is wrong with it in words, "" if nothing is."""
+    """Scores of an answer (None for an infinite one), plain JSON for tables, and what is wrong with it in words, "" if nothing is."""
 
     scores: Mapping[str, Any]
     details: Mapping[str, Any]
