@@ -17,24 +17,6 @@ from typing import Any
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
 
-__all__ = [
-    "MAX_TOKEN_ID",
-    "check_boolean",
-    "check_instance",
-    "check_integer",
-    "check_json",
-    "check_number",
-    "check_sequence",
-    "check_temperature",
-    "check_text",
-    "check_token_ids",
-    "excerpt",
-    "first_names",
-    "is_folder",
-    "known_keys",
-    "short_hash",
-]
-
 
 def check_number(
     path: str, value: object, *, integer: bool, minimum: float | None = None, above: float | None = None, maximum: float | None = None

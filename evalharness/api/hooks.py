@@ -23,18 +23,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from evalharness.api.errors import CapabilityError
 
-__all__ = [
-    "GenerationPlugin",
-    "RequestType",
-    "RowWatchers",
-    "TokenBan",
-    "TokenWatcher",
-    "normalise_plugins",
-    "postprocess_text",
-    "refuse_missing_hooks",
-    "refuse_misspelt_hooks",
-]
-
 RequestType: TypeAlias = Literal["text", "vlm"]
 
 

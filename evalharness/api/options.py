@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -26,19 +27,6 @@ from evalharness.api.checks import (
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import DEFAULT_MARKS
-
-__all__ = [
-    "ChatTemplateOptions",
-    "DecodeOptions",
-    "GenerationOptions",
-    "LogprobsKind",
-    "ModelLoadConfig",
-    "ServerOptions",
-    "StopOptions",
-    "Variant",
-    "VllmEngineOptions",
-    "VlmPreprocessOptions",
-]
 
 LogprobsKind: TypeAlias = Literal["raw", "processed"]
 
@@ -173,7 +161,7 @@ class GenerationOptions:
         # A mappingproxy cannot be pickled or deep-copied: rebuild from plain values.
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
-        return _rebuild_options, (values,)
+        return partial(type(self), **values), ()
 
     def __hash__(self) -> int:
         # Extra values may be lists, so only their names count here; equality compares the values too.
@@ -234,10 +222,6 @@ _NUMBERS: Mapping[str, type[int] | type[float]] = {
     **dict.fromkeys(("temperature", "top_p", "repetition_penalty"), float),
 }
 """The options that `GenerationOptions.from_mapping` casts."""
-
-
-def _rebuild_options(values: dict[str, Any]) -> GenerationOptions:
-    return GenerationOptions(**values)
 
 
 def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | float:

@@ -14,8 +14,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["API_KEY", "Redactor", "redactor", "remember_options"]
-
 API_KEY = "EVALHARNESS_API_KEY"
 """The environment variable that holds the key of an inference server."""
 

@@ -16,8 +16,6 @@ from evalharness.api.checks import check_boolean, check_sequence, check_token_id
 from evalharness.api.errors import ContractTypeError
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 
-__all__ = ["Chat", "ResponseLogits", "ResponseScores", "ScoringRequest", "TokenIds", "chat_of", "scores_of"]
-
 Chat: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 TokenIds: TypeAlias = "str | Sequence[int]"
 """A text, to be tokenised, or token ids."""
