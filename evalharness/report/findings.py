@@ -69,8 +69,8 @@ def _unfinished(tables: RunTables) -> bool:
     return bool(tables.run) and not tables.run.get("finished_at")
 
 
-def findings(tables: RunTables) -> list[str]:
-    """Return the caveats of a run; empty where there are none."""
+def findings(tables: RunTables, *, capitals: bool = False) -> list[str]:
+    """Return the caveats of a run, with `capitals` as sentences but for those that begin with a name; empty where there are none."""
     of_rows: tuple[Callable[[RunTables], Iterator[str]], ...] = (
         _coverage, _data, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
     )  # fmt: skip
@@ -81,7 +81,7 @@ def findings(tables: RunTables) -> list[str]:
     if len(caveats) > MAX_FINDINGS:
         left_out = len(caveats) - MAX_FINDINGS
         caveats = [*caveats[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
-    return caveats
+    return [line[0].upper() + line[1:] if capitals and line.startswith(("all ", "the ")) else line for line in caveats]
 
 
 def _data(tables: RunTables) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _groups(tables: RunTables) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _problems(tables: RunTables) -> Iterator[str]:
-    yield from tables.collected.notes
+    yield from tables.notes
     yield from rescored_remarks(tables.run)
     problems = tables.run.get("problems")
     yield from (one_line(text_of(problem), 300) for problem in (problems if isinstance(problems, list) else ()))
@@ -162,10 +162,10 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     counted = [count for count in mapping(tables.run.get("counts")).values() if isinstance(count, int)]
     if counted and sum(counted) != tables.num_rows:
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {tables.num_rows:,}: the two files do not match"
-    if tables.collected.num_duplicates:
-        rows = plural(tables.collected.num_duplicates, "duplicate row")
+    if tables.num_duplicates:
+        rows = plural(tables.num_duplicates, "duplicate row")
         yield f"{rows} of a case × test × engine that has one already: counted all the same"
-    for outcome, count in sorted(tables.collected.unknown_outcomes.items()):
+    for outcome, count in sorted(tables.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 
 
@@ -194,7 +194,7 @@ def _same_answers(tables: RunTables) -> Iterator[str]:
 
 def _same_checkpoints(tables: RunTables) -> Iterator[str]:
     """Pairs of checkpoints in which every common case got the same answer: most often one checkpoint under two names."""
-    checkpoints = tables.collected.checkpoints
+    checkpoints = tables.checkpoints
     first: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
     for (eval_name, engine), answers in tables.answers.items():
         by_case = dict(reversed(answers))  # of a case that was answered twice, the first
@@ -212,7 +212,7 @@ def _unanswered(tables: RunTables) -> Iterator[str]:
             yield f"{error} ended in an infrastructure error: not counted in any mean"
         if counts["invalid"]:
             yield f"{invalid} could not be run (invalid): not counted in any mean"
-    for group in tables.collected.problems.values():
+    for group in tables.problems.values():
         if group.outcome == "skip":
             reason = one_line(group.problem or "no reason was recorded", 200)
             yield f"{plural(group.count, 'case')} of {group.eval} on {group.engine} skipped: {reason}"
@@ -231,12 +231,12 @@ def _cut_answers(tables: RunTables) -> Iterator[str]:
 
 
 def _deviations(tables: RunTables) -> Iterator[str]:
-    names = tables.collected.engines.names
-    for engine, count in tables.collected.cached.items():
+    names = tables.engines.names
+    for engine, count in tables.cached.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the cache of earlier answers, so their times mean nothing"
-    for (engine, backend), count in tables.collected.fallbacks.items():
+    for (engine, backend), count in tables.fallbacks.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one requested"
-    for (engine, option), count in tables.collected.ignored_options.items():
+    for (engine, option), count in tables.ignored_options.items():
         yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
     for entry in entries_of(tables.run.get("engines")):
         not_taken = entry.get("options_not_taken")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -76,23 +75,12 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     """Yield verdict, counts, and caveats."""
     word, sentence = verdict(tables)
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
-    codes = tables.collected
-    num_cases = sum(tables.num_cases.values())
     counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
-    yield (
-        f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}, "
-        f"{plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
-    )
-    remarks = findings(tables)
-    if remarks:
+    yield f"{tables.extent()}, {plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
+    if caveats := findings(tables, capitals=True):
         yield "Caveats:"
-        yield "\n".join(f"- {markdown_cell(_capital(remark), 500)}." for remark in remarks)
+        yield "\n".join(f"- {markdown_cell(caveat, 500)}." for caveat in caveats)
     yield _FILES_NOTE
-
-
-def _capital(sentence: str) -> str:
-    """Return the sentence with a capital, unless it begins with a name."""
-    return sentence[0].upper() + sentence[1:] if re.match(r"(all|the) ", sentence) else sentence
 
 
 def gate_blocks(tables: RunTables) -> Iterator[str]:
@@ -140,7 +128,7 @@ def _output_files(tables: RunTables) -> Iterator[str]:
 def _problems(tables: RunTables) -> Iterator[str]:
     titles = {"error": "Errors", "invalid": "Invalid", "fail": "Failures", "other": "Unknown outcomes", "skip": "Skipped", "miss": "Misses"}
     for outcome, title in titles.items():
-        groups = sorted((group for group in tables.collected.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
+        groups = sorted((group for group in tables.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
         if groups:
             yield f"## {title}"
             lines = []
@@ -287,7 +275,7 @@ def _rerun(tables: RunTables) -> Iterator[str]:
     if command:
         yield "## Run it again"
         yield code_block([command])
-        if tables.collected.problems:
+        if tables.problems:
             yield "To run a single case, put its node id (in samples.csv), quoted, in place of the folder."
 
 

@@ -63,7 +63,7 @@ def score_sections(tables: RunTables) -> Iterator[str]:
 
 def breakdown_sections(tables: RunTables) -> Iterator[str]:
     """Yield the section with one table per test and tag key; it names omitted parts."""
-    if not tables.collected.tags:
+    if not tables.row_tags:
         return
     yield "## Breakdowns"
     for test in tests_of(tables.tag_counts):
@@ -76,7 +76,7 @@ def breakdown_sections(tables: RunTables) -> Iterator[str]:
                 {(value, engine): line for (engine, tag, value), line in counts.items() if tag == key},
                 {(value, engine, metric): line for (engine, tag, value, metric), line in scores.items() if tag == key},
                 metrics[:NUM_SCORE_COLUMNS],
-                tables.collected.tag_values,
+                tables.tag_values,
             )
         if len(metrics) > NUM_SCORE_COLUMNS:
             yield f"{plural(len(metrics) - NUM_SCORE_COLUMNS, 'more score')} by tag left out here; report.csv has them."

@@ -66,7 +66,7 @@ class ProblemGroup:
     problem: str
     excerpt: str
     number: int = 0
-    """Its place among the groups of the run; `Collected.row_problems` has it for each row."""
+    """Its place among the groups of the run; `RunTables.row_problems` has it for each row."""
     count: int = 0
     nodeids: list[str] = field(default_factory=list)
 
@@ -158,6 +158,11 @@ class RunTables:
         """The same by eval, test, engine, tag key, tag value."""
         return self._counted(self.tag_counted)
 
+    def extent(self) -> str:
+        """Return "12 cases in 2 evals on 1 engine"."""
+        num_evals, num_engines = len(self.evals.names), len(self.engines.names)
+        return f"{plural(sum(self.num_cases.values()), 'case')} in {plural(num_evals, 'eval')} on {plural(num_engines, 'engine')}"
+
     def total(self, name: str) -> int:
         """Return the number of rows in one of `COUNTS`."""
         return sum(counts[name] for counts in self.counts.values())
@@ -172,28 +177,25 @@ class RunTables:
     @cached_property
     def answers(self) -> dict[tuple[str, str], list[tuple[str, int]]]:
         """Case and hash of the answer of every row that has one, by eval and engine."""
-        columns = self.collected
         answers: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
-        for key, case_id, text_hash in zip(columns.row_keys, columns.case_ids, columns.text_hashes, strict=True):
+        for key, case_id, text_hash in zip(self.row_keys, self.case_ids, self.text_hashes, strict=True):
             if text_hash is not None:
                 answers[key[0], key[2]].append((case_id, text_hash))
-        return {(columns.evals.names[key[0]], columns.engines.names[key[1]]): answers[key] for key in sorted(answers)}
+        return {(self.evals.names[key[0]], self.engines.names[key[1]]): answers[key] for key in sorted(answers)}
 
     @cached_property
     def scores(self) -> dict[tuple[str, ...], Summary]:
         """Each score by eval, test, engine, metric."""
-        keys = self.row_keys
-        return self._summarised((keys[row], row, metric, value) for row, metric, value in self.row_scores)
+        return self._summarised((self.row_keys[row], row, metric, value) for row, metric, value in self.row_scores)
 
     @cached_property
     def tag_scores(self) -> dict[tuple[str, ...], Summary]:
         """Each score by eval, test, engine, tag key, tag value, metric."""
-        keys = self.row_keys
         tags: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for row, key, value in self.tags:
+        for row, key, value in self.row_tags:
             tags[row].append((key, value))
         return self._summarised(
-            ((*keys[row], *tag), row, metric, score) for row, metric, score in self.scores for tag in tags.get(row, ())
+            ((*self.row_keys[row], *tag), row, metric, score) for row, metric, score in self.row_scores for tag in tags.get(row, ())
         )
 
     def metrics(self, eval_name: str, test: str) -> list[str]:
@@ -202,14 +204,9 @@ class RunTables:
         gates = (gate for gate in entries_of(self.run.get("gates")) if gate.get("eval") == eval_name and gate.get("test") == test)
         return [name for name in dict.fromkeys([*(text_of(gate.get("metric")) for gate in gates), *known]) if name in known]
 
-    @property
-    def _levels(self) -> tuple[Codes, ...]:
-        """What the codes of a line's key stand for."""
-        columns = self.collected
-        return columns.evals, columns.tests, columns.engines, columns.tag_keys, columns.tag_values
-
     def _names(self, key: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(codes.names[code] for codes, code in zip(self._levels, key, strict=False))
+        levels = self.evals, self.tests, self.engines, self.tag_keys, self.tag_values
+        return tuple(codes.names[code] for codes, code in zip(levels, key, strict=False))
 
     def _counted(self, counts: Counter[tuple[tuple[int, ...], tuple[str, ...]]]) -> dict[tuple[str, ...], dict[str, int]]:
         lines: dict[tuple[int, ...], dict[str, int]] = {key: dict.fromkeys(COUNTS, 0) for key in sorted({key for key, _ in counts})}
@@ -223,7 +220,7 @@ class RunTables:
         """Whether a score (eval, test, metric) is a rate, and whether it lies within 0…1; a count is neither."""
         names, keys = self.score_names.names, self.row_keys
         kinds: dict[tuple[int, int, int], tuple[bool, bool]] = {}
-        for row, metric, value in self.scores:
+        for row, metric, value in self.row_scores:
             key = (*keys[row][:2], metric)
             is_rate, is_bounded = kinds.get(key) or (not names[metric].startswith("num_"),) * 2
             kinds[key] = (is_rate and value in (0.0, 1.0), is_bounded and 0.0 <= value <= 1.0)

@@ -63,7 +63,7 @@ def write_reports(run: Path | RunTables) -> dict[str, Path]:
     tables = load_tables(run) if isinstance(run, Path) else run
     paths = _write_tables(tables)
     with report_file(paths["samples.csv"]) as file:
-        names = SampleNames(tables.collected.score_names, tables.collected.tag_keys)
+        names = SampleNames(tables.score_names, tables.tag_keys)
         write_samples_csv(file, read_samples(tables.run_dir), names)
     return paths
 

@@ -78,7 +78,7 @@ def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
     assert counts_of(tables)["form_judged"] == 1
     assert any(
         note == f"a score of a case that ended as {outcome if outcome != 'novel' else 'other'}: left out of every mean (1 time)"
-        for note in tables.collected.notes
+        for note in tables.notes
     )
 
 
@@ -88,7 +88,7 @@ def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
 def test_a_score_that_is_no_finite_number_is_left_out_and_noted(tmp_path: Path, score: object) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"f1": score}), row("b", scores={"f1": 0.5})])
     assert (score_of(tables, "f1").mean, score_of(tables, "f1").n) == (0.5, 1)
-    assert tables.collected.notes == ["score 'f1' is not a finite number: left out of every mean (1 time)"]
+    assert tables.notes == ["score 'f1' is not a finite number: left out of every mean (1 time)"]
 
 
 def test_validity_is_counted_by_row(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_several_generations_count_as_one_row(tmp_path: Path) -> None:
 def test_an_unknown_outcome_is_counted_as_other(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", outcome="novel"), row("b", outcome=None), row("c")])
     assert counts_of(tables)["other"] == 2
-    assert tables.collected.unknown_outcomes == {"novel": 1, "": 1}
+    assert tables.unknown_outcomes == {"novel": 1, "": 1}
 
 
 def test_lines_keep_the_order_of_first_use(tmp_path: Path) -> None:
@@ -138,13 +138,13 @@ def test_tags_break_scores_and_counts_down(tmp_path: Path) -> None:
 
 def test_problems_that_differ_in_names_and_numbers_are_one_reason(tmp_path: Path) -> None:
     samples = [invalid(f"case-{number}", f"photos/x{number}.jpg: 'a{number}' has {number} bytes") for number in range(5)]
-    groups = list(tables_of(tmp_path, [*samples, invalid("z", "too long")]).collected.problems.values())
+    groups = list(tables_of(tmp_path, [*samples, invalid("z", "too long")]).problems.values())
     assert [(group.count, group.problem) for group in groups] == [(5, "photos/x0.jpg: 'a0' has 0 bytes"), (1, "too long")]
     assert groups[0].nodeids == [sample["nodeid"] for sample in samples[:3]]
 
 
 def test_a_case_recorded_twice_is_noticed(tmp_path: Path) -> None:
-    assert tables_of(tmp_path, [row("a"), row("a"), row("a", engine="vllm:tiny")]).collected.num_duplicates == 1
+    assert tables_of(tmp_path, [row("a"), row("a"), row("a", engine="vllm:tiny")]).num_duplicates == 1
 
 
 @pytest.mark.parametrize(
@@ -168,5 +168,5 @@ def test_hostile_names_stay_apart(tmp_path: Path) -> None:
 
 def test_a_long_text_is_not_kept(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", text="x" * 1_000_000, outcome="miss", problem="y" * 1_000_000)])
-    (group,) = tables.collected.problems.values()
+    (group,) = tables.problems.values()
     assert len(group.excerpt) + len(group.problem) < 1000

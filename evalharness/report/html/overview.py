@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote
 
-from evalharness.report.findings import findings, gate_state, verdict
+from evalharness.report.findings import gate_state, verdict
 from evalharness.report.html.page import when_finite
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
 from evalharness.report.tables import OUTCOMES, RunTables, Summary
@@ -121,7 +121,7 @@ def _chips(counts: Mapping[str, int]) -> list[Data]:
 def breakdowns(tables: RunTables) -> list[Data]:
     """Return one table per test and tag with several values: cases, misses and the first scores, by value and engine."""
     tables_by_tag: list[Data] = []
-    if not tables.collected.tags:
+    if not tables.row_tags:
         return tables_by_tag
     for eval_name, test in tests_of(tables.tag_counts):
         metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:6]
@@ -214,17 +214,12 @@ def failed_gates(tables: RunTables) -> list[Data]:
     ]
 
 
-def remarks(tables: RunTables) -> list[str]:
-    """Return caveats, as sentences."""
-    return [remark[:1].upper() + remark[1:] if remark.startswith(("all ", "the ")) else remark for remark in findings(tables)]
-
-
 def weak_slices(tables: RunTables) -> list[Data]:
     """Return the slices (cases of one tag) whose whole interval lies below the mean of all cases, the farthest behind first.
 
     Looked at are the scores with a gate, for a test without any the first one; those that are better when lower are turned round.
     """
-    if not tables.collected.tags:
+    if not tables.row_tags:
         return []
     ways = _ways(tables)
     slices: list[tuple[float, Data]] = []
@@ -287,7 +282,7 @@ def weak_lines(tables: RunTables) -> list[Data]:
 
 def problem_lines(tables: RunTables) -> Iterator[Mapping[str, Any]]:
     """Yield the reasons of what did not pass, the worst outcomes and the most frequent first."""
-    groups = sorted(tables.collected.problems.values(), key=lambda group: (_ORDER.index(group.outcome), -group.count))
+    groups = sorted(tables.problems.values(), key=lambda group: (_ORDER.index(group.outcome), -group.count))
     for group in groups[:NUM_PROBLEMS]:
         yield {
             "outcome": group.outcome,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
+from evalharness.report.findings import findings
 from evalharness.report.html.cases import PageRows, case_columns, page_ranges
 from evalharness.report.html.overview import (
     breakdowns,
@@ -16,7 +17,6 @@ from evalharness.report.html.overview import (
     given_tables,
     outcome_counts,
     problem_lines,
-    remarks,
     score_cards,
     verdict_of,
     weak_lines,
@@ -26,7 +26,6 @@ from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
 from evalharness.report.markdown import rerun_command, run_facts, value_text
 from evalharness.report.tables import RunTables
-from evalharness.report.text import plural
 from evalharness.report.writing import report_file
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, mapping, text_of
@@ -119,7 +118,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
             "href": page_name(number),
             "first": rows.start + 1,
             "last": rows.stop,
-            "counts": dict(Counter(tables.collected.outcomes[rows.start : rows.stop])),
+            "counts": dict(Counter(tables.outcomes[rows.start : rows.stop])),
         }
         for number, rows in enumerate(ranges, start=1)
     ]
@@ -149,7 +148,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
 
 def _blocks(tables: RunTables, page: PageRows) -> Iterator[str]:
     yield from page.blocks()
-    yield json_block("cases-index", case_columns(tables.collected, page))
+    yield json_block("cases-index", case_columns(tables, page))
     yield json_block("rerun", rerun_commands(tables.run))
     yield json_block("pictures-missing", page.num_missing)
 
@@ -164,7 +163,7 @@ def _context(tables: RunTables) -> dict[str, Any]:
         "outcomes": outcome_counts(tables),
         "cards": score_cards(tables),
         "failed_gates": failed_gates(tables),
-        "remarks": remarks(tables),
+        "remarks": findings(tables, capitals=True),
         "weak_lines": weak_lines(tables),
         "weak_slices": weak_slices(tables),
         "problems": list(problem_lines(tables)),
@@ -182,9 +181,7 @@ def _context(tables: RunTables) -> dict[str, Any]:
 
 
 def _headline_facts(tables: RunTables) -> list[str]:
-    run, codes = tables.run, tables.collected
-    num_cases = sum(tables.num_cases.values())
-    facts = [f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}"]
+    run, facts = tables.run, [tables.extent()]
     if started := text_of(run.get("started_at")):
         facts.append(f"{started[:10]} {started[11:16]} UTC")
     if isinstance(run.get("duration_s"), (int, float)):

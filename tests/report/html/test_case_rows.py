@@ -51,7 +51,7 @@ def test_blocks_and_columns_speak_of_the_same_rows_whatever_lines_are_empty_or_t
 
     found = _rows_of(page.blocks())
 
-    columns = case_columns(tables.collected, page)
+    columns = case_columns(tables, page)
     assert [one["case_id"] for one in found] == list(columns["case"]) == [f"case-{number}" for number in range(5)]
     assert columns["blocks"] == [0, 2, 4]
 
@@ -76,7 +76,7 @@ def test_columns_of_a_later_page_are_its_own(tmp_path):
     page = PageRows(tmp_path, range(4, 6))
     list(page.blocks())
 
-    columns = case_columns(load_tables(tmp_path).collected, page)
+    columns = case_columns(load_tables(tmp_path), page)
 
     assert (columns["case"], columns["scores"], columns["first"]) == (["case-4", "case-5"], {"f1": [4.0, 5.0]}, 4)
     assert [columns["names"]["tag_values"][code] for code in columns["tags"]["mission"]] == ["m4", "m5"]
