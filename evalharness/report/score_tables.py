@@ -9,7 +9,7 @@ from typing import Any, TextIO, TypeVar
 
 from tabulate import tabulate
 
-from evalharness.report.tables import Codes, RunTables, Summary
+from evalharness.report.tables import COUNTS, Codes, RunTables, Summary
 from evalharness.report.text import csv_cell, markdown_cell, number_text, plural, score_text
 from evalharness.runs.schema import entries_of, mapping, text_of
 
@@ -20,20 +20,7 @@ NUM_SCORE_COLUMNS = 8
 NUM_TAG_KEYS = 8
 NUM_TAG_LINES = 40
 
-_VALIDITY = {
-    "cases": "cases",
-    "malformed": "malformed",
-    "length_cap": "hit length cap",
-    "empty": "empty",
-    "unclosed": "unclosed thoughts",
-    "invalid": "invalid",
-    "error": "errors",
-    "skip": "skipped",
-    "pass": "pass",
-    "miss": "miss",
-    "fail": "fail",
-    "other": "unknown outcome",
-}
+_VALIDITY = ("cases", "malformed", "length_cap", "empty", "unclosed", "invalid", "error", "skip", "pass", "miss", "fail", "other")
 _ALWAYS_SHOWN = ("cases", "malformed", "length_cap", "empty", "invalid", "error")
 _SCORE_NOTE = (
     "Scores are means over the cases that have one (n) with a 95 % interval: Wilson's where every case scores 0 or 1, a bootstrap"
@@ -135,7 +122,7 @@ def _score_tables(
             ]
             for key, row in counts.items()
         ]
-        headers = [*by, *(markdown_cell(name, 60) for name in shown), *(_VALIDITY[name] for name in validity)]
+        headers = [*by, *(markdown_cell(name, 60) for name in shown), *(COUNTS[name] for name in validity)]
         yield markdown_table(headers, lines, len(by))
 
 

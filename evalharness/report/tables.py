@@ -71,8 +71,17 @@ class ProblemGroup:
     nodeids: list[str] = field(default_factory=list)
 
 
-COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "length_cap", "empty", "fallback", "unclosed"]
-"""Countable facts of rows: outcomes, and the validity of what was answered.
+COUNTS = {"cases": "cases", "pass": "pass", "miss": "miss", "fail": "fail", "invalid": "invalid", "error": "errors", "skip": "skipped"} | {
+    "other": "unknown outcome",
+    "answered": "answered",
+    "form_judged": "form judged",
+    "malformed": "malformed",
+    "length_cap": "hit length cap",
+    "empty": "empty",
+    "fallback": "by the fallback backend",
+    "unclosed": "unclosed thoughts",
+}
+"""Countable facts of rows and their titles: outcomes, and the validity of what was answered.
 
 `form_judged` rows have a score `valid`, `malformed` have it at 0; `length_cap` and `empty` rows have at least one
 generation that hit the cap, or whose text is empty or white space, `unclosed` ones thinking that never ends.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numbers
 import re
-import unicodedata
 
 from evalharness.api.checks import excerpt
 
@@ -133,19 +132,6 @@ def _escape_for_csv(text: str) -> str:
         head, marker = _cut(text, room // _LONGEST_ESCAPE)
         shown = _UNSAFE_IN_CSV.sub(_escape, head)
     return shown + marker
-
-
-def display_width(text: str) -> int:
-    """Return the number of terminal columns that `text` takes: wide characters two, combining ones none."""
-    if text.isascii():
-        return len(text)
-    return sum(_char_width(char) for char in text)
-
-
-def _char_width(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def plural(count: int, noun: str) -> str:

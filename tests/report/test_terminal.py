@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from evalharness.report.tables import load_tables
 from evalharness.report.terminal import (
@@ -23,7 +24,6 @@ from evalharness.report.terminal import (
     terminal_lines,
     terminal_width,
 )
-from evalharness.report.text import display_width
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, invalid, row, rows, write_run
 
@@ -70,12 +70,12 @@ def test_hostile_names_steer_nothing_and_fit(tmp_path: Path, text: str, columns:
     samples = [row(text, eval=text, test=text, engine=text, scores={text: 0.5}, problem=text, outcome=text)]
     lines = lines_of(tmp_path, samples, columns, gates=[dict.fromkeys(gate(), text)], interrupted=text)
     assert not [char for line in lines for char in line if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")]
-    assert max(map(display_width, lines)) <= max(columns, 40)
+    assert max(map(cell_len, lines)) <= max(columns, 40)
 
 
 def test_wide_characters_keep_columns_aligned(tmp_path: Path) -> None:
     head, line, *_ = lines_of(tmp_path, rows(12, eval="站点"), 120)
-    assert display_width(line[: line.index("hf:tiny")]) == head.index("engine")
+    assert cell_len(line[: line.index("hf:tiny")]) == head.index("engine")
 
 
 def test_gates_come_failed_ones_first_and_many_passed_ones_are_counted(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_engines_whose_names_are_cut_stay_apart(tmp_path: Path, columns: int) ->
     names = ["hf:middle+lora-helps", "hf:middle+lora-hurts", "hf:" + "very-long-checkpoint-name" * 2]
     shown = [line for line in lines_of(tmp_path, [row("a", engine=name) for name in names], columns) if line.startswith("stage_a")]
     assert len({tuple(line.split()[:2]) for line in shown}) == len(names)
-    assert all(display_width(line) <= columns for line in shown)
+    assert all(cell_len(line) <= columns for line in shown)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_texts_are_cut_so_that_they_can_be_told_apart(texts: list[str], width: i
 @given(st.lists(st.text(max_size=30), max_size=6, unique=True), st.integers(min_value=6, max_value=20))
 def test_no_text_is_wider_than_asked(texts: list[str], width: int) -> None:
     for text, shown in fit_apart(texts, width).items():
-        assert display_width(shown) <= width
-        assert display_width(text) > width or len(texts) > 1 or shown == fit(text, width)
+        assert cell_len(shown) <= width
+        assert cell_len(text) > width or len(texts) > 1 or shown == fit(text, width)
 
 
 UNSAFE = {chr(code) for code in range(32)} - {"\n"} | {"\x7f", "\x9b", "\u202e", "\u2066", "\x85", "\u2028"}

@@ -15,7 +15,6 @@ from evalharness.report.text import (
     CSV_CELL_CHARS,
     code_block,
     csv_cell,
-    display_width,
     markdown_cell,
     one_line,
     printable,
@@ -207,10 +206,3 @@ def test_a_csv_cell_fits_into_a_spreadsheet_cell(text: str) -> None:
 
 def test_newlines_and_tabs_stay_in_a_csv_cell() -> None:
     assert csv_cell("a\n\tb") == "a\n\tb"
-
-
-@pytest.mark.parametrize(
-    ("text", "width"), [("abc", 3), ("标签", 4), ("e\u0301", 1), ("\u200b", 0)], ids=["ascii", "wide", "combining", "zero"]
-)
-def test_display_width_counts_terminal_columns(text: str, width: int) -> None:
-    assert display_width(text) == width

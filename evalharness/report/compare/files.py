@@ -24,18 +24,17 @@ from evalharness.analysis.statistics.paired import LEVEL, PairedChange
 from evalharness.api.errors import RecordError
 from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
 from evalharness.report.compare.text import (
+    WAYS,
     aggregate_changes,
     case_title,
     changed_scores,
     comparison_blocks,
     conclusion,
     coverage_text,
-    interval_text,
-    p_text,
+    numbers_of,
     remarks,
     shown_metrics,
     shown_slices,
-    signed,
 )
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
@@ -135,6 +134,7 @@ def write_compare_page(comparisons: Sequence[Comparison], file: TextIO, folder: 
         base=base,
         comparisons=[_comparison(number, comparison) for number, comparison in enumerate(comparisons)],
         kinds=_KINDS,
+        ways=WAYS,
         marks=_MARKS,
         level=f"{LEVEL:.0%}",
         worth=WORTH_SHOWING,
@@ -161,9 +161,7 @@ def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
     sentence = conclusion(comparison)
     return {
         "number": number,
-        "candidate": comparison.candidate.label,
-        "base": comparison.base.label,
-        "verdict": comparison.verdict,
+        "of": comparison,
         "conclusion": sentence[:1].upper() + sentence[1:],
         "remarks": list(remarks(comparison)),
         "hidden": [_hidden(comparison, group, slice_scale) for group in hidden[:NUM_HIDDEN]],
@@ -171,9 +169,6 @@ def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
         "tests": tests,
         "slices": [_line(change, slice_scale) for change in slices[:NUM_SLICES]],
         "num_slices": len(slices),
-        "num_looked_at": len(comparison.slices),
-        "num_tests": comparison.num_tests,
-        "num_slice_tests": comparison.num_slice_tests,
         "scale": scale,
         "slice_scale": slice_scale,
         "cases": case_title(comparison) if comparison.cases else "",
@@ -182,11 +177,10 @@ def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
 
 def _metrics(changes: Sequence[MetricChange], scale: float) -> dict[str, Any]:
     """Return the lines of a test's table; those without a difference are apart, so that what changed is seen first."""
-    lines = [_line(change, scale) for change in changes]
     counts = Counter(change.verdict for change in changes)
     return {
-        "metrics": [line for line in lines if line["verdict"] in (REGRESSED, IMPROVED, CHANGED)],
-        "same": [line for line in lines if line["verdict"] in (SAME, NOT_ENOUGH)],
+        "metrics": [_line(change, scale) for change in changes if change.verdict not in (SAME, NOT_ENOUGH)],
+        "same": [_line(change, scale) for change in changes if change.verdict in (SAME, NOT_ENOUGH)],
         "same_words": ", ".join(f"{word} in {plural(counts[word], 'metric')}" for word in (SAME, NOT_ENOUGH) if counts[word]),
     }
 
@@ -237,25 +231,10 @@ def _line(change: MetricChange, scale: float) -> dict[str, Any]:
     paired = change.change
     known = [value for value in (paired.low, paired.high) if math.isfinite(value)]
     return {
-        "eval": change.eval,
-        "test": change.test,
-        "key": change.slice_key,
-        "value": change.slice_value,
-        "metric": change.metric,
-        "way": {"lower": "lower is better", "none": "no better direction"}.get(change.direction, ""),
-        "verdict": change.verdict,
-        "n": paired.num_pairs,
-        "groups": paired.num_groups,
-        "up": paired.num_up,
-        "down": paired.num_down,
-        "before": number_text(paired.base),
-        "after": number_text(paired.candidate),
-        "difference": signed(paired.difference),
+        **numbers_of(change),
+        "of": change,
+        "paired": paired,
         "sort": paired.difference if math.isfinite(paired.difference) else 0.0,
-        "interval": interval_text(change),
-        "p": p_text(change.p_corrected),
-        "p_sort": change.p_corrected,
-        "detectable": number_text(change.detectable) if math.isfinite(change.detectable) else "–",
         "bar": None if not change.is_bounded else {
             "at": _share(paired.difference, scale), "low": _share(known[0], scale) if len(known) == 2 else None,
             "high": _share(known[1], scale) if len(known) == 2 else None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
+
 from evalharness.analysis.comparison.compare import (
     CHANGED,
     IMPROVED,
@@ -19,7 +21,7 @@ from evalharness.analysis.comparison.compare import (
 from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.terminal import fit, table_lines, wrapped
-from evalharness.report.text import display_width, markdown_cell, number_text, plural, terminal_text
+from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
 
 ORDER = (REGRESSED, IMPROVED, CHANGED, SAME, NOT_ENOUGH)
 """Verdicts, most important first."""
@@ -34,15 +36,17 @@ def signed(value: float) -> str:
     return "0.000" if value == 0 else f"{'+' if value > 0 else ''}{number_text(value)}"
 
 
-def interval_text(change: MetricChange) -> str:
-    """Return the 95 % interval of the difference."""
-    low, high = change.change.low, change.change.high
-    return "-" if low != low else f"{signed(low)} … {signed(high)}"
-
-
-def p_text(p: float) -> str:
-    """Return a p value; small ones by what they are below."""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+def numbers_of(change: MetricChange) -> dict[str, str]:
+    """Return the numbers of a change for people, by name; "-" for those that it has not."""
+    paired, p = change.change, change.p_corrected
+    return {
+        "base": number_text(paired.base),
+        "candidate": number_text(paired.candidate),
+        "difference": signed(paired.difference),
+        "interval": "-" if paired.low != paired.low else f"{signed(paired.low)} … {signed(paired.high)}",
+        "p": "<0.001" if p < 0.001 else f"{p:.3f}",
+        "detectable": number_text(change.detectable) if change.detectable == change.detectable else "-",
+    }
 
 
 def coverage_text(comparison: Comparison) -> Iterator[str]:
@@ -146,7 +150,7 @@ def case_title(comparison: Comparison) -> str:
 
 
 NUM_SLICES, NUM_CASES, TEXT_CHARS = 60, 40, 400
-_WAYS = {"lower": " (lower is better)", "none": " (no better direction)"}
+WAYS = {"lower": "lower is better", "none": "no better direction"}
 _HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference", "95 % interval", "p", "detectable"]
 
 
@@ -187,17 +191,9 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
 
 
 def _line(change: MetricChange) -> list[str]:
-    paired = change.change
-    name = markdown_cell(change.metric, 60) + _WAYS.get(change.direction, "")
-    numbers = [
-        f"{paired.num_pairs:,}",
-        f"{paired.num_groups:,}",
-        number_text(paired.base),
-        number_text(paired.candidate),
-        signed(paired.difference),
-    ]
-    detectable = number_text(change.detectable) if change.detectable == change.detectable else "-"
-    return [name, _mark(change.verdict), *numbers, interval_text(change), p_text(change.p_corrected), detectable]
+    name = markdown_cell(change.metric, 60) + (f" ({WAYS[change.direction]})" if change.direction in WAYS else "")
+    counts = f"{change.change.num_pairs:,}", f"{change.change.num_groups:,}"
+    return [name, _mark(change.verdict), *counts, *numbers_of(change).values()]
 
 
 def _slices(comparison: Comparison) -> Iterator[str]:
@@ -249,6 +245,7 @@ def _note(seed: int) -> str:
 
 _MIN_COLUMNS = 40
 TERMINAL_METRICS, TERMINAL_SLICES, TERMINAL_CASES, TERMINAL_CAVEATS = 40, 15, 5, 10
+_TERMINAL_NUMBERS = ("base", "candidate", "difference", "p", "interval", "detectable")  # the more important ones first
 _TERMINAL_HEADERS = ["metric", "verdict", "base", "candidate", "difference", "p", "95 % interval", "detectable"]
 _FEWEST_COLUMNS = 5
 
@@ -285,7 +282,7 @@ def _terminal_table(changes: Sequence[MetricChange], num_paired: int, columns: i
     lines = [_TERMINAL_HEADERS, *(_terminal_line(change, num_paired) for change in changes[:TERMINAL_METRICS])]
     # On a narrow terminal the last columns are left out whole; compare.md has them.
     num_shown = len(_TERMINAL_HEADERS)
-    while num_shown > _FEWEST_COLUMNS and max(map(display_width, table_lines([line[:num_shown] for line in lines], 2))) > columns:
+    while num_shown > _FEWEST_COLUMNS and max(map(cell_len, table_lines([line[:num_shown] for line in lines], 2))) > columns:
         num_shown -= 1
     yield from table_lines([line[:num_shown] for line in lines], 2)
     if len(changes) > TERMINAL_METRICS:
@@ -293,17 +290,11 @@ def _terminal_table(changes: Sequence[MetricChange], num_paired: int, columns: i
 
 
 def _terminal_line(change: MetricChange, num_paired: int) -> list[str]:
-    paired = change.change
-    name = terminal_text(change.metric, 40) + (f" (n={paired.num_pairs})" if paired.num_pairs != num_paired else "")
+    n = change.change.num_pairs
+    name = terminal_text(change.metric, 40) + (f" (n={n})" if n != num_paired else "")
     verdict = change.verdict.upper() if change.verdict == REGRESSED else change.verdict
-    numbers = [
-        number_text(paired.base),
-        number_text(paired.candidate),
-        signed(paired.difference),
-        p_text(change.p_corrected),
-        interval_text(change),
-    ]
-    return [name, verdict, *numbers, number_text(change.detectable) if change.detectable == change.detectable else "-"]
+    numbers = numbers_of(change)
+    return [name, verdict, *(numbers[column] for column in _TERMINAL_NUMBERS)]
 
 
 def _terminal_slices(comparison: Comparison, columns: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from evalharness.report.findings import gate_state, verdict
 from evalharness.report.html.page import when_finite
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
-from evalharness.report.tables import OUTCOMES, RunTables, Summary
+from evalharness.report.tables import COUNTS, OUTCOMES, RunTables, Summary
 from evalharness.report.text import number_text, one_line, plural, printable
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
@@ -18,17 +18,7 @@ NUM_SCORES = 8
 """Scores of a test that are shown at once; gates are always, all others behind a disclosure."""
 NUM_TABLE_LINES = 200
 _STATES = {"PASSED": "passed", "FAILED": "failed", "BROKEN": "failed", "INTERRUPTED": "interrupted"}
-_VALIDITY = (
-    ("malformed", "malformed", "miss"),
-    ("length_cap", "hit length cap", "miss"),
-    ("empty", "empty", "miss"),
-    ("unclosed", "unclosed thoughts", "miss"),
-    ("invalid", "invalid", "invalid"),
-    ("error", "errors", "error"),
-    ("skip", "skipped", "skip"),
-    ("fallback", "by the fallback backend", "miss"),
-    ("other", "unknown outcome", "other"),
-)
+_VALIDITY = ("malformed", "length_cap", "empty", "unclosed", "invalid", "error", "skip", "fallback", "other")
 _ALWAYS = ("malformed", "length_cap", "empty", "invalid", "error")
 
 Data = dict[str, Any]
@@ -108,13 +98,14 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
 
 def _chips(counts: Mapping[str, int]) -> list[Data]:
     chips: list[Data] = []
-    for name, text, kind in _VALIDITY:
+    for name in _VALIDITY:
         count = counts[name]
         if name == "malformed" and not counts["form_judged"]:
             continue
         if count or name in _ALWAYS:
             of = counts["form_judged"] if name == "malformed" else counts["cases"]
-            chips.append({"text": text, "count": f"{count:,} of {of:,}" if count else "0", "kind": kind if count else ""})
+            kind = name if name in (*OUTCOMES, "other") else "miss"
+            chips.append({"text": COUNTS[name], "count": f"{count:,} of {of:,}" if count else "0", "kind": kind if count else ""})
     return chips
 
 
