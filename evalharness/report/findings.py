@@ -11,7 +11,7 @@ from typing import Any, Literal
 from evalharness.api.errors import BROKEN
 from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import one_line, plural, share_text
-from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, mapping, text_of
+from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, items_of, mapping, text_of
 
 MAX_FINDINGS = 30
 FEW_CASES = 10
@@ -54,8 +54,7 @@ def verdict(tables: RunTables) -> tuple[str, str]:
 
 def _what_broke(run: RunFile) -> str:
     """Return why a run in which no sample failed has no verdict."""
-    problems = run.get("problems")
-    num = len(problems) if isinstance(problems, list) else 0
+    num = len(items_of(run.get("problems")))
     return "something other than a sample broke" + (f": {plural(num, 'problem')} of the run" if num else "")
 
 
@@ -87,10 +86,8 @@ def findings(tables: RunTables, *, capitals: bool = False) -> list[str]:
 def _data(tables: RunTables) -> Iterator[str]:
     """Yield what the loaders of the cases warned of."""
     for entry in entries_of(tables.run.get("evals")):
-        notices = entry.get("notices")
-        yield from (
-            one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400) for notice in (notices if isinstance(notices, list) else ())
-        )
+        for notice in items_of(entry.get("notices")):
+            yield one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400)
 
 
 def _groups(tables: RunTables) -> Iterator[tuple[str, dict[str, int]]]:
@@ -102,8 +99,7 @@ def _groups(tables: RunTables) -> Iterator[tuple[str, dict[str, int]]]:
 def _problems(tables: RunTables) -> Iterator[str]:
     yield from tables.notes
     yield from rescored_remarks(tables.run)
-    problems = tables.run.get("problems")
-    yield from (one_line(text_of(problem), 300) for problem in (problems if isinstance(problems, list) else ()))
+    yield from (one_line(text_of(problem), 300) for problem in items_of(tables.run.get("problems")))
     if tables.run.get("rebuilt") is True:
         missing = "aggregates, tables and output files are missing"
         yield f"the run did not finish: this report was made from its journal, no gate passes, and {missing}"
@@ -142,11 +138,8 @@ def _code_changes(run: RunFile, origin: Mapping[str, Any]) -> Iterator[str]:
 
 def rescored_changes(origin: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str], str]]:
     """Yield eval, what differs, the cases and the first one's detail, for each way in which cases of a rescored run changed."""
-    changes = origin.get("changes")
-    for change in changes if isinstance(changes, list) else ():
-        entry = mapping(change)
-        cases = entry.get("cases")
-        if isinstance(cases, list) and cases:
+    for entry in entries_of(items_of(origin.get("changes"))):
+        if cases := items_of(entry.get("cases")):
             yield text_of(entry.get("eval")), text_of(entry.get("what")), list(map(text_of, cases)), text_of(entry.get("first"))
 
 
@@ -171,7 +164,7 @@ def _coverage(tables: RunTables) -> Iterator[str]:
 
 def _asks_baseline(entry: EvalEntry) -> bool:
     tests = mapping(entry.get("tests")).values()
-    return any(text_of(gate).startswith("no_regression") for gates in tests if isinstance(gates, list) for gate in gates)
+    return any(text_of(gate).startswith("no_regression") for gates in tests for gate in items_of(gates))
 
 
 def _malformed(tables: RunTables) -> Iterator[str]:
@@ -239,8 +232,7 @@ def _deviations(tables: RunTables) -> Iterator[str]:
     for (engine, option), count in tables.ignored_options.items():
         yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
     for entry in entries_of(tables.run.get("engines")):
-        not_taken = entry.get("options_not_taken")
-        if isinstance(not_taken, list) and not_taken:
+        if not_taken := items_of(entry.get("options_not_taken")):
             options = ", ".join("--" + text_of(name).replace("_", "-") for name in not_taken)
             yield f"{text_of(entry.get('id'))} was run without {one_line(options, 300)}: its backend does not support it"
 

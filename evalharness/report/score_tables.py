@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from evalharness.report.tables import COUNTS, Codes, RunTables, Summary
 from evalharness.report.text import csv_cell, markdown_cell, number_text, plural, score_text
-from evalharness.runs.schema import entries_of, mapping, text_of
+from evalharness.runs.schema import entries_of, items_of, mapping, text_of
 
 _Line = TypeVar("_Line")
 
@@ -156,13 +156,8 @@ def tables_by_title(tables: RunTables) -> dict[tuple[str, str, str], dict[str, _
     for entry in entries_of(tables.run.get("tables")):
         key = (text_of(entry.get("eval")), text_of(entry.get("test")), text_of(entry.get("title")))
         lines = grouped.setdefault(key, {}).setdefault(text_of(entry.get("engine")), [])
-        lines += _lines_of(entry)
+        lines += map(mapping, items_of(entry.get("rows")))
     return grouped
-
-
-def _lines_of(entry: Mapping[str, Any]) -> _Lines:
-    lines = entry.get("rows")
-    return [mapping(line) for line in lines] if isinstance(lines, list) else []
 
 
 def _table(engines: Mapping[str, _Lines]) -> Iterator[str]:
@@ -217,6 +212,6 @@ def write_tables_csv(tables: RunTables, file: TextIO) -> None:
     write(TABLE_COLUMNS)
     for entry in entries_of(tables.run.get("tables")):
         names = [csv_cell(text_of(name)) for name in (entry.get("eval"), entry.get("test"), entry.get("engine"), entry.get("title"))]
-        for number, line in enumerate(_lines_of(entry), start=1):
+        for number, line in enumerate(map(mapping, items_of(entry.get("rows"))), start=1):
             for column, value in line.items():
                 write([*names, number, csv_cell(column), csv_cell(value)])

@@ -18,7 +18,7 @@ import numpy as np
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
-from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, mapping, text_of
+from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, items_of, mapping, text_of
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
 """Every outcome a row may have; anything else is counted as "other"."""
@@ -330,8 +330,7 @@ def _add_generations(tables: RunTables, engine: int, generations: list[Generatio
             tables.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
         if generation.get("cached") is True:
             tables.cached[engine] += 1
-        ignored = generation.get("ignored_options")
-        for name in ignored if isinstance(ignored, list) else ():
+        for name in items_of(generation.get("ignored_options")):
             tables.ignored_options[engine, printable(text_of(name))] += 1
     tables.text_hashes.append(hash(tuple(texts)))
     return validity

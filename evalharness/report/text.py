@@ -7,8 +7,10 @@ marker says how many characters are missing; the full text is always in samples.
 
 from __future__ import annotations
 
+import math
 import numbers
 import re
+from typing import Any
 
 from evalharness.api.checks import excerpt
 
@@ -142,6 +144,11 @@ def plural(count: int, noun: str) -> str:
 def share_text(part: int, whole: int) -> str:
     """Return "3 of 20"; "all 20" when it is all of several."""
     return f"all {whole:,}" if part == whole and whole > 1 else f"{part:,} of {whole:,}"
+
+
+def when_finite(value: Any) -> float | None:
+    """Return a number, None for anything that is none or not finite."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
 
 
 def number_text(value: object) -> str:

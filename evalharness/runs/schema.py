@@ -367,9 +367,12 @@ _Mapping = TypeVar("_Mapping", bound=Mapping[str, Any])
 
 def entries_of(entries: Sequence[_Mapping] | None) -> list[_Mapping]:
     """Return the entries of a list that are non-empty objects; none where it is not a list."""
-    if not isinstance(entries, list):
-        return []
-    return [cast("_Mapping", entry) for entry in entries if isinstance(entry, Mapping) and entry]
+    return [cast("_Mapping", entry) for entry in items_of(entries) if isinstance(entry, Mapping) and entry]
+
+
+def items_of(value: object) -> list[Any]:
+    """Return the value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
 
 
 def mapping(value: _Mapping | None) -> _Mapping:
@@ -379,8 +382,7 @@ def mapping(value: _Mapping | None) -> _Mapping:
 
 def generations_of(row: Row) -> list[Generation]:
     """Return the generations of a row: all samples where there are several, else the one, else none."""
-    several = row.get("generations")
-    samples = [sample for sample in several if isinstance(sample, Mapping)] if isinstance(several, list) else []
+    samples: list[Generation] = [sample for sample in items_of(row.get("generations")) if isinstance(sample, Mapping)]
     single = row.get("generation")
     return samples or ([single] if isinstance(single, Mapping) else [])
 

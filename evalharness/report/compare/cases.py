@@ -14,7 +14,7 @@ from evalharness.analysis.comparison.sheets import Side
 from evalharness.report.html.cases import case_anchor
 from evalharness.report.html.pictures import PictureFile, picture_files
 from evalharness.runs.run_file import read_samples
-from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
+from evalharness.runs.schema import Generation, Row, entries_of, generations_of, mapping, text_of
 
 NUM_CASES = 600
 """Changed cases of all comparisons together that a page shows, the worst of each first; compare_cases.csv has all."""
@@ -140,9 +140,8 @@ def _side(line: Any, row: Row) -> dict[str, Any]:
 
 def _sizes(generations: Sequence[Generation]) -> Iterator[list[int]]:
     for made in generations:
-        images = made.get("images")
-        for image in images if isinstance(images, list) else ():
-            width, height = mapping(image).get("width"), mapping(image).get("height")
+        for image in entries_of(made.get("images")):
+            width, height = image.get("width"), image.get("height")
             if isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0:
                 yield [width, height]
 

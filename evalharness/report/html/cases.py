@@ -16,7 +16,7 @@ from evalharness.report.html.pictures import PictureFile, picture_files, small_c
 from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import printable
 from evalharness.runs.run_file import sample_lines
-from evalharness.runs.schema import Generation, Row, generations_of, mapping
+from evalharness.runs.schema import Generation, Row, generations_of, items_of, mapping
 
 ROWS_PER_PAGE = 5_000
 BYTES_PER_PAGE = 48_000_000
@@ -102,8 +102,7 @@ class PageRows:
 
 def _shown_generations(row: Row) -> Iterator[Generation]:
     """Yield the row's generations, those of its steps first, as they were made."""
-    steps: Sequence[Any] = row.get("steps") or ()
-    yield from (mapping(made) for step in steps if isinstance(step, list) for made in step)
+    yield from (mapping(made) for step in items_of(row.get("steps")) for made in items_of(step))
     yield from generations_of(row)
 
 

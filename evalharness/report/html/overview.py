@@ -8,10 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from evalharness.report.findings import gate_state, verdict
-from evalharness.report.html.page import when_finite
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables, Summary
-from evalharness.report.text import number_text, one_line, plural, printable
+from evalharness.report.text import number_text, one_line, plural, printable, when_finite
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 NUM_SCORES = 8
@@ -73,17 +72,15 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
     for engine in engines:
         mean = means.get((engine, name))
         gates_of_engine = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
-        value = when_finite(mean.mean) if mean is not None else next((when_finite(gate.get("value")) for gate in gates_of_engine), None)
+        first: GateVerdict = gates_of_engine[0] if gates_of_engine else {}
+        n = next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None)
+        numbers = (first.get("value"), None, None, n) if mean is None else (mean.mean, mean.low, mean.high, mean.n)
         lines.append(
             {
                 "engine": engine,
-                "value": value,
-                "low": when_finite(mean.low) if mean is not None else None,
-                "high": when_finite(mean.high) if mean is not None else None,
-                "n": mean.n
-                if mean is not None
-                else next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None),
-                "threshold": next((when_finite(gate.get("threshold")) for gate in gates_of_engine), None),
+                **dict(zip(("value", "low", "high"), map(when_finite, numbers), strict=False)),
+                "n": numbers[3],
+                "threshold": when_finite(first.get("threshold")),
                 "gates": [{"expression": text_of(gate.get("expression")), "state": gate_state(gate)} for gate in gates_of_engine],
                 "bad": any(gate_state(gate) == "failed" for gate in gates_of_engine),
             }

@@ -24,48 +24,17 @@ from evalharness.report.html.overview import (
 )
 from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
-from evalharness.report.markdown import rerun_command, run_facts, value_text
+from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
 from evalharness.report.tables import RunTables
+from evalharness.report.text import when_finite
 from evalharness.report.writing import report_file
-from evalharness.runs.command_line import HIDDEN
-from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, mapping, text_of
+from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, items_of, mapping, text_of
 
 # Options that say where and how much was run, not what a case was asked.
-_NOT_OF_A_CASE = frozenset(
-    [
-        "backend",
-        "model",
-        "dtype",
-        "limit",
-        "shard",
-        "spot",
-        "run_id",
-        "resume",
-        "report_dir",
-        "report_html",
-        "baseline",
-        "wait",
-        "devices",
-        "share_devices",
-        "hang_timeout",
-    ]
-)
-_SECRET = re.compile(r"(?:^|_)(?:keys?|token|secrets?|password|passwd|credentials?|auth\w*)$", re.IGNORECASE)
-
-
-def option_lines(run: RunFile) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """Return name, value and origin of the options that were set, and of those that have their default.
-
-    No option holds a secret; one whose name says that it does is shown without its value all the same.
-    """
-    chosen: list[tuple[str, str, str]] = []
-    default: list[tuple[str, str, str]] = []
-    for name, option in mapping(run.get("config")).items():
-        entry = mapping(option)
-        origin = text_of(entry.get("origin")) or "default"
-        value = HIDDEN if _SECRET.search(name) and entry.get("value") is not None else value_text(entry.get("value"))
-        (default if origin == "default" else chosen).append((name, value, origin))
-    return chosen, default
+_NOT_OF_A_CASE = frozenset({
+    "backend", "model", "dtype", "limit", "shard", "spot", "run_id", "resume", "report_dir", "report_html", "baseline", "wait", "devices",
+    "share_devices", "hang_timeout",
+})  # fmt: skip
 
 
 def rerun_commands(run: RunFile) -> dict[str, str]:
@@ -85,15 +54,15 @@ def _set_for_cases(run: RunFile) -> Iterator[str]:
         entry = mapping(option)
         value, origin = entry.get("value"), text_of(entry.get("origin"))
         was_set = origin.startswith(("command line", "environment"))
-        if not was_set or value is None or name in _NOT_OF_A_CASE or _SECRET.search(name):
+        if not was_set or value is None or name in _NOT_OF_A_CASE or SECRET.search(name):
             continue
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
         elif isinstance(value, (str, int, float)):
             yield from (flag, str(value))
-        elif isinstance(value, list):
-            yield from (word for part in value for word in (flag, text_of(part)))
+        else:
+            yield from (word for part in items_of(value) for word in (flag, text_of(part)))
 
 
 _LATER_PAGE = re.compile(r"report-([2-9]|[1-9]\d+)\.html")
@@ -212,12 +181,6 @@ def _engine(entry: EngineEntry) -> dict[str, Any]:
 
 
 def _throughput(entry: Throughput) -> dict[str, Any]:
-    seconds, tokens = entry.get("generation_s"), entry.get("num_completion_tokens")
-    rate = tokens / seconds if isinstance(tokens, (int, float)) and isinstance(seconds, (int, float)) and seconds else None
-    return {
-        "engine": text_of(entry.get("engine")),
-        "generations": entry.get("num_generations"),
-        "tokens": tokens,
-        "seconds": seconds,
-        "rate": rate,
-    }
+    seconds, tokens = when_finite(entry.get("generation_s")), when_finite(entry.get("num_completion_tokens"))
+    rate = tokens / seconds if tokens is not None and seconds else None
+    return {"of": entry, "engine": text_of(entry.get("engine")), "rate": rate}

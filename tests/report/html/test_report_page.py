@@ -9,7 +9,8 @@ import pytest
 
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.report.html.overview import weak_lines, weak_slices
-from evalharness.report.html.report_page import option_lines, rerun_commands, write_report_pages
+from evalharness.report.html.report_page import rerun_commands, write_report_pages
+from evalharness.report.markdown import option_lines
 from evalharness.report.tables import load_tables
 from evalharness.report.writing import write_reports
 from tests.report.runs import gate, row, rows, write_run
