@@ -382,7 +382,8 @@ def mapping(value: _Mapping | None) -> _Mapping:
 
 def generations_of(row: Row) -> list[Generation]:
     """Return the generations of a row: all samples where there are several, else the one, else none."""
-    samples: list[Generation] = [sample for sample in items_of(row.get("generations")) if isinstance(sample, Mapping)]
+    several = row.get("generations")
+    samples = [sample for sample in several if isinstance(sample, Mapping)] if isinstance(several, list) else []
     single = row.get("generation")
     return samples or ([single] if isinstance(single, Mapping) else [])
 
