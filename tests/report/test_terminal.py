@@ -46,15 +46,12 @@ def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_scores_that_do_not_fit_go_below(tmp_path: Path) -> None:
+def test_scores_go_below_or_into_sentences_where_they_do_not_fit(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, rows(12, scores={"valid": 1.0, "category_f1": 0.5, "exact": 0.25}), 80)
     assert lines[1:3] == [
         "stage_a::test_summary  hf:tiny     12          0    0        0       0",
         "  valid 1.000, category_f1 0.500, exact 0.250",
     ]
-
-
-def test_a_narrow_terminal_gets_sentences_and_loses_no_count(tmp_path: Path) -> None:
     assert lines_of(tmp_path, rows(12), 40)[:3] == [
         "stage_a::test_summary on hf:tiny: 12",
         "  cases, 0 malformed, 0 cut, 0 invalid,",
@@ -87,24 +84,15 @@ def test_gates_come_failed_ones_first_and_many_passed_ones_are_counted(tmp_path:
         "2 more gates passed",
         "FAILED: 1 of 8 gates failed",
     ]
-
-
-def test_one_more_is_one(tmp_path: Path) -> None:
     assert "1 more gate passed" in lines_of(tmp_path, rows(12), gates=[gate()] * (NUM_PASSED_GATES + 1))
 
 
-def test_scores_that_gates_ask_for_come_first_and_many_are_counted(tmp_path: Path) -> None:
+def test_many_scores_and_lines_are_cut_and_say_so(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, rows(12, scores={f"s{number}": 0.5 for number in range(9)}), gates=[gate(metric="s8")])
     assert lines[2] == "  s8 0.500, s0 0.500, s1 0.500, s2 0.500, s3 0.500, s4 0.500, 3 more in report.md"
-
-
-def test_many_lines_are_cut_and_say_so(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, [row("a", eval=f"eval-{number}") for number in range(50)])
     assert "10 more lines in report.md" in lines
     assert "! 26 more caveats in report.md" in lines
-
-
-def test_a_run_without_rows_still_gets_its_verdict(tmp_path: Path) -> None:
     assert lines_of(tmp_path, []) == ["EMPTY: no case was recorded; no gates were set"]
 
 
