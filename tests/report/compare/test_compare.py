@@ -75,10 +75,8 @@ def markdown(comparison: Comparison) -> str:
 
 
 class TestWording:
-    def test_the_conclusion_names_what_fell_and_where(self, fallen: Comparison) -> None:
+    def test_the_conclusion_names_what_fell_and_where(self, fallen: Comparison, tmp_path: Path) -> None:
         assert conclusion(fallen).startswith("REGRESSED: f1; REGRESSED in 1 slice: kind first; no")
-
-    def test_without_a_change_it_says_so(self, tmp_path: Path) -> None:
         assert conclusion(compared(tmp_path, cases([1.0] * 5), cases([1.0] * 5))) == "not enough data in 4 metrics"
         assert conclusion(compared(tmp_path, cases([1.0] * 99), cases([1.0] * 99))) == "no difference shown in 4 metrics"
 
@@ -88,7 +86,7 @@ class TestWording:
     def test_a_difference_has_its_sign(self, value: float, text: str) -> None:
         assert signed(value) == text
 
-    def test_changed_scores_leave_counts_out_and_say_how_many_more(self, tmp_path: Path) -> None:
+    def test_changed_scores_and_texts_are_short(self, tmp_path: Path) -> None:
         names = [*(f"m{number}" for number in range(8)), "num_x"]
         base, candidate = ([row("a", scores=dict.fromkeys(names, value), outcome=word)] for value, word in ((1, "pass"), (0, "miss")))
         (change,) = compared(tmp_path, base, candidate).cases
@@ -96,8 +94,6 @@ class TestWording:
         assert shown.startswith("pass → miss, m0 1.000 → 0.000, ")
         assert shown.endswith(", 2 more")
         assert "num_x" not in shown
-
-    def test_long_texts_are_shown_from_where_they_differ(self, tmp_path: Path) -> None:
         same = "x" * 500
         (change,) = compared(tmp_path, [row("a", text=same + "1")], [row("a", text=same + "2", scores={"valid": 0.0})]).cases
         assert differing_texts(change, 100) == (f"…{'x' * 30}1", f"…{'x' * 30}2")
@@ -198,14 +194,11 @@ class TestCsv:
                     assert not any(ord(char) < 32 and char not in "\n\t" for char in cell)
 
 
-def test_several_comparisons_share_the_files(tmp_path: Path, fallen: Comparison) -> None:
+def test_several_comparisons_share_the_files_and_give_the_same_bytes(tmp_path: Path, fallen: Comparison) -> None:
     paths = write_comparison([fallen, fallen], tmp_path / "out")
     assert [path.name for path in paths] == ["compare.html", "compare.md", "compare.csv", "compare_cases.csv"]
     shown = paths[1].read_text("utf-8")
     assert shown.startswith("# 2 comparisons\n\n| candidate")
     assert shown.count("### Changed cases") == 2
-
-
-def test_the_same_comparison_gives_the_same_bytes(tmp_path: Path, fallen: Comparison) -> None:
     first = [path.read_bytes() for path in write_comparison([fallen], tmp_path / "a")]
     assert first == [path.read_bytes() for path in write_comparison([fallen], tmp_path / "b")]

@@ -63,11 +63,7 @@ def test_a_page_ends_by_rows_or_by_bytes(tmp_path, monkeypatch):
     assert page_ranges(tmp_path) == [range(4), range(4, 8), range(8, 10)]
     monkeypatch.setattr(case_rows, "BYTES_PER_PAGE", 10)
     assert page_ranges(tmp_path) == [range(number, number + 1) for number in range(10)]
-
-
-def test_a_run_without_samples_has_one_empty_page(tmp_path):
-    (tmp_path / "run.json").write_text("{}")
-
+    (tmp_path / "samples.jsonl").unlink()
     assert page_ranges(tmp_path) == [range(0)]
 
 
