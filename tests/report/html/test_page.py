@@ -28,7 +28,6 @@ def _sha256(text):
 
 def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_from_elsewhere():
     page = _page()
-
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
     style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
     script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1]
@@ -38,7 +37,6 @@ def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_from_elsew
     assert "unsafe" not in policy
     assert "http" not in policy
     page = _page()
-
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)|url\(|@import|\son\w+\s*=\s*["']|\sstyle\s*=""", page)
 
 
@@ -57,7 +55,6 @@ def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_from_elsew
 )
 def test_a_hostile_title_stays_text(title):
     page = _page(title=title)
-
     page.encode("utf-8")
     assert page.count("<script>") == 1
     assert "<img" not in page
@@ -67,7 +64,6 @@ def test_a_hostile_title_stays_text(title):
 
 def test_blocks_come_after_the_content_and_before_the_script():
     page = _page(blocks=["[block one]", "[block two]"])
-
     assert page.index("</footer>") < page.index("[block one][block two]") < page.index("<script>")
 
 
@@ -77,9 +73,7 @@ _ELEMENT = re.compile(r'<script type="([a-z/-]+)" id="([a-z0-9-]+)">([^<>&]*)</s
 @given(st.recursive(st.none() | st.integers() | st.text(st.characters(codec=None)), lambda inner: st.lists(inner)))
 def test_a_json_block_holds_any_data_without_a_character_of_markup(data):
     element = json_block("rows", data)
-
     found = _ELEMENT.fullmatch(element)
-
     assert found
     assert element.isascii()
     assert json.loads(found[3]) == data
@@ -97,9 +91,7 @@ def test_nan_is_refused_in_a_json_block():
 
 def test_packed_and_text_blocks_come_back():
     data = b'{"text":"</script>"}\n' * 1000
-
     element = packed_block("rows-1", data)
-
     assert len(element) < 500
     assert zlib.decompress(base64.b64decode(_ELEMENT.fullmatch(element)[3])) == data
     assert base64.b64decode(_ELEMENT.fullmatch(text_block("photo-1", b"\xff\xd8<>"))[3]) == b"\xff\xd8<>"

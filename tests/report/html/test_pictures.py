@@ -28,7 +28,6 @@ def _opened(copy: bytes) -> Image.Image:
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.bmp"])
 def test_a_copy_is_a_jpeg_within_its_bounds(tmp_path, name):
     copy = small_copy(_photo(tmp_path / name), 320, 20_000)
-
     assert len(copy) <= 20_000
     assert _opened(copy).format == "JPEG"
     assert max(_opened(copy).size) <= 320
@@ -38,11 +37,9 @@ def test_a_copy_is_upright_never_enlarged_and_carries_no_metadata(tmp_path):
     assert _opened(small_copy(_photo(tmp_path / "a.png", (40, 30)), 320, 20_000)).size == (40, 30)
     exif = Image.Exif()
     exif[0x0112] = 6
-
     assert _opened(small_copy(_photo(tmp_path / "a.jpg", (400, 200), exif=exif), 100, 20_000)).size == (50, 100)
     exif = Image.Exif()
     exif[0x010E] = "where I live"
-
     assert b"where I live" not in small_copy(_photo(tmp_path / "a.jpg", exif=exif), 100, 20_000)
 
 
@@ -62,21 +59,17 @@ def test_a_file_that_is_not_what_was_recorded_is_not_shown(tmp_path, what, monke
         monkeypatch.setattr("evalharness.report.html.pictures.MAX_FILE_BYTES", 100)
     else:
         file = PictureFile("a\0.jpg", file.sha256)
-
     assert small_copy(file, 320, 20_000) is None
 
 
 def test_many_pictures_share_what_a_page_may_hold(tmp_path):
     file = _photo(tmp_path / "a.png", (300, 300))
-
     copies = list(small_copies([file] * 300))
-
     assert sum(map(len, copies)) <= MAX_BYTES
 
 
 def test_of_a_made_picture_the_file_behind_it_is_shown():
     images = [{"path": "/a.jpg", "sha256": "of the copy", "file_sha256": "of the file"}, {"path": "/b.jpg", "sha256": "b"}]
-
     assert list(picture_files({"images": images})) == [PictureFile("/a.jpg", "of the file"), PictureFile("/b.jpg", "b")]
 
 
