@@ -68,17 +68,15 @@ def check_temperature(path: str, value: object) -> None:
 
 
 def check_boolean(path: str, value: object, *, optional: bool = False) -> None:
-    if not (optional and value is None) and not isinstance(value, bool):
-        raise ContractTypeError(f"{path} must be a bool, got {value!r} ({type(value).__name__})")
+    check_instance(path, value, bool, optional=optional)
 
 
 def check_text(path: str, value: object, *, optional: bool = False) -> None:
-    if not (optional and value is None) and not isinstance(value, str):
-        raise ContractTypeError(f"{path} must be a str, got {value!r} ({type(value).__name__})")
+    check_instance(path, value, str, optional=optional)
 
 
-def check_instance(path: str, value: object, wanted: type) -> None:
-    if not isinstance(value, wanted):
+def check_instance(path: str, value: object, wanted: type, *, optional: bool = False) -> None:
+    if not (optional and value is None) and not isinstance(value, wanted):
         raise ContractTypeError(f"{path} must be a {wanted.__name__}, got {value!r} ({type(value).__name__})")
 
 

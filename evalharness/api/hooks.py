@@ -101,10 +101,7 @@ def _normalise(plugin: Any) -> GenerationPlugin:
         name=str(getattr(plugin, "name", type(plugin).__name__)),
         backends=_names(plugin, "backends"),
         request_types=_names(plugin, "request_types"),
-        uses_hf_stopping_criteria=bool(getattr(plugin, "uses_hf_stopping_criteria", False)),
-        uses_hf_logits_processor=bool(getattr(plugin, "uses_hf_logits_processor", False)),
-        watches_tokens=bool(getattr(plugin, "watches_tokens", False)),
-        bans_tokens=bool(getattr(plugin, "bans_tokens", False)),
+        **{flag: bool(getattr(plugin, flag, False)) for flag in _HOOKS},
     )
 
 

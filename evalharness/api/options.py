@@ -131,8 +131,7 @@ class GenerationOptions:
         if self.logprobs_kind not in ("raw", "processed"):
             raise ContractValueError(f"options.logprobs_kind must be 'raw' or 'processed', got {self.logprobs_kind!r}")
         check_integer("options.max_prompt_tokens", self.max_prompt_tokens, minimum=1, maximum=_MAX_COUNT, optional=True)
-        if self.structured is not None:
-            check_instance("options.structured", self.structured, StructuredOutput)
+        check_instance("options.structured", self.structured, StructuredOutput, optional=True)
         check_integer("options.max_thinking_tokens", self.max_thinking_tokens, minimum=0, maximum=_MAX_COUNT, optional=True)
         self._check_eos()
         check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=MAX_TOKEN_ID, optional=True)

@@ -19,8 +19,12 @@ FEW_CASES = 10
 SAME_TEXT_CASES = 3
 """From this many cases on, one and the same answer to all of them is worth a sentence."""
 NUM_CASES_IN_REMARK = 3
-NOTABLE_LENGTH_CAP = 0.05
-"""From this share of answers on, hitting the length cap is worth a sentence."""
+_NOTABLE = {
+    "length_cap": (0.05, "hit the length cap and may be cut off"),
+    "empty": (0.0, "are empty"),
+    "unclosed": (0.0, "never stop thinking and give no answer (--max-thinking-tokens limits that)"),
+}
+"""From which share of answers on a count is worth a sentence."""
 
 
 def verdict(tables: RunTables) -> tuple[str, str]:
@@ -170,12 +174,10 @@ def _asks_baseline(entry: EvalEntry) -> bool:
 def _malformed(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
         failed, judged = counts["malformed"], counts["form_judged"]
-        if failed == judged > 0:
-            yield f"{share_text(failed, judged)} answers of {where} are malformed (valid is 0): its other scores may say little"
-        elif failed * 2 >= judged > 0:
-            yield f"{share_text(failed, judged)} answers of {where} are malformed (valid is 0): its scores may be mostly about form"
-        elif failed:
-            yield f"{share_text(failed, judged)} answers of {where} {'is' if failed == 1 else 'are'} malformed (valid is 0)"
+        if failed:
+            most = ": its other scores may say little" if failed == judged else ": its scores may be mostly about form"
+            are = "are" if failed > 1 or failed * 2 >= judged else "is"
+            yield f"{share_text(failed, judged)} answers of {where} {are} malformed (valid is 0){most if failed * 2 >= judged else ''}"
 
 
 def _same_answers(tables: RunTables) -> Iterator[str]:
@@ -200,11 +202,9 @@ def _same_checkpoints(tables: RunTables) -> Iterator[str]:
 
 def _unanswered(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
-        error, invalid = (f"{share_text(counts[name], counts['cases'])} cases of {where}" for name in ("error", "invalid"))
-        if counts["error"]:
-            yield f"{error} ended in an infrastructure error: not counted in any mean"
-        if counts["invalid"]:
-            yield f"{invalid} could not be run (invalid): not counted in any mean"
+        for name, what in (("error", "ended in an infrastructure error"), ("invalid", "could not be run (invalid)")):
+            if counts[name]:
+                yield f"{share_text(counts[name], counts['cases'])} cases of {where} {what}: not counted in any mean"
     for group in tables.problems.values():
         if group.outcome == "skip":
             reason = one_line(group.problem or "no reason was recorded", 200)
@@ -213,14 +213,9 @@ def _unanswered(tables: RunTables) -> Iterator[str]:
 
 def _cut_answers(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
-        answered = counts["answered"]
-        if counts["length_cap"] and counts["length_cap"] >= NOTABLE_LENGTH_CAP * answered:
-            yield f"{share_text(counts['length_cap'], answered)} answers of {where} hit the length cap and may be cut off"
-        if counts["empty"]:
-            yield f"{share_text(counts['empty'], answered)} answers of {where} are empty"
-        if counts["unclosed"]:
-            share = share_text(counts["unclosed"], answered)
-            yield f"{share} answers of {where} never stop thinking and give no answer (--max-thinking-tokens limits that)"
+        for name, (least, what) in _NOTABLE.items():
+            if counts[name] and counts[name] >= least * counts["answered"]:
+                yield f"{share_text(counts[name], counts['answered'])} answers of {where} {what}"
 
 
 def _deviations(tables: RunTables) -> Iterator[str]:

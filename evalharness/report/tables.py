@@ -37,22 +37,17 @@ class Codes:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._safe: dict[str, int] = {}
-        self._seen: dict[Any, int] = {}
+        self._codes: dict[str, int] = {}
 
-    def of(self, name: object) -> int:
+    def of(self, name: Any) -> int:
         """Return the number of a name."""
-        code = self._seen.get(name) if isinstance(name, str) else None
-        return self._add(name) if code is None else code
-
-    def _add(self, name: Any) -> int:
-        text = printable(text_of(name))
-        code = self._safe.get(text)
+        text = text_of(name)
+        code = self._codes.get(text)
         if code is None:
-            code = self._safe[text] = len(self.names)
-            self.names.append(text)
-        if isinstance(name, str):
-            self._seen[name] = code
+            safe = printable(text)
+            code = self._codes[text] = self._codes.setdefault(safe, len(self.names))
+            if code == len(self.names):
+                self.names.append(safe)
         return code
 
 

@@ -95,9 +95,7 @@ def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], pat
 def _track(timeline: Timeline) -> dict[str, Any]:
     points, fallen = timeline.track.points, falls(timeline)
     return {
-        "label": timeline.track.label,
-        "is_by_step": timeline.track.is_by_step,
-        "num_points": len(points),
+        "of": timeline.track,
         "first": point_name(timeline, 0),
         "last": point_name(timeline, len(points) - 1),
         "remarks": [f"{point.name} was asked differently: {point.asked_otherwise}" for point in points if point.asked_otherwise],
@@ -125,14 +123,10 @@ def _best_table(timeline: Timeline, test: tuple[str, str]) -> dict[str, Any]:
         is_fine = last.place == best.place or last.place in curve.best.alike
         lines.append(
             {
-                "metric": curve.metric,
-                "lower": curve.direction == "lower",
+                "of": curve,
                 "best": point_name(timeline, best.place),
-                "clear": not curve.best.alike,
                 "note": best_note(timeline, curve),
-                "value": _number(best.mean),
-                "low": _number(best.low),
-                "high": _number(best.high),
+                **_numbers(best),
                 "last": _number(last.mean),
                 "last_is_alike": is_fine,
             }
@@ -184,10 +178,17 @@ def _fall_line(timeline: Timeline, curve: Curve, best: Mean, worst: Mean) -> dic
     return {
         "where": curve.slice_value or curve.metric,
         "what": f"{curve.metric}, {curve.eval}" if curve.slice_key else curve.eval,
-        "best": number_text(best.mean), "at_best": point_name(timeline, best.place), "n": worst.n,
-        "value": _number(worst.mean), "low": _number(worst.low), "high": _number(worst.high), "at": point_name(timeline, worst.place),
+        "best": number_text(best.mean),
+        "at_best": point_name(timeline, best.place),
+        "n": worst.n,
+        **_numbers(worst),
+        "at": point_name(timeline, worst.place),
         "peak": _number(best.mean),
-    }  # fmt: skip
+    }
+
+
+def _numbers(mean: Mean) -> dict[str, float | None]:
+    return {"value": _number(mean.mean), "low": _number(mean.low), "high": _number(mean.high)}
 
 
 def _speed(timeline: Timeline, place: int) -> dict[str, str]:
