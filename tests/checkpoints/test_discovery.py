@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import CheckpointError
-from evalharness.checkpoints.discovery import RECENT_S, expand_models, find_models, training_facts, why_unfinished
+from evalharness.checkpoints.discovery import RECENT_S, find_models, training_facts, why_unfinished
 from tests.adapters import lora, write_adapter
 from tests.checkpoints.test_info import CONFIG, GOOD, SHARDED, safetensors, write
 
@@ -45,7 +45,7 @@ def test_names_sort_by_numbers_and_a_run_with_a_model_of_its_own_is_that_model(t
     assert found(tmp_path, "*") == (["final", "v9", "v10", "２"], [])
     write(tmp_path / "run", GOOD)
     write(tmp_path / "run/checkpoint-10", GOOD)
-    assert [path.name for path in expand_models(["run"], tmp_path)] == ["run"]
+    assert [path.name for path in find_models(["run"], tmp_path, wait_s=0, on_notice=print)] == ["run"]
 
 
 def test_training_facts_are_those_of_the_trainer(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import CheckpointError
-from evalharness.checkpoints.discovery import expand_models
+from evalharness.checkpoints.discovery import find_models
 from evalharness.checkpoints.info import inspect_checkpoint, name_checkpoints
 from evalharness.checkpoints.weights import find_weights
 
@@ -217,13 +217,13 @@ def test_patterns_name_each_checkpoint_once_by_its_number(tmp_path: Path) -> Non
     for step in (1000, 200, 30):
         write(tmp_path / f"run/checkpoint-{step}", GOOD)
     write(tmp_path / "run", {"checkpoint-5.log": "no folder"})
-    names = [path.name for path in expand_models(["run/checkpoint-*"], tmp_path)]
+    names = [path.name for path in find_models(["run/checkpoint-*"], tmp_path, wait_s=0, on_notice=print)]
     assert names == ["checkpoint-30", "checkpoint-200", "checkpoint-1000"]
     for name in ("a", "b", "c"):
         write(tmp_path / name, GOOD)
-    assert [path.name for path in expand_models(["b", "?", str(tmp_path / "b")], tmp_path)] == ["b", "a", "c"]
+    assert [path.name for path in find_models(["b", "?", str(tmp_path / "b")], tmp_path, wait_s=0, on_notice=print)] == ["b", "a", "c"]
     folder = write(tmp_path / "run[1]", GOOD)
-    assert expand_models(["run[1]"], tmp_path) == [folder]
+    assert find_models(["run[1]"], tmp_path, wait_s=0, on_notice=print) == [folder]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_pattern_that_matches_nothing_says_what_is_near(tmp_path: Path, patter
     for name in ("runs/checkpoint-10", "runs/checkpoint-2"):
         write(tmp_path / name, GOOD)
     with pytest.raises(CheckpointError, match=message):
-        expand_models([pattern], tmp_path)
+        find_models([pattern], tmp_path, wait_s=0, on_notice=print)
 
 
 @pytest.mark.parametrize(

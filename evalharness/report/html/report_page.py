@@ -10,18 +10,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from evalharness.report.findings import findings
+from evalharness.report.html import overview
 from evalharness.report.html.cases import PageRows, case_columns, page_ranges
-from evalharness.report.html.overview import (
-    breakdowns,
-    failed_gates,
-    given_tables,
-    outcome_counts,
-    problem_lines,
-    score_cards,
-    verdict_of,
-    weak_lines,
-    weak_slices,
-)
 from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
 from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
@@ -127,17 +117,17 @@ def _context(tables: RunTables) -> dict[str, Any]:
     chosen, default = option_lines(run)
     return {
         "run_id": text_of(run.get("run_id")) or tables.run_dir.name,
-        "verdict": verdict_of(tables),
+        "verdict": overview.verdict_of(tables),
         "facts": _headline_facts(tables),
-        "outcomes": outcome_counts(tables),
-        "cards": score_cards(tables),
-        "failed_gates": failed_gates(tables),
+        "outcomes": overview.outcome_counts(tables),
+        "cards": overview.score_cards(tables),
+        "failed_gates": overview.failed_gates(tables),
         "remarks": findings(tables, capitals=True),
-        "weak_lines": weak_lines(tables),
-        "weak_slices": weak_slices(tables),
-        "problems": list(problem_lines(tables)),
-        "breakdowns": breakdowns(tables),
-        "given_tables": given_tables(tables),
+        "weak_lines": overview.weak_lines(tables),
+        "weak_slices": overview.weak_slices(tables),
+        "problems": list(overview.problem_lines(tables)),
+        "breakdowns": overview.breakdowns(tables),
+        "given_tables": overview.given_tables(tables),
         "run_facts": list(run_facts(run)),
         "engines": [_engine(entry) for entry in entries_of(run.get("engines"))],
         "options_chosen": chosen,

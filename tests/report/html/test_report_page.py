@@ -91,7 +91,7 @@ def broken_page(monkeypatch):
     def fail(tables):
         raise KeyError("no such cell")
 
-    monkeypatch.setattr("evalharness.report.html.report_page.score_cards", fail)
+    monkeypatch.setattr("evalharness.report.html.overview.score_cards", fail)
 
 
 def test_a_page_that_cannot_be_made_costs_no_other_report_and_is_a_problem_of_the_run(tmp_path, broken_page):
