@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from evalharness.analysis.comparison.compare import CaseChange, Comparison
@@ -34,11 +34,6 @@ class ShownCase:
     entry: dict[str, Any]
     detail: dict[str, Any]
     pictures: tuple[PictureFile, ...]
-
-
-class _Rows(NamedTuple):
-    base: Row
-    candidate: Row
 
 
 def shown_cases(comparisons: Sequence[Comparison], folder: Path | None = None) -> list[ShownCase]:
@@ -90,8 +85,8 @@ def _shown(
     def row_of(side: Side) -> Row:
         return rows.get((side.source, side.engine), {}).get(_key(change), {})
 
-    both = _Rows(row_of(comparison.base), row_of(comparison.candidate))
-    generations = [made for row in (both.candidate, both.base) for made in generations_of(row)]
+    both = row_of(comparison.base), row_of(comparison.candidate)
+    generations = [made for row in both[::-1] for made in generations_of(row)]
     pictures = tuple(dict.fromkeys(file for made in generations for file in picture_files(made)))[:MAX_PICTURES]
     before, after = change.base.marks, change.candidate.marks
     entry = {

@@ -155,18 +155,12 @@ def _headline_facts(tables: RunTables) -> list[str]:
 
 
 def _engine(entry: EngineEntry) -> dict[str, Any]:
-    settings = [
-        (name, text_of(value) if not isinstance(value, (dict, list)) else str(value))
-        for name, value in mapping(entry.get("settings")).items()
-    ]
-    path = text_of(entry.get("checkpoint_path"))
+    settings = [(name, text_of(value)) for name, value in mapping(entry.get("settings")).items()]
+    path, load_s = text_of(entry.get("checkpoint_path")), entry.get("load_s")
     facts = [("checkpoint", path), ("backend", text_of(entry.get("backend"))), ("fingerprint", text_of(entry.get("fingerprint"))[:16])]
     facts += [("chat template", text_of(entry.get("template_sha256"))[:16]), ("base", text_of(entry.get("base_path")))]
-    facts.append(("chosen by auto", text_of(entry.get("chosen"))))
-    if isinstance(entry.get("load_s"), (int, float)):
-        facts.append(("loading", f"{entry['load_s']:.1f} s"))
-    training = mapping(entry.get("training"))
-    facts += [(f"training {name}", text_of(value)) for name, value in training.items() if value is not None]
+    facts += [("chosen by auto", text_of(entry.get("chosen"))), ("loading", f"{load_s:.1f} s" if isinstance(load_s, (int, float)) else "")]
+    facts += [(f"training {name}", text_of(value)) for name, value in mapping(entry.get("training")).items()]
     return {"id": text_of(entry.get("id")), "name": PurePath(path).name, "facts": [fact for fact in facts if fact[1]], "settings": settings}
 
 
