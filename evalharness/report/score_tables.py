@@ -86,10 +86,7 @@ def _part(table: Mapping[tuple[str, ...], _Line], test: tuple[str, str]) -> dict
 
 
 def _breakdown(
-    counts: Mapping[tuple[str, ...], Mapping[str, int]],
-    scores: Mapping[tuple[str, ...], Summary],
-    metrics: list[str],
-    values: Codes,
+    counts: Mapping[tuple[str, ...], Mapping[str, int]], scores: Mapping[tuple[str, ...], Summary], metrics: list[str], values: Codes
 ) -> Iterator[str]:
     """Yield the table of one tag key, engines side by side; the values with the most cases if there are too many lines."""
     order = sorted(counts, key=lambda key: values.of(key[0]))

@@ -125,13 +125,8 @@ def breakdowns(tables: RunTables) -> list[Data]:
 def _breakdown(eval_name: str, test: str, tag: str, metrics: list[str], lines: list[Any], means: Mapping[tuple[str, ...], Summary]) -> Data:
     lines.sort(key=lambda line: line[0][4])
     has_engines = len({key[2] for key, _ in lines}) > 1
-    headers = [
-        (tag, False),
-        *([("engine", False)] if has_engines else []),
-        ("cases", True),
-        ("not passed", True),
-        *((name, True) for name in metrics),
-    ]
+    names = [tag, "engine"] if has_engines else [tag]
+    headers = [*((name, False) for name in names), *((name, True) for name in ("cases", "not passed", *metrics))]
     cells = []
     for key, row in lines[:NUM_TAG_LINES]:
         value = {"text": key[4], "href": cases_link(eval=eval_name, engine=key[2], **{f"tag.{tag}": key[4]})}
@@ -272,11 +267,4 @@ def problem_lines(tables: RunTables) -> Iterator[Mapping[str, Any]]:
     """Yield the reasons of what did not pass, the worst outcomes and the most frequent first."""
     groups = sorted(tables.problems.values(), key=lambda group: (_ORDER.index(group.outcome), -group.count))
     for group in groups[:NUM_PROBLEMS]:
-        yield {
-            "outcome": group.outcome,
-            "count": group.count,
-            "reason": group.problem or "no reason was recorded",
-            "where": f"{group.eval} on {group.engine}",
-            "excerpt": group.excerpt,
-            "link": cases_link(problem=str(group.number)),
-        }
+        yield {"of": group, "link": cases_link(problem=str(group.number))}

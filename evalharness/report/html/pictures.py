@@ -249,12 +249,7 @@ def _legend(
 
 
 def _draw_shapes(
-    panel: Image.Image,
-    shapes: Sequence[Shape],
-    numbers: Mapping[str, int],
-    scale: float,
-    dashed: bool,
-    font: FreeTypeFont | BitmapFont,
+    panel: Image.Image, shapes: Sequence[Shape], numbers: Mapping[str, int], scale: float, dashed: bool, font: FreeTypeFont | BitmapFont
 ) -> None:
     pen = ImageDraw.Draw(panel)
     for shape in shapes:
