@@ -7,10 +7,10 @@ A check raises an error with the field's dotted path, the value and the legal va
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -24,7 +24,7 @@ def check_number(
     wanted = "an int" if integer else "a number"
     if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
         raise ContractTypeError(f"{path} must be {wanted}, got {value!r} ({type(value).__name__})")
-    if not integer and not _is_finite(value):
+    if not integer and not abs(value) <= sys.float_info.max:  # NaN, infinity, and an int beyond every float
         raise ContractValueError(f"{path} must be finite, got {value!r}")
     if minimum is not None and value < minimum:
         raise ContractValueError(f"{path} must be at least {minimum}, got {value!r}")
@@ -32,13 +32,6 @@ def check_number(
         raise ContractValueError(f"{path} must be greater than {above}, got {value!r}")
     if maximum is not None and value > maximum:
         raise ContractValueError(f"{path} must be at most {maximum}, got {value!r}")
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int beyond every float
-        return False
 
 
 def check_integer(path: str, value: object, *, minimum: int | None = None, maximum: int | None = None, optional: bool = False) -> None:

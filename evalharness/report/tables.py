@@ -4,8 +4,8 @@ Knows nothing of how tables are shown.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -336,16 +336,12 @@ def _add_scores(tables: RunTables, number: int, outcome: str, scores: Mapping[st
     verdicts: tuple[str, ...] = ()
     for name, value in mapping(scores).items():
         code = tables.score_names.of(name)
-        try:
-            score = float(value) if isinstance(value, (int, float)) else math.nan
-        except OverflowError:
-            score = math.inf
         if outcome not in _SCORED:
             tables.unusable[f"a score of a case that ended as {outcome}"] += 1
-        elif math.isfinite(score):
-            tables.row_scores.append((number, code, score))
+        elif isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
+            tables.row_scores.append((number, code, float(value)))
             if name == "valid":
-                verdicts = ("form_judged",) if score else ("form_judged", "malformed")
+                verdicts = ("form_judged",) if value else ("form_judged", "malformed")
         else:
             tables.unusable[f"score '{one_line(name, 60)}' is not a finite number"] += 1
     return verdicts
