@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,13 +119,9 @@ def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, nu
 
 
 def _location(error: BaseException, item: pytest.Function) -> str:
-    line = item.function.__code__.co_firstlineno
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code is item.function.__code__:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"{item.nodeid.partition('::')[0]}:{line}"
+    code = item.function.__code__
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code is code]
+    return f"{item.nodeid.partition('::')[0]}:{[code.co_firstlineno, *lines][-1]}"
 
 
 _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
