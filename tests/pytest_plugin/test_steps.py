@@ -195,9 +195,8 @@ def request(case):
         assert (run.counts, step_lines(run)) == ({"error": 4}, [])
 
     def test_a_test_that_asks_for_steps_where_there_are_none_and_an_async_request_are_refused(self, project: Project) -> None:
-        run = project.write(
-            test_a=PLAIN.replace("generation)", "generation, steps)"), test_b=PLAIN.replace("def ask", "async def ask")
-        ).run()
+        project.write(test_a=PLAIN.replace("generation)", "generation, steps)"), test_b=PLAIN.replace("def ask", "async def ask"))
+        run = project.run_inline()
         assert "takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out" in run.output
         assert "request is an async function; write a function, or a generator function for steps" in run.output
         assert run.opened_no_run
