@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytest_plugin.project import HEADER, Project
+from tests.pytest_plugin.project import Project, eval_module
 
 pytestmark = pytest.mark.slow
 
 NUM_CASES = 24
-EVAL = (
-    HEADER
-    + f"""
+EVAL = eval_module(f"""
 pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{{i:02}}") for i in range({NUM_CASES})], request=ask)
 def test_s(case, generation):
     assert os.path.exists("fixed") or case.id not in ("c03", "c04", "c05", "c15", "c16", "c17")
 def test_t(case, generation): pass
-"""
-)
+""")
 
 
 @pytest.fixture
@@ -34,9 +31,7 @@ def test_maxfail_stops_all_workers_and_the_rest_are_rows_that_were_not_run(wrong
     assert run.facts["interrupted"].startswith("stopping after")
 
 
-WAITING = (
-    HEADER
-    + f"""
+WAITING = eval_module(f"""
 import time
 pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{{i:02}}") for i in range({NUM_CASES})], request=ask)
 def test_s(case, generation, request):
@@ -45,8 +40,7 @@ def test_s(case, generation, request):
     while not request.session.shouldstop and time.monotonic() < until:
         time.sleep(0.02)
     assert request.session.shouldstop
-"""
-)
+""")
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,6 @@ def test_summaries_are_scored_against_the_references_of_data(here: Path) -> None
     assert "nothing was generated, no test ran and no gate was judged" in (run_dir / "report.md").read_text("utf-8")
 
 
-def test_references_come_from_the_settings_too(here: Path) -> None:
-    (here / "evalharness.toml").write_text(f'data = "{DATA}"\n')
-    assert main(["rescore", str(SUMMARIES)]) == 0
-
-
 def test_photos_without_summary_are_said(here: Path) -> None:
     rows = SUMMARIES.read_text("utf-8").splitlines(keepends=True)
     (here / SUMMARIES.name).write_text("".join(rows[2:]), "utf-8")
@@ -100,8 +95,9 @@ def test_photos_without_summary_are_said(here: Path) -> None:
     assert problem.endswith(f"but no summary in {SUMMARIES.name}: no number counts them")
 
 
-def test_the_report_can_be_made_again(here: Path) -> None:
-    assert main(["rescore", str(SUMMARIES), "--data", str(DATA), "--run-id", "r"]) == 0
+def test_references_come_from_the_settings_too_and_the_report_can_be_made_again(here: Path) -> None:
+    (here / "evalharness.toml").write_text(f'data = "{DATA}"\n')
+    assert main(["rescore", str(SUMMARIES), "--run-id", "r"]) == 0
     report = (here / "reports" / "r" / "report.md").read_bytes()
     assert main(["report", "reports/r"]) == 0
     assert (here / "reports" / "r" / "report.md").read_bytes() == report
@@ -137,18 +133,12 @@ class TestRefused:
         assert message in refused("rescore", "gt_vs_pred.jsonl")
         assert not (here / "reports").exists()
 
-    def test_summaries_without_references(self, here: Path, refused: Command) -> None:
-        assert "give the folder of the references with --data" in refused("rescore", str(SUMMARIES))
-
-    def test_a_name_that_is_taken(self, here: Path, refused: Command) -> None:
+    def test_names_and_options_that_are_wrong(self, here: Path, refused: Command) -> None:
+        assert "give the folder of the references with --data" in refused("rescore", SUMMARIES)
         arguments = [str(SUMMARIES), "--data", str(DATA), "--run-id", "r"]
         assert main(["rescore", *arguments]) == 0
         assert "run 'r' exists already in" in refused("rescore", *arguments)
-
-    def test_options_of_the_other_kind(self, here: Path, refused: Command) -> None:
-        assert "--tests is for run directories only" in refused("rescore", str(SUMMARIES), "--tests", "x.py")
-        assert "--coordinates is for files of answers only" in refused("rescore", str(here), "--coordinates", "unit")
-
-    def test_an_unknown_coordinate_space(self, here: Path, refused: Command) -> None:
+        assert "--tests is for run directories only" in refused("rescore", SUMMARIES, "--tests", "x.py")
+        assert "--coordinates is for files of answers only" in refused("rescore", here, "--coordinates", "unit")
         write(here / "gt_vs_pred.jsonl", dump_rows())
         assert "norm1000" in refused("rescore", "gt_vs_pred.jsonl", "--coordinates", "miles")

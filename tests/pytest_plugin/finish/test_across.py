@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from tests.processes import python
-from tests.pytest_plugin.project import HEADER, Project, Run, environment, eval_module
+from tests.pytest_plugin.project import HEADER, Project, Run, eval_module
 
 pytestmark = pytest.mark.slow
 
@@ -103,13 +102,10 @@ def test_plugins_of_the_marker_act_on_generation_and_are_recorded(project: Proje
     assert entry["plugins"] == ["BalancedJsonStop(roots='{')"]
 
 
-def test_a_plugin_that_the_backend_cannot_obey_is_refused_before_anything_is_asked(project: Project) -> None:
+def test_a_plugin_that_the_backend_cannot_obey_or_a_class_in_its_place_is_refused_before_anything_is_asked(project: Project) -> None:
     run = plugged(project, "DuplicateObjectBan()")
     assert run.counts == {"error": 4}
     assert "plugin 'duplicate-object-ban' bans tokens while a row is written, which backend 'fake' cannot do" in run.rows[0]["problem"]
-
-
-def test_a_class_in_place_of_a_plugin_is_refused(project: Project) -> None:
     assert "plugins holds the class BalancedJsonStop; make one of it: BalancedJsonStop(…)" in plugged(project, "BalancedJsonStop").output
 
 
@@ -150,15 +146,13 @@ def test_a_failed_gate_on_a_comparison_says_in_what_the_engines_differ(project: 
         "mean >= 1": "0.000, needs ≥ 1",
     }
     (table,) = [table for table in run.facts["tables"] if table["engine"] == "fake:one" and table["title"] == "first differences"]
-    assert [(line["case"], line["token"], line["here"], line["there"]) for line in table["rows"]] == [
-        (f"c{i}", 2, "s", "t") for i in range(4)
-    ]
+    differences = [(line["case"], line["token"], line["here"], line["there"]) for line in table["rows"]]
+    assert differences == [(f"c{i}", 2, "s", "t") for i in range(4)]
     assert "first differences" in (run.run_dir / "report.md").read_text("utf-8")
 
 
 def test_engines_are_compared_again_when_a_run_is_scored_again(project: Project) -> None:
     live = project.write(test_a=PARITY).run(*with_scripts(project, one="yes", two="yet"), "--run-id", "live")
-    python("-m", "evalharness", "rescore", "reports/live", "--run-id", "again", cwd=project.root, env=environment())  # exits 1: gates fail
-    rescored = Run(1, "", 0.0, project.root, "again")
+    rescored = Run(*project.evalharness("rescore", "reports/live", "--run-id", "again"), 0.0, project.root, "again")
     assert rescored.facts["aggregates"] == live.facts["aggregates"]
     assert [gate["reason"] for gate in rescored.facts["gates"]] == [gate["reason"] for gate in live.facts["gates"]]
