@@ -129,7 +129,7 @@ class RecordedExecution(Execution):
     def wait_for_outcomes(self, record: ItemRecord, engine: Engine) -> list[Outcome]:
         """Return the recorded outcome of every sample; skips the test of a case that has neither outcome nor failure."""
         entry = self._find(record)
-        samples = [entry.samples.get(sample) if entry is not None else None for sample in range(self._num_samples(record))]
+        samples = [entry.samples.get(sample) if entry is not None else None for sample in range(len(record.options))]
         row = self.recorded.records.rows.get(record.nodeid, {})
         if None in samples and row.get("outcome") not in ("error", "invalid"):
             record.started_at = None  # as for every test that was not run
@@ -149,9 +149,6 @@ class RecordedExecution(Execution):
 
     def _find(self, record: ItemRecord) -> CaseRecords | None:
         return self.recorded.find(record.engine.id, record.eval, record.case.id, record.nodeid)
-
-    def _num_samples(self, record: ItemRecord) -> int:
-        return len(record.options)
 
     def _copy_to_journal(self, record: ItemRecord, entry: CaseRecords) -> None:
         """Copy the case's recorded outcomes into this run's journal, before its test sees them."""

@@ -142,11 +142,10 @@ class _StoredRecord(ItemRecord):
     """A test of a stored case of any eval; the decoding options stand in the run's own row."""
 
     stored_options: Any = None
-    num_samples: int = 1
 
     def to_json(self) -> Row:
         tags = dict(self.case.tags)
-        own: Row = {"group": self.case.group, "tags": tags, "num_samples": self.num_samples, "options": self.stored_options}
+        own: Row = {"group": self.case.group, "tags": tags, "num_samples": len(self.options), "options": self.stored_options}
         return {**ItemRecord.to_json(self), **own}
 
 
@@ -193,7 +192,8 @@ class StoredTestsRegistry(RecordedRegistry):
         assert isinstance(record.case, StoredCase)
         key = (unit.engine, record.case.eval, record.case.id)
         known = {field.name: getattr(record, field.name) for field in fields(record)}
-        return _StoredRecord(**known, stored_options=self._options.get(key, {}), num_samples=self._num_stored(key))
+        known["options"] = [*record.options] * self._num_stored(key)
+        return _StoredRecord(**known, stored_options=self._options.get(key, {}))
 
     def _num_stored(self, key: tuple[str, str, str]) -> int:
         case = self.recorded.find(*key)
@@ -209,10 +209,6 @@ class StoredTestsExecution(RecordedExecution):
     def _find(self, record: ItemRecord) -> CaseRecords | None:
         assert isinstance(record.case, StoredCase)
         return self.recorded.find(record.engine.id, record.case.eval, record.case.id)
-
-    def _num_samples(self, record: ItemRecord) -> int:
-        assert isinstance(record, _StoredRecord)
-        return record.num_samples
 
     def _compare_prompt(self, record: ItemRecord, entry: CaseRecords) -> None:
         """Do nothing: the case is as the run recorded it."""
