@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.journal import Line, encode, read_lines, session_of
+from evalharness.runs.journal import Line, encode, read_journal, read_lines, session_of
 from evalharness.runs.schema import (
     CaseFacts,
     Collected,
@@ -161,6 +161,15 @@ def read_records(run_dir: Path) -> RunRecords:
         for line in read_lines(run_dir):
             reader.add(line)
     return reader.records
+
+
+def read_case(journal: Path, engine: str, eval_name: str, case_id: str) -> CaseRecords:
+    """Return what a journal, to which another thread may be appending, has of one case."""
+    reader = _Reader()
+    for line in read_journal(journal):
+        if line.values.get("case_id") == case_id and line.values["kind"] != "row":
+            reader.add(line)
+    return reader.records.cases.get((journal.stem, engine, eval_name, case_id), CaseRecords())
 
 
 @contextmanager

@@ -6,13 +6,12 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
-from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, EvalHarnessError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.thinking import DEFAULT_MARKS
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
     from evalharness.engine.engine import Engine
     from evalharness.pytest_plugin.run_context import RunContext
-    from evalharness.runs.records import CaseRecords
 
 # Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
 _FACTS = ("torch", "transformers", "vllm", "max", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
@@ -199,12 +197,6 @@ def opened_engine(engine: Engine, *, wanted: bool = False) -> Engine | None:
     if not isinstance(deferred, DeferredEngine):
         return engine
     return deferred.open() if wanted else deferred.opened
-
-
-def asks_anything(cases: Iterable[Case], recorded: Callable[[str], CaseRecords | None], num_samples: int) -> bool:
-    """Return whether any case is not fully recorded: only then is an engine needed."""
-    records = (recorded(case.id) for case in cases if case.invalid is None)
-    return any(record is None or not record.has_all(num_samples) for record in records)
 
 
 class EngineOpening:

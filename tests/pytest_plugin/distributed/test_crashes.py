@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from evalharness.runs.journal import read_journals
+from evalharness.runs.journal import read_lines
 from tests.pytest_plugin.project import HEADER, MARK, MODES, TIMEOUT_S, Project, Run, wait_until
 
 pytestmark = pytest.mark.slow
@@ -157,7 +157,7 @@ class TestCtrlC:
                 time.sleep(0.1)
             run = project.wait(process)
         assert run.exit_code != 0
-        assert [line for line in read_journals(run.run_dir) if line["kind"] == "row"]
+        assert [line for line in read_lines(run.run_dir) if line.values["kind"] == "row"]
 
     def test_the_controller_alone_takes_its_workers_along(self, project: Project) -> None:
         with started(project, "n2") as process:
@@ -197,7 +197,7 @@ class TestDisk:
         run = project.run("--model", project.script({"text": "z" * 300}), "--report-dir", str(small_disk), "--run-id", "r", mode=mode)
         assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
         assert re.search("no report: .* cannot be written: No space left on device", run.output)
-        assert sum(line["kind"] == "row" for line in read_journals(small_disk / "r")) == 40
+        assert sum(line.values["kind"] == "row" for line in read_lines(small_disk / "r")) == 40
 
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_a_report_folder_that_cannot_be_made_is_a_usage_error(self, project: Project, mode: str) -> None:
@@ -218,7 +218,7 @@ class TestDisk:
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
         assert "ERROR: run 'mine' exists already in " in run.output
         assert ((before.run_dir / "run.json").read_bytes(), (before.run_dir / "samples.jsonl").read_bytes()) == content
-        assert len([line for line in read_journals(before.run_dir) if line["kind"] == "eval"]) == 1
+        assert len([line for line in read_lines(before.run_dir) if line.values["kind"] == "eval"]) == 1
 
     def test_reports_that_cannot_be_written_are_said_and_the_rows_stay(self, project: Project) -> None:
         project.write(

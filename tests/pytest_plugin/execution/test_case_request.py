@@ -11,7 +11,7 @@ import pytest
 from evalharness import Case, GenerationOptions, GenerationResult, TextGenerationRequest
 from evalharness.api.errors import RequestError, UnsupportedOption
 from evalharness.api.requests import GenerationFailure
-from evalharness.pytest_plugin.execution.case_request import MAX_STEPS, CaseRequest, Step, asks_in_steps, is_async
+from evalharness.pytest_plugin.execution.case_request import MAX_STEPS, CaseRequest, Step, has_steps, is_async
 
 CASE = Case(id="c")
 GREEDY = GenerationOptions(max_new_tokens=7)
@@ -75,7 +75,7 @@ async def asynchronous_steps(case: Case) -> Any:
     ],
 )
 def test_a_generator_function_is_known_in_every_guise(request_function: Callable[..., Any]) -> None:
-    assert asks_in_steps(request_function)
+    assert has_steps(request_function)
     assert not is_async(request_function)
 
 
@@ -85,7 +85,7 @@ def test_a_generator_function_is_known_in_every_guise(request_function: Callable
     ids=["function", "lambda", "partial", "class", "builtin", "slot"],
 )
 def test_any_other_function_asks_in_no_steps(request_function: Callable[..., Any]) -> None:
-    assert not asks_in_steps(request_function)
+    assert not has_steps(request_function)
 
 
 @pytest.mark.parametrize("request_function", [coroutine, asynchronous_steps, functools.partial(coroutine)])

@@ -10,7 +10,8 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import BackendError
 from evalharness.backends.fake import FakeBackend
 from evalharness.engine.engine import Engine
-from evalharness.pytest_plugin.execution.engines import DeferredEngine, asks_anything, opened_engine
+from evalharness.pytest_plugin.execution.engines import DeferredEngine, opened_engine
+from evalharness.pytest_plugin.execution.unit_runner import needs_engine
 from evalharness.runs.records import CaseRecords, Failed
 
 
@@ -65,8 +66,8 @@ def test_an_engine_of_any_kind_gives_what_is_open() -> None:
 )
 def test_a_case_is_asked_unless_every_sample_is_there(samples: tuple[int, ...], num_samples: int, asks: bool) -> None:
     found = CaseRecords({sample: Failed("error", "x") for sample in samples})
-    assert asks_anything([Case(id="c")], {"c": found}.get, num_samples) is asks
+    assert needs_engine([Case(id="c")], {"c": found}.get, num_samples) is asks
 
 
 def test_a_case_that_is_invalid_is_never_asked() -> None:
-    assert not asks_anything([Case(id="c", invalid="no photo")], lambda case_id: None, 1)
+    assert not needs_engine([Case(id="c", invalid="no photo")], lambda case_id: None, 1)

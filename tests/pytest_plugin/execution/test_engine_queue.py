@@ -23,15 +23,17 @@ from evalharness.backends.base import BackendOutput, Prompt
 from evalharness.backends.fake import FakeBackend
 from evalharness.engine.engine import Engine
 from evalharness.pytest_plugin.eval_module import EvalModule
-from evalharness.pytest_plugin.execution import engine_queue, unit_runner
+from evalharness.pytest_plugin.execution import engine_queue, unit_results
 from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, take_in_flight
-from evalharness.pytest_plugin.execution.unit_runner import UnitProgress, UnitRunner
+from evalharness.pytest_plugin.execution.unit_results import UnitProgress
+from evalharness.pytest_plugin.execution.unit_runner import UnitRunner, UnitWork
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal
 
 CAPACITY = 2
 PATIENCE_S = 120
+NOTHING_RECORDED = Takeover(None, lambda case_id: None)
 ALONE = Takeover(frozenset({"t"}), lambda case_id: None)
 
 
@@ -92,9 +94,9 @@ class Bench:
         cases = [Case(id=f"{name}{number}") for number in range(3)]
         variants = more.pop("variants", (GenerationOptions(),))
         module = EvalModule(name, f"test_{name}.py", cases, request, variants, 1, **more)
-        in_flight = InFlight(None, UnitKey("fake:x", module.path, 0))
-        takeover = takeover or Takeover(None, lambda case_id: None)
-        return UnitRunner("fake:x", self.engine, module, cases, self.journal, self.progress, takeover, in_flight)
+        unit = UnitKey("fake:x", module.path, 0)
+        work = UnitWork(unit, module, cases, takeover or NOTHING_RECORDED)
+        return UnitRunner(work, self.engine, self.journal, self.progress, InFlight(None, unit))
 
     def feed(self, *runners: UnitRunner) -> EngineQueue:
         feed = EngineQueue(self.engine, self.progress, *runners)
@@ -194,8 +196,8 @@ def test_a_unit_is_not_done_while_its_last_case_works_out_what_to_ask_next(bench
 
     in_flight = InFlight(in_flight_path(bench.journal.path, 1), UnitKey("fake:x", "test_a.py", 0), ["a0"])
     module = EvalModule("a", "test_a.py", [Case(id="a0")], request, (GenerationOptions(),), 1)
-    takeover = Takeover(None, lambda case_id: None)
-    runner = UnitRunner("fake:x", bench.engine, module, module.cases, bench.journal, bench.progress, takeover, in_flight)
+    work = UnitWork(UnitKey("fake:x", module.path, 0), module, module.cases, NOTHING_RECORDED)
+    runner = UnitRunner(work, bench.engine, bench.journal, bench.progress, in_flight)
     feed = bench.feed(runner)
     assert in_step.wait(PATIENCE_S)
     is_done = runner.is_done
@@ -373,7 +375,7 @@ def test_the_seconds_of_units_that_overlap_add_up_to_the_time_of_the_engine(benc
 
     clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
     monkeypatch.setattr(engine_queue, "time", clock)
-    monkeypatch.setattr(unit_runner, "time", clock)
+    monkeypatch.setattr(unit_results, "time", clock)
     bench.backend.gate = gate
     ended(bench.feed(bench.unit("a"), bench.unit("b"), bench.unit("c")))
     lines = bench.lines("unit")

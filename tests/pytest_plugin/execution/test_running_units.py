@@ -11,7 +11,7 @@ import pytest
 
 from evalharness.backends.fake import FakeBackend
 from evalharness.pytest_plugin.execution import engines as engine_loading
-from evalharness.pytest_plugin.execution.engine_queue import RunningUnits
+from evalharness.pytest_plugin.execution.execution import RunningUnits
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.killing import generations
