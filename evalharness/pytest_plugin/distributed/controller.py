@@ -16,12 +16,13 @@ from evalharness.pytest_plugin.distributed._xdist_internals import process_id, s
 from evalharness.pytest_plugin.distributed.crashes import Crashes
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
-from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, Durations, UnitScheduler
+from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, UnitScheduler
 from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce
 from evalharness.pytest_plugin.session import STATE
+from evalharness.runs.workers import CaseSeconds
 
 CRASHES = pytest.StashKey[Crashes]()
 SCHEDULER = pytest.StashKey[DeferredScheduler]()
@@ -73,11 +74,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DeferredSche
         return None
     state = config.stash[STATE]
 
-    known = functools.cache(lambda: Durations.read(Path(state.context.run.report_dir)))  # only where there are evals
+    known = functools.cache(lambda: CaseSeconds(Path(state.context.run.report_dir)))  # only where there are evals
 
     def estimate(unit: UnitKey, nodeids: Sequence[str]) -> float:
         cases = {state.registry.eval_node(nodeid).case_id for nodeid in nodeids}
-        return len(cases) * known().case_s(unit.engine, Path(unit.path).stem.removeprefix("test_"))
+        return len(cases) * known().expected(unit.engine, Path(unit.path).stem.removeprefix("test_"))
 
     crashes = config.stash[CRASHES] = Crashes(config)
     assign = state.registry.assign_units

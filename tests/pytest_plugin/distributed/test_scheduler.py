@@ -11,6 +11,8 @@ from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, U
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, num_cases_ahead
 
 ENGINES = ["hf:x", "hf:y"]
+CONFIG = SimpleNamespace(getvalue=lambda name: ["2*popen"], getoption=lambda name: None)
+"""Of a session with two workers."""
 
 
 class Worker:
@@ -101,7 +103,7 @@ def test_a_worker_goes_on_with_the_kind_of_engine_that_it_has_loaded() -> None:
     for worker in (first, second):
         scheduler.add_node(worker)
         scheduler.add_node_collection(worker, collection)
-    scheduler._loaded[first], scheduler._loaded[second] = "hf:before", "vllm:before"
+    scheduler._workers[first].engine, scheduler._workers[second].engine = "hf:before", "vllm:before"
     scheduler.schedule()
     run(scheduler, first, second)
     assert {collection[index].partition("[")[2].partition(":")[0] for index in first.ran} == {"hf"}
@@ -218,7 +220,7 @@ def test_a_test_put_back_runs_again() -> None:
 
 class TestDeferred:
     def test_before_the_choice_it_only_keeps_workers(self) -> None:
-        scheduler = DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign))
+        scheduler = DeferredScheduler(CONFIG, None, assign, lambda: UnitScheduler(2, assign))
         worker = Worker("gw0")
         scheduler.add_node(worker)
         assert scheduler.nodes == [worker]
@@ -230,7 +232,7 @@ class TestDeferred:
 
     def test_a_worker_that_died_before_it_was_ready_is_unknown(self) -> None:
         with pytest.raises(KeyError):
-            DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign)).remove_node(Worker("gw0"))
+            DeferredScheduler(CONFIG, None, assign, lambda: UnitScheduler(2, assign)).remove_node(Worker("gw0"))
 
 
 def cases_of(worker: Worker) -> int:
