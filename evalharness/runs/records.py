@@ -242,7 +242,6 @@ class _Reader:
             records.problems.append(values["problem"])
         elif kind == "unit_start" and not values.get("ahead"):  # else the unit before still generates
             records.throughput.start_unit(worker)
-            records.workers.start_unit(worker)
         elif kind == "unit":
             unit = cast("UnitLine", values)
             records.throughput.end_unit(worker, unit["engine"], unit["generation_s"])
@@ -281,8 +280,6 @@ class _Reader:
             case = self.records.cases[key] = CaseRecords()
         if "sample" in values:
             case.samples[values["sample"]] = outcome
-            if not values.get("copied"):
-                self.records.workers.add_outcome(worker)
             case.shape = values.get("steps")
         else:
             steps = case.in_steps if isinstance(case.in_steps, dict) else {}

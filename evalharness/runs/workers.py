@@ -43,7 +43,6 @@ class WorkerTimes:
     def __init__(self) -> None:
         self._workers: defaultdict[str, _Worker] = defaultdict(_Worker)
         self._evals: dict[tuple[str, str], Durations] = {}
-        self._num_cases: Counter[str] = Counter()
 
     def add_engine(self, worker: str, values: EngineLine) -> None:
         """Note that a worker opened an engine; `how` says whether by a load, or by a swap of weights into a running engine."""
@@ -55,26 +54,17 @@ class WorkerTimes:
         entry.load_s += values["load_s"]
         entry.note(values["ended_s"] - values["load_s"], values["ended_s"])
 
-    def start_unit(self, worker: str) -> None:
-        """Note that a worker begins a unit."""
-        self._num_cases[worker] = 0
-
-    def add_outcome(self, worker: str) -> None:
-        """Note one sample's outcome in the worker's unit."""
-        self._num_cases[worker] += 1
-
     def end_unit(self, worker: str, values: UnitLine) -> None:
         """Note that a unit ended."""
-        if "ended_s" not in values:
-            return
+        if "ended_s" not in values or "num_outcomes" not in values:
+            return  # of an older journal
         entry = self._workers[worker]
         entry.num_units += 1
         entry.generation_s += values["generation_s"]
         entry.note(values["ended_s"] - values["generation_s"], values["ended_s"])
         key = values["engine"], values["eval"]
         total = self._evals.setdefault(key, {"engine": key[0], "eval": key[1], "num_outcomes": 0, "generation_s": 0.0})
-        counted = self._num_cases.pop(worker, 0)  # where the next unit has begun already, some of these are its own
-        total["num_outcomes"] += values.get("num_outcomes", counted)
+        total["num_outcomes"] += values["num_outcomes"]
         total["generation_s"] += values["generation_s"]
 
     def entries(self) -> list[WorkerEntry]:

@@ -13,7 +13,7 @@ from evalharness.api.errors import BackendError
 from evalharness.config import resolve
 from evalharness.pytest_plugin.execution import engines as engine_loading
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
-from evalharness.pytest_plugin.execution.engines import EnginePool, Opening
+from evalharness.pytest_plugin.execution.engines import EnginePool
 from tests.adapters import write_adapter
 from tests.backends.hf_models import make_text_checkpoint
 from tests.pytest_plugin.project import MARK, Project, Run
@@ -190,7 +190,7 @@ class TestPool:
     def test_the_same_engine_is_handed_out_as_it_is(self, pool: EnginePool, opened: list[FakeEngine]) -> None:
         engine, _ = pool.open(spec("a"))
         pool.give_back(spec("a"), engine)
-        assert pool.open(spec("a")) == (engine, Opening("kept", 0.0))
+        assert pool.open(spec("a")) == (engine, {"how": "kept"})
         assert (len(opened), opened[0].swaps) == (1, 0)
 
     @pytest.mark.parametrize("name", ["a", "b"])
@@ -199,7 +199,7 @@ class TestPool:
         first.weights.were_changed = True
         pool.give_back(spec("a"), first)  # type: ignore[arg-type]
         _, opening = pool.open(spec(name))
-        assert (opening.how, opening.cold_start_reason, first.closed) == ("load", "a test changed the weights of hf:a", 1)
+        assert (opening["how"], opening["cold_because"], first.closed) == ("load", "a test changed the weights of hf:a", 1)
 
     @pytest.mark.parametrize(
         ("problem", "failure", "reason"),
@@ -215,14 +215,14 @@ class TestPool:
         pool.give_back(spec("a"), first)  # type: ignore[arg-type]
         engine, opening = pool.open(spec("b"))
         assert [engine] == opened  # type: ignore[comparison-overlap]
-        assert (opening.how, opening.cold_start_reason, first.closed) == ("load", reason, 1)
+        assert (opening["how"], opening["cold_because"], first.closed) == ("load", reason, 1)
 
     @pytest.mark.parametrize("other", [spec("a", "vllm"), spec("a", dtype="float16")], ids=["backend", "dtype"])
     def test_another_kind_of_engine_is_a_new_start(self, pool: EnginePool, opened: list[FakeEngine], other: EngineSpec) -> None:
         first = FakeEngine()
         pool.give_back(spec("b"), first)  # type: ignore[arg-type]
         _, opening = pool.open(other)
-        assert (opening.cold_start_reason, first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
+        assert (opening["cold_because"], first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
 
     def test_what_was_given_back_is_closed_once(self, pool: EnginePool) -> None:
         first = FakeEngine()

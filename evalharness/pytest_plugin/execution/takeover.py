@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.units import UnitKey
-from evalharness.runs.journal import Journal, journal_name
+from evalharness.runs.journal import Journal, journal_name, read_journal
 from evalharness.runs.schema import CrashLine
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ class CrashIsolation:
     suspects: tuple[str, ...] = ()
     isolated: tuple[str, ...] = ()
     confirmed: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> CrashIsolation:
-        """Return what `asdict` made plain."""
-        return cls(tuple(values["suspects"]), tuple(values["isolated"]), values["confirmed"])
 
     def confirms(self, asked: Sequence[str]) -> bool:
         """Return whether a death while these cases were generated confirms which case caused it."""
@@ -97,7 +92,8 @@ class CrashNote:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CrashNote:
         """Return the note that was written as these values."""
-        isolation = None if values["isolation"] is None else CrashIsolation.from_json(values["isolation"])
+        known = values["isolation"]
+        isolation = known and CrashIsolation(tuple(known["suspects"]), tuple(known["isolated"]), known["confirmed"])
         return cls(**{**values, "nodeids": tuple(values["nodeids"]), "isolation": isolation})
 
 
@@ -127,11 +123,10 @@ def note_crash(run_dir: Path, note: CrashNote, session: int = 0) -> None:
 def read_crashes(run_dir: Path, session: int = 0) -> list[CrashNote]:
     """Return the notes of a run's session so far, in order; a torn last line is left out."""
     try:
-        lines = (run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl").read_bytes().split(b"\n")
+        lines = [line.values for line in read_journal(run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl")]
     except FileNotFoundError:
         return []
-    noted = (json.loads(line) for line in lines[:-1])
-    return [CrashNote.from_json(values) for values in noted if values.pop("kind") == "crash"]
+    return [CrashNote.from_json(values) for values in lines if values.pop("kind") == "crash"]
 
 
 def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) -> Takeover | None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.pytest_plugin.execution.units import EvalNode, UnitKey, assign_units, first_tests, parse_nodeid
+from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, first_tests
+from evalharness.runs.journal import EvalNode, parse_nodeid
 
 
 @pytest.mark.parametrize(
