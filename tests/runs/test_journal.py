@@ -69,15 +69,14 @@ class TestWriting:
             thread.join()
         assert sorted(line.values["name"] for line in read_lines(tmp_path)) == sorted([0, 1, 2, 3] * 20)
 
-    def test_an_opened_journal_goes_on_after_what_is_there(self, tmp_path: Path) -> None:
+    def test_an_opened_journal_goes_on_after_what_is_there_and_may_be_closed_twice(self, tmp_path: Path) -> None:
+        assert list(read_lines(tmp_path)) == []
         for number in range(2):
-            write(tmp_path, "main", ("row", {"number": number}))
+            journal = Journal(tmp_path, "main")
+            journal.write("row", {"number": number})
+            journal.close()
+            journal.close()
         assert [line.values["number"] for line in read_lines(tmp_path)] == [0, 1]
-
-    def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
-        journal = Journal(tmp_path, "main")
-        journal.close()
-        journal.close()
 
     def test_a_folder_that_cannot_be_made_is_said_with_what_to_do(self, tmp_path: Path) -> None:
         (tmp_path / "run").write_text("in the way")
@@ -145,9 +144,6 @@ class TestReading:
             file.write("nonsense\n")
         with pytest.raises(RecordError, match=r"main\.jsonl:2 is not JSON \(.*\); move the line away to read the rest"):
             list(read_lines(tmp_path))
-
-    def test_a_run_without_journal_has_no_lines(self, tmp_path: Path) -> None:
-        assert list(read_lines(tmp_path)) == []
 
 
 class TestSessions:
