@@ -19,21 +19,16 @@ def engine() -> Engine:
     return Engine(FakeBackend.from_answers(["x"]))
 
 
-def test_it_is_loaded_once_when_anything_is_asked_of_it() -> None:
+def test_it_is_loaded_once_when_anything_is_asked_of_it_and_not_to_be_looked_at() -> None:
     loads = []
     deferred = DeferredEngine("fake", lambda: loads.append(1) or engine())  # type: ignore[func-returns-value]
+    assert not hasattr(deferred, "_anything")
+    copy.copy(deferred)
+    repr(deferred)
     assert (deferred.name, deferred.opened, loads) == ("fake", None, [])
     assert deferred.describe()["backend"] == "fake"
     assert deferred.tokenizer is deferred.open().tokenizer
     assert len(loads) == 1
-
-
-def test_looking_at_it_loads_nothing() -> None:
-    deferred = DeferredEngine("fake", engine)
-    assert not hasattr(deferred, "_anything")
-    copy.copy(deferred)
-    repr(deferred)
-    assert deferred.opened is None
 
 
 def test_what_cannot_be_loaded_fails_alike_each_time() -> None:
@@ -66,8 +61,4 @@ def test_an_engine_of_any_kind_gives_what_is_open() -> None:
 )
 def test_a_case_is_asked_unless_every_sample_is_there(samples: tuple[int, ...], num_samples: int, asks: bool) -> None:
     found = CaseRecords({sample: Failed("error", "x") for sample in samples})
-    assert needs_engine([Case(id="c")], {"c": found}.get, num_samples) is asks
-
-
-def test_a_case_that_is_invalid_is_never_asked() -> None:
-    assert not needs_engine([Case(id="c", invalid="no photo")], lambda case_id: None, 1)
+    assert needs_engine([Case(id="c"), Case(id="d", invalid="no photo")], {"c": found}.get, num_samples) is asks
