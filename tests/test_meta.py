@@ -6,8 +6,9 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -38,19 +39,6 @@ ROOMS = (
     "cli",
 )
 HEAVY = ("torch", "torchvision", "transformers", "vllm", "pandas", "numpy", "scipy", "PIL")
-
-# Each child imports one module into an interpreter that has imported nothing of the package yet, only what is slow.
-IMPORT_EACH_ALONE = """
-import importlib, os, sys
-import numpy, pytest, tabulate
-for name in sys.argv[1:]:
-    child = os.fork()
-    if not child:
-        importlib.import_module(name)
-        os._exit(0)
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-        print(name)
-"""
 
 
 def run_python(code: str, *arguments: str) -> str:
@@ -94,12 +82,6 @@ def defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
-@pytest.mark.slow
-def test_each_module_imports_alone() -> None:
-    light = [name for name in MODULES if not name.startswith("evalharness.backends.") and not name.endswith("__main__")]
-    assert run_python(IMPORT_EACH_ALONE, *light).split() == []
-
-
 @pytest.mark.parametrize(
     "module", ["evalharness", "evalharness.api.requests", "evalharness.config", "evalharness.api.options", "evalharness.pytest_plugin"]
 )
@@ -119,15 +101,40 @@ def test_all_is_true(name: str) -> None:
     assert set(listed) <= defined_names(tree)
 
 
-def imported_modules(tree: ast.Module) -> set[str]:
-    """Return the modules of the package that a module imports anywhere: in functions and for type checkers, too."""
+def imported_modules(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the modules of the package that these nodes import."""
     modules: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             modules |= {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES) or {node.module}
     return {module for module in modules if module.startswith("evalharness.")}
+
+
+def run_on_import(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes that run while a module is imported, without the bodies of functions and what only type checkers read."""
+    for node in nodes:
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield node
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                yield from run_on_import(node.orelse)
+            else:
+                yield from run_on_import(ast.iter_child_nodes(node))
+
+
+def packages_above(module: str) -> set[str]:
+    return {module[:place] for place, letter in enumerate(module) if letter == "."}
+
+
+def test_no_module_needs_itself_while_it_is_imported() -> None:
+    """Else it depends on what was imported before it: what works in a run may break in a tool that imports one module alone."""
+    needs = {}
+    for module, path in zip(MODULES, SOURCES.values(), strict=True):
+        imported = imported_modules(run_on_import(parse(path).body))
+        packages = {package for name in imported for package in packages_above(name)}
+        needs[module] = imported | packages - packages_above(module) - {module}
+    assert set(TopologicalSorter(needs).static_order()) == set(MODULES)  # a circle raises `CycleError`, which names it
 
 
 def room_of(module: str) -> str:
@@ -138,7 +145,7 @@ def test_rooms_import_only_rooms_below_them() -> None:
     upward = [
         f"{module} imports {imported}"
         for module, tree in zip(MODULES, (parse(path) for path in SOURCES.values()), strict=True)
-        for imported in sorted(imported_modules(tree))
+        for imported in sorted(imported_modules(ast.walk(tree)))
         if module not in ROOT_MODULES and ROOMS.index(room_of(imported)) > ROOMS.index(room_of(module))
     ]
     assert upward == []

@@ -61,7 +61,8 @@ class JobRequest:
 
     def prepare(self) -> PreparedRequest:
         """Return the prompt; `RequestError` if there can be none."""
-        return replace(self.builder.build(self.position, self.request, self.options), ignored=self.ignored)
+        prepared = self.builder.build(self.position, self.request, self.options)
+        return replace(prepared, ignored=self.ignored) if self.ignored else prepared
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,7 @@ class PromptBuilder:
         self._backend = backend
         self._chat_template = chat_template
         self._stops: dict[int, tuple[GenerationOptions, StopPlan]] = {}
+        self._plans: dict[int, tuple[GenerationOptions, SamplingPlan]] = {}
         self._decoded: tuple[TokenGenerationRequest, str] | None = None
 
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
@@ -215,10 +216,16 @@ class PromptBuilder:
 
     def sampling_plan(self, options: GenerationOptions) -> SamplingPlan:
         """Return the resolved options; `ConfigError` for stops that could never be found, and for contradictory options."""
+        known = self._plans.get(id(options))  # holding the options keeps their id from being given to others
+        if known is not None:
+            return known[1]
         stops = self._stop_plan(options)
         if options.structured is not None:
             self._check_structured(options, stops)
-        return _sampling_plan(options, stops, self._thinking_budget(options.max_thinking_tokens))
+        plan = _sampling_plan(options, stops, self._thinking_budget(options.max_thinking_tokens))
+        if plan.seed == options.seed:  # else it was drawn for this request
+            self._plans[id(options)] = (options, plan)
+        return plan
 
     def _check_structured(self, options: GenerationOptions, stops: StopPlan) -> None:
         if not stops.token_ids:

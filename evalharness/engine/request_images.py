@@ -98,7 +98,7 @@ def without_pictures(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[
 
 
 def _is_list(content: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(content, Sequence) and not isinstance(content, (str, bytes))
+    return not isinstance(content, (str, bytes)) and isinstance(content, Sequence)  # most are texts, and this check is the slower
 
 
 def _is_image(part: object) -> TypeGuard[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
@@ -16,8 +16,6 @@ from evalharness.config import RunConfig
 from evalharness.runs.records import CaseRecords, Failed, GenerationFacts, Recorded, RunRecords, generation_facts, read_records
 from evalharness.runs.run_file import read_run
 from evalharness.runs.schema import RunFile
-
-_Place = TypeVar("_Place")
 
 
 def outcome_of(recorded: Recorded | Failed) -> Outcome:
@@ -35,8 +33,9 @@ class RecordedRun:
         self.run = run
         self.records = records
         self._by_case: dict[tuple[str, str, str], dict[str, CaseRecords]] = {}
-        for (worker, engine, eval_name, case_id), case in records.cases.items():
-            self._by_case.setdefault((engine, eval_name, case_id), {})[worker] = case
+        for (worker, engine, eval_name), cases in records.cases.items():
+            for case_id, case in cases.items():
+                self._by_case.setdefault((engine, eval_name, case_id), {})[worker] = case
 
     @classmethod
     def read(cls, run_dir: Path, *, may_be_empty: bool = False) -> RecordedRun:
@@ -122,18 +121,15 @@ class RecordedRun:
         case = self.find(engine, eval_name, case_id)
         if case is None:
             return None
-        samples, in_steps = _generated(case.samples), _generated(case.in_steps)
-        return CaseRecords(samples, in_steps, case.shape) if samples or in_steps else None
+        made = CaseRecords([outcome if isinstance(outcome, Recorded) else None for outcome in case.outcomes], {}, case.shape)
+        made.in_steps = {place: outcome for place, outcome in case.in_steps.items() if isinstance(outcome, Recorded)}
+        return made if made.samples or made.in_steps else None
 
     @property
     def num_generations(self) -> int:
         """Number of distinct samples that were generated."""
         made = (self.find(*case) for case in self._by_case)
         return sum(_num_made(case.samples) for case in made if case is not None)
-
-
-def _generated(outcomes: Mapping[_Place, Recorded | Failed]) -> dict[_Place, Recorded | Failed]:
-    return {place: outcome for place, outcome in outcomes.items() if isinstance(outcome, Recorded)}
 
 
 def _num_made(outcomes: Mapping[Any, Recorded | Failed]) -> int:

@@ -33,13 +33,13 @@ from evalharness.runs.schema import (
 )
 from evalharness.runs.workers import EngineTotals, WorkerTimes
 
-CaseKey: TypeAlias = "tuple[str, str, str, str]"
-"""worker, engine, eval, case."""
+EvalKey: TypeAlias = "tuple[str, str, str]"
+"""worker, engine, eval."""
 
 # What gates, aggregates and tables ask of every generation, with what most generations say: only what differs is kept.
 _KEPT: Mapping[str, Any] = {
     "text": "",
-    "finish_reason": None,
+    "finish_reason": "stop",
     "stop_reason": None,
     "num_prompt_tokens": None,
     "num_completion_tokens": None,
@@ -47,12 +47,15 @@ _KEPT: Mapping[str, Any] = {
     "ignored_options": [],
     "prompt_sha256": None,
     "seed": None,
-    "weight_version": None,
+    "weight_version": "0",
     "cached": False,
 }
+# What a generation says that lacks the key.
+_ABSENT: Mapping[str, Any] = {**_KEPT, "finish_reason": None, "weight_version": None}
 # Texts that rows have in common.
 _REPEATED = ("nodeid", "eval", "test", "case_id", "engine", "checkpoint", "backend", "outcome", "run_id", "worker")
 _AROUND_CHARS = 64
+_MAX_SAMPLES = 1_000_000
 _GENERATION = b',"generation":'  # in JSON such bytes are a key: a quote inside a text has a backslash before it
 
 
@@ -62,7 +65,7 @@ class Recorded(dict[str, Any]):
     __slots__ = ("around", "num_bytes", "offset", "path", "thinks")
 
     def __init__(self, made: Mapping[str, Any], path: Path, offset: int, num_bytes: int, around: tuple[str, str] | None = None) -> None:
-        super().__init__({name: made[name] for name, usual in _KEPT.items() if name in made and made[name] != usual})
+        super().__init__({name: value for name, usual in _KEPT.items() if (value := made.get(name, _ABSENT[name])) != usual})
         self.path, self.offset, self.num_bytes = path, offset, num_bytes
         self.around = around
         """What the raw text has before and after the text, where that is all that it has more: end tokens, white space."""
@@ -106,18 +109,32 @@ class Failed(NamedTuple):
 class CaseRecords:
     """One worker's records of a case: the latest outcome of each sample, and of each request of each step."""
 
-    samples: dict[int, Recorded | Failed] = field(default_factory=dict)
+    outcomes: list[Recorded | Failed | None] = field(default_factory=list)
+    """By sample; None where a sample has none. There are many cases, and a list takes less than half of a dictionary's memory."""
     in_steps: Mapping[tuple[int, int], Recorded | Failed] = field(default_factory=lambda: _NO_STEPS)
     shape: list[int] | None = None
     """Number of requests of each step; None for a case without steps, or one that has not ended."""
 
+    @property
+    def samples(self) -> dict[int, Recorded | Failed]:
+        """The outcomes that are there, by sample."""
+        return {sample: outcome for sample, outcome in enumerate(self.outcomes) if outcome is not None}
+
+    def add(self, sample: int, outcome: Recorded | Failed) -> None:
+        """Set the outcome of a sample."""
+        if not 0 <= sample <= _MAX_SAMPLES:
+            raise RecordError(f"a journal names sample {sample} of a case; a case has {_MAX_SAMPLES:,} samples at most")
+        while len(self.outcomes) <= sample:
+            self.outcomes.append(None)
+        self.outcomes[sample] = outcome
+
     def has_all(self, num_samples: int) -> bool:
         """Return whether every sample has an outcome."""
-        return all(sample in self.samples for sample in range(num_samples))
+        return len(self.outcomes) >= num_samples and None not in self.outcomes[:num_samples]
 
     def generation(self, sample: int) -> Recorded | None:
         """Return a sample's generation, None if it failed or is absent."""
-        outcome = self.samples.get(sample)
+        outcome = self.outcomes[sample] if sample < len(self.outcomes) else None
         return outcome if isinstance(outcome, Recorded) else None
 
     def steps(self) -> list[list[Recorded | None]] | None:
@@ -146,7 +163,8 @@ class RunRecords:
     throughput: EngineTotals = field(default_factory=EngineTotals)
     workers: WorkerTimes = field(default_factory=WorkerTimes)
     rows: dict[str, Row] = field(default_factory=dict)
-    cases: dict[CaseKey, CaseRecords] = field(default_factory=dict)
+    cases: dict[EvalKey, dict[str, CaseRecords]] = field(default_factory=dict)
+    """By case id."""
 
     def forget_cases(self) -> None:
         """Release rows and generations that nothing else references: there are many, and reports need memory too."""
@@ -157,7 +175,7 @@ class RunRecords:
 def read_records(run_dir: Path) -> RunRecords:
     """Return the content of all journals, read once, line by line. Raises `RecordError` for a broken line."""
     reader = _Reader()
-    with _no_collector():
+    with collector_paused():
         for line in read_lines(run_dir):
             reader.add(line)
     return reader.records
@@ -169,12 +187,12 @@ def read_case(journal: Path, engine: str, eval_name: str, case_id: str) -> CaseR
     for line in read_journal(journal):
         if line.values.get("case_id") == case_id and line.values["kind"] != "row":
             reader.add(line)
-    return reader.records.cases.get((journal.stem, engine, eval_name, case_id), CaseRecords())
+    return reader.records.cases.get((journal.stem, engine, eval_name), {}).get(case_id, CaseRecords())
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
-    """Pause the garbage collector, which would walk the growing data again and again: parsed JSON holds no cycles."""
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector, which would walk the growing data again and again: rows and their tables hold no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -210,6 +228,7 @@ class _Reader:
         self._eval_facts: dict[tuple[str, str], _EvalFacts] = {}
         self._arounds: dict[tuple[str, str], tuple[str, str]] = {}
         self._facts: dict[str, CaseFacts] = {}
+        self._scores: dict[tuple[tuple[str, float], ...], dict[str, float]] = {}
         self._path: Path | None = None
         self._worker = ""
 
@@ -274,12 +293,12 @@ class _Reader:
 
     def _add_outcome(self, worker: str, values: OutcomeLine, outcome: Recorded | Failed) -> None:
         # Another worker asks a crashed worker's cases again and may get another answer: each row keeps the one that it judged.
-        key = (worker, sys.intern(values["engine"]), sys.intern(values["eval"]), sys.intern(values["case_id"]))
-        case = self.records.cases.get(key)
+        of_eval = self.records.cases.setdefault((worker, values["engine"], values["eval"]), {})
+        case = of_eval.get(values["case_id"])
         if case is None:
-            case = self.records.cases[key] = CaseRecords()
+            case = of_eval[sys.intern(values["case_id"])] = CaseRecords()
         if "sample" in values:
-            case.samples[values["sample"]] = outcome
+            case.add(values["sample"], outcome)
             case.shape = values.get("steps")
         else:
             steps = case.in_steps if isinstance(case.in_steps, dict) else {}
@@ -289,12 +308,15 @@ class _Reader:
     def _add_row(self, worker: str, values: dict[str, Any]) -> None:
         facts = self._eval_facts.get((worker, values["eval"]), _NO_FACTS)
         # The parser makes new objects for keys and texts of every line; there are many rows.
-        interned = {sys.intern(name): value for name, value in values.items()}
+        interned = dict(zip(map(sys.intern, values), values.values(), strict=True))
         for name in _REPEATED:
             value = interned.get(name)
             if type(value) is str:
                 interned[name] = sys.intern(value)
         row = cast("Row", interned)
+        scores = interned.get("scores")
+        if type(scores) is dict and all(type(value) is float and value in (0.0, 1.0) for value in scores.values()):
+            row["scores"] = self._scores.setdefault(tuple(scores.items()), row["scores"])  # yes or no: the same in many rows
         row.setdefault("worker", worker)
         for name, value in facts.cases.get(row["case_id"], {}).items():
             interned.setdefault(name, value)
@@ -302,7 +324,7 @@ class _Reader:
         if facts.options is not None:
             row.setdefault("options", facts.options)
         self.records.rows[row["nodeid"]] = row
-        case = self.records.cases.get((worker, row["engine"], row["eval"], row["case_id"]))
+        case = self.records.cases.get((worker, row["engine"], row["eval"]), {}).get(row["case_id"])
         set_generations(row, case or CaseRecords(), num_samples)
 
 

@@ -155,8 +155,8 @@ def note_crashes(records: RunRecords, rows: Iterable[Row], crashes: Mapping[str,
             continue
         row["outcome"], row["problem"] = "error", crashes[row["nodeid"]]
         if row["generation"] is None:
-            key = (row["engine"], row["eval"], row["case_id"])
-            generated = (case for where, case in records.cases.items() if where[1:] == key and case.generation(0) is not None)
-            case = next(generated, None)
+            by_worker = (cases for (_, *of_eval), cases in records.cases.items() if of_eval == [row["engine"], row["eval"]])
+            of_case = (cases[row["case_id"]] for cases in by_worker if row["case_id"] in cases)
+            case = next((case for case in of_case if case.generation(0) is not None), None)
             if case is not None:
                 set_generations(row, case)

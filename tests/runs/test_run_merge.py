@@ -49,7 +49,8 @@ class TestMerging:
         write(tmp_path, "gw0", ("generation", generation("t", generation=made)), ("row", row("n0", scores={"x": 1.0})))
         (found,) = merge_rows(read_records(tmp_path), ["n0"], absent)
         kept = found["generation"]
-        assert (dict(kept), found["scores"]) == ({"text": "t"}, {"x": 1.0})
+        assert (dict(kept)["text"], found["scores"]) == ("t", {"x": 1.0})
+        assert not {"raw_text", "token_ids", "prompt_text"} & set(dict(kept))
         assert (kept["raw_text"], kept.get("token_ids"), kept.get("logprobs", 3)) == ("t<end>", [1, 2], 3)
         with pytest.raises(KeyError, match="logprobs"):
             kept["logprobs"]
@@ -95,6 +96,30 @@ class TestWhatIsKept:
     def test_a_generation_that_is_not_the_last_key_is_refused(self, tmp_path: Path) -> None:
         write(tmp_path, "gw0", ("generation", {**generation("t"), "later": 1}))
         with pytest.raises(RecordError, match=r"gw0\.jsonl has a generation that is not its line's last key"):
+            read_records(tmp_path)
+
+    @pytest.mark.parametrize("reason", ["stop", "length", None])
+    @pytest.mark.parametrize("version", ["0", "7", None])
+    def test_parts_that_most_generations_share_are_read_as_they_were_written(
+        self, tmp_path: Path, reason: str | None, version: str | None
+    ) -> None:
+        made = {"text": "t", "finish_reason": reason, "weight_version": version}
+        bare = {"text": "t"}
+        write(
+            tmp_path, "gw0", *(("generation", {**generation("t", case_id), "generation": g}) for case_id, g in (("a", made), ("b", bare)))
+        )
+        kept = [case.generation(0) or {} for cases in read_records(tmp_path).cases.values() for case in cases.values()]
+        assert [(each["finish_reason"], each["weight_version"]) for each in kept] == [(reason, version), (None, None)]
+
+    def test_scores_keep_their_values_and_types_whatever_other_rows_say(self, tmp_path: Path) -> None:
+        scores = [{"x": 1.0}, {"x": 1}, {"x": True}, {"x": 0.5}, {"x": 1.0}, {"x": 0.0, "y": 1.0}, {}]
+        write(tmp_path, "gw0", *(("row", row(f"n{number}", scores=of_row)) for number, of_row in enumerate(scores)))
+        assert [repr(kept["scores"]) for kept in read_records(tmp_path).rows.values()] == [repr(of_row) for of_row in scores]
+
+    @pytest.mark.parametrize("sample", [-1, 10**9])
+    def test_a_sample_that_no_case_has_is_refused(self, tmp_path: Path, sample: int) -> None:
+        write(tmp_path, "gw0", ("generation", generation("t", sample=sample)))
+        with pytest.raises(RecordError, match=f"names sample {sample} of a case"):
             read_records(tmp_path)
 
     @pytest.mark.slow

@@ -129,7 +129,8 @@ def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str
     """Return every case that has a recorded outcome, by engine, eval and case id, in the order of the run."""
     known = {entry["name"]: entry["cases"] for entry in records.evals.values()}
     keys = [(row["engine"], row["eval"], row["case_id"]) for row in records.rows.values()]
-    asked = {(engine, name, case_id): None for (_, engine, name, case_id), case in records.cases.items() if case.samples}
+    recorded = ((engine, name, case_id, case) for (_, engine, name), of_eval in records.cases.items() for case_id, case in of_eval.items())
+    asked = {(engine, name, case_id): None for engine, name, case_id, case in recorded if case.samples}
     references = {(row["eval"], row["case_id"]): row["reference"] for row in records.rows.values() if "reference" in row}
     cases = {}
     for engine, name, case_id in dict.fromkeys([*(key for key in keys if key in asked), *asked]):
@@ -206,7 +207,7 @@ class StoredTestsRegistry(RecordedRegistry):
 
     def _num_stored(self, key: tuple[str, str, str]) -> int:
         case = self.recorded.find(*key)
-        return 0 if case is None else max(case.samples) + 1
+        return 0 if case is None else len(case.outcomes)
 
 
 class StoredTestsExecution(RecordedExecution):

@@ -60,5 +60,7 @@ def test_an_engine_of_any_kind_gives_what_is_open() -> None:
     ids=["nothing", "all", "first", "both", "second"],
 )
 def test_a_case_is_asked_unless_every_sample_is_there(samples: tuple[int, ...], num_samples: int, asks: bool) -> None:
-    found = CaseRecords({sample: Failed("error", "x") for sample in samples})
+    found = CaseRecords()
+    for sample in samples:
+        found.add(sample, Failed("error", "x"))
     assert needs_engine([Case(id="c"), Case(id="d", invalid="no photo")], {"c": found}.get, num_samples) is asks
