@@ -187,49 +187,36 @@ class TestPool:
     def pool(self, tmp_path: Path) -> EnginePool:
         return EnginePool(resolve({}, {}, tmp_path), print)
 
-    def test_the_same_engine_is_handed_out_as_it_is(self, pool: EnginePool, opened: list[FakeEngine]) -> None:
+    def test_the_same_engine_is_handed_out_as_it_is_and_closed_once(self, pool: EnginePool, opened: list[FakeEngine]) -> None:
         engine, _ = pool.open(spec("a"))
         pool.give_back(spec("a"), engine)
         assert pool.open(spec("a")) == (engine, {"how": "kept"})
-        assert (len(opened), opened[0].swaps) == (1, 0)
-
-    @pytest.mark.parametrize("name", ["a", "b"])
-    def test_weights_that_a_test_has_changed_answer_for_no_checkpoint(self, pool: EnginePool, opened: list[FakeEngine], name: str) -> None:
-        first = FakeEngine()
-        first.weights.were_changed = True
-        pool.give_back(spec("a"), first)  # type: ignore[arg-type]
-        _, opening = pool.open(spec(name))
-        assert (opening["how"], opening["cold_because"], first.closed) == ("load", "a test changed the weights of hf:a", 1)
+        pool.give_back(spec("a"), engine)
+        pool.close()
+        pool.close()
+        assert (len(opened), opened[0].swaps, opened[0].closed) == (1, 0, 1)
 
     @pytest.mark.parametrize(
-        ("problem", "failure", "reason"),
+        ("problem", "failure", "is_changed", "after", "reason"),
         [
-            pytest.param("too wide", None, "hf:a cannot take its weights: too wide", id="refused"),
-            pytest.param(None, "gone", "the swap into hf:a failed: gone", id="failed"),
+            pytest.param("too wide", None, False, spec("b"), "hf:a cannot take its weights: too wide", id="refused"),
+            pytest.param(None, "gone", False, spec("b"), "the swap into hf:a failed: gone", id="failed"),
+            pytest.param(None, None, True, spec("a"), "a test changed the weights of hf:a", id="changed"),
+            pytest.param(None, None, True, spec("b"), "a test changed the weights of hf:a", id="changed before another"),
+            pytest.param(None, None, False, spec("a", "vllm"), "the engine before, hf:a, is of another kind", id="backend"),
+            pytest.param(None, None, False, spec("a", dtype="float16"), "the engine before, hf:a, is of another kind", id="dtype"),
         ],
     )
     def test_an_engine_that_cannot_swap_is_closed_before_the_next_starts(
-        self, pool: EnginePool, opened: list[FakeEngine], problem: str | None, failure: str | None, reason: str
+        self, pool: EnginePool, opened: list[FakeEngine], problem: Any, failure: Any, is_changed: bool, after: EngineSpec, reason: str
     ) -> None:
-        first = FakeEngine(problem, failure)
-        pool.give_back(spec("a"), first)  # type: ignore[arg-type]
-        engine, opening = pool.open(spec("b"))
+        first: Any = FakeEngine(problem, failure)
+        first.were_changed = is_changed
+        pool.give_back(spec("a"), first)
+        engine, opening = pool.open(after)
         assert [engine] == opened  # type: ignore[comparison-overlap]
         assert (opening["how"], opening["cold_because"], first.closed) == ("load", reason, 1)
-
-    @pytest.mark.parametrize("other", [spec("a", "vllm"), spec("a", dtype="float16")], ids=["backend", "dtype"])
-    def test_another_kind_of_engine_is_a_new_start(self, pool: EnginePool, opened: list[FakeEngine], other: EngineSpec) -> None:
-        first = FakeEngine()
-        pool.give_back(spec("b"), first)  # type: ignore[arg-type]
-        _, opening = pool.open(other)
-        assert (opening["cold_because"], first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
-
-    def test_what_was_given_back_is_closed_once(self, pool: EnginePool) -> None:
-        first = FakeEngine()
-        pool.give_back(spec("a"), first)  # type: ignore[arg-type]
-        pool.close()
-        pool.close()
-        assert first.closed == 1
+        assert first.swaps == (failure is not None)
 
 
 def cached(found: Run) -> dict[str, list[bool]]:
