@@ -203,8 +203,8 @@ class TestPool:
             pytest.param(None, "gone", False, spec("b"), "the swap into hf:a failed: gone", id="failed"),
             pytest.param(None, None, True, spec("a"), "a test changed the weights of hf:a", id="changed"),
             pytest.param(None, None, True, spec("b"), "a test changed the weights of hf:a", id="changed before another"),
-            pytest.param(None, None, False, spec("a", "vllm"), "the engine before, hf:a, is of another kind", id="backend"),
-            pytest.param(None, None, False, spec("a", dtype="float16"), "the engine before, hf:a, is of another kind", id="dtype"),
+            pytest.param(None, None, False, spec("b", "vllm"), "the engine before, hf:a, is of another kind", id="backend"),
+            pytest.param(None, None, False, spec("b", dtype="float16"), "the engine before, hf:a, is of another kind", id="dtype"),
         ],
     )
     def test_an_engine_that_cannot_swap_is_closed_before_the_next_starts(

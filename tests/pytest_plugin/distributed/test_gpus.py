@@ -71,22 +71,13 @@ def masks(ran: Run) -> dict[str, set[str | None]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("mask", "arguments", "expected"),
-    [
-        (None, ("-n2",), {"gw0": {"0"}, "gw1": {"1"}}),
-        ("3,GPU-2222,1", ("-n2", "--devices", "gpu:1,gpu:0"), {"gw0": {"GPU-2222"}, "gw1": {"3"}}),
-        (None, ("--tx", "popen//env:CUDA_VISIBLE_DEVICES=3", "--tx", "popen", "--dist", "load"), {"gw0": {"3"}, "gw1": {"1"}}),
-        (None, ("-n2", "--devices", "cpu"), {"gw0": {""}, "gw1": {""}}),
-    ],
-    ids=["all", "within the user's mask", "its own specification", "cpu"],
-)
-def test_each_worker_sees_one_card_from_its_first_import_on(
-    gpus: Project, monkeypatch: pytest.MonkeyPatch, mask: str | None, arguments: tuple[str, ...], expected: dict[str, set[str]]
-) -> None:
-    if mask is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
-    assert masks(run(gpus, *arguments)) == expected
+def test_each_worker_sees_one_card_from_its_first_import_on(gpus: Project) -> None:
+    assert masks(run(gpus, "-n2")) == {"gw0": {"0"}, "gw1": {"1"}}
+
+
+def test_cards_are_within_the_users_mask_and_choice(gpus: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-2222,1")
+    assert masks(run(gpus, "-n2", "--devices", "gpu:1,gpu:0")) == {"gw0": {"GPU-2222"}, "gw1": {"3"}}
 
 
 def test_auto_starts_a_worker_per_card(gpus: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +126,15 @@ def test_without_workers_a_choice_holds_for_the_one_process(gpus: Project) -> No
     assert "2" in mask
 
 
+def test_a_worker_whose_specification_says_what_it_sees_keeps_that(gpus: Project) -> None:
+    own = ("--tx", "popen//env:CUDA_VISIBLE_DEVICES=3", "--tx", "popen", "--dist", "load")
+    assert masks(run(gpus, *own)) == {"gw0": {"3"}, "gw1": {"1"}}
+
+
+def test_the_cpu_is_a_choice_too(gpus: Project) -> None:
+    assert masks(run(gpus, "-n2", "--devices", "cpu")) == {"gw0": {""}, "gw1": {""}}
+
+
 def test_too_many_workers_are_refused_before_anything_runs_unless_they_may_share(gpus: Project) -> None:
     refused = run(gpus, "-n2", "--devices", "gpu:3")
     assert refused.exit_code == pytest.ExitCode.USAGE_ERROR
@@ -143,35 +143,27 @@ def test_too_many_workers_are_refused_before_anything_runs_unless_they_may_share
     assert masks(run(gpus, "-n2", "--devices", "gpu:3", "--share-devices")) == {"gw0": {"3"}, "gw1": {"3"}}
 
 
-STARTED = "import sys, types\nsys.modules['torch'] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))\n"
-
-
 @pytest.mark.parametrize("arguments", [("-n2",), ("--devices", "gpu:0")], ids=["with-workers", "in-one-process"])
 def test_a_conftest_that_started_cuda_is_refused(gpus: Project, arguments: tuple[str, ...]) -> None:
-    refused = run(gpus.write(conftest=STARTED + CONFTEST), *arguments)
+    started = "import sys, types\nsys.modules['torch'] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))\n"
+    refused = run(gpus.write(conftest=started + CONFTEST), *arguments)
     assert refused.exit_code == pytest.ExitCode.USAGE_ERROR
     assert "ERROR: CUDA was initialised before GPUs could be given out, by a conftest.py or plugin that ran CUDA code" in refused.output
 
 
-@pytest.mark.parametrize(
-    ("code", "arguments", "problem"),
-    [
-        (STARTED, (), "CUDA was initialised in process gw"),
-        (
-            "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n",
-            ("--devices", "gpu:2,gpu:3"),
-            "CUDA_VISIBLE_DEVICES was changed to '0' in process gw",
-        ),
-    ],
-    ids=["cuda", "mask"],
-)
-def test_a_test_module_that_starts_cuda_or_changes_the_mask_is_an_error_of_its_engines(
-    gpus: Project, code: str, arguments: tuple[str, ...], problem: str
-) -> None:
-    ran = run(gpus.write(test_a=code + EVAL), "-n2", *arguments)
+def test_a_test_module_that_starts_cuda_is_an_error_of_its_engines(gpus: Project) -> None:
+    started = "import sys, types\nsys.modules['torch'] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))\n"
+    ran = run(gpus.write(test_a=EVAL.replace("import os, pytest", started + "import os, pytest")), "-n2")
     assert ran.counts == {"error": 8}
-    assert problem in ran.rows[0]["problem"]
+    assert "CUDA was initialised in process gw" in ran.rows[0]["problem"]
     assert ran.exit_code == EXIT_BROKEN
+
+
+def test_a_module_that_changes_the_mask_is_an_error_of_its_engines(gpus: Project) -> None:
+    changed = EVAL.replace("import os, pytest", "import os, pytest\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'")
+    ran = run(gpus.write(test_a=changed), "-n2", "--devices", "gpu:2,gpu:3")
+    assert ran.counts == {"error": 8}
+    assert "CUDA_VISIBLE_DEVICES was changed to '0' in process gw" in ran.rows[0]["problem"]
 
 
 def test_evals_that_nobody_foresaw_are_refused_on_several_cards(gpus: Project) -> None:
