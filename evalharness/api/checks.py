@@ -32,6 +32,7 @@ __all__ = [
     "first_names",
     "is_folder",
     "known_keys",
+    "plain_number",
     "short_hash",
 ]
 
@@ -140,6 +141,12 @@ def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
     if len(text) <= max_chars:
         return text
     return f"{text[:max_chars]}…" + (f" ({len(text) - max_chars:,} more characters)" if count_rest else "")
+
+
+def plain_number(value: Any) -> Any:
+    """Return numpy's and torch's numbers as Python numbers, anything else unchanged."""
+    is_foreign = not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0
+    return value.item() if is_foreign else value
 
 
 def first_names(names: Sequence[object], max_names: int) -> str:
