@@ -28,6 +28,7 @@ workers are called. Each file is locked while its process lives, so that nobody 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -133,9 +134,9 @@ class Line(NamedTuple):
 
 
 def read_lines(run_dir: Path) -> Iterator[Line]:
-    """Yield every complete line of every worker's journal, by session, then by name."""
-    for path in sorted((run_dir / "journal").glob("*.jsonl"), key=lambda path: (session_of(path.stem), path.name)):
-        yield from read_journal(path)
+    """Return every complete line of every worker's journal, by session, then by name."""
+    paths = sorted((run_dir / "journal").glob("*.jsonl"), key=lambda path: (session_of(path.stem), path.name))
+    return itertools.chain.from_iterable(map(read_journal, paths))
 
 
 def read_journal(path: Path) -> Iterator[Line]:

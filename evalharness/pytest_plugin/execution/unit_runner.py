@@ -128,7 +128,7 @@ class UnitRunner:
     """
 
     def __init__(self, work: UnitWork, engine: Engine, journal: Journal, progress: UnitProgress, in_flight: InFlight) -> None:
-        self.work = work
+        self.work, self.unit = work, work.unit
         self._engine = engine
         self._in_flight = in_flight
         self._journal = UnitJournal(journal, progress, work.unit.engine, work.module.name)
@@ -140,11 +140,6 @@ class UnitRunner:
         self._num_at_engine = 0
         self._state: Literal["new", "begun", "ended"] = "new"
         self._is_done = threading.Event()
-
-    @property
-    def unit(self) -> UnitKey:
-        """The unit's name."""
-        return self.work.unit
 
     @property
     def is_alone(self) -> bool:
