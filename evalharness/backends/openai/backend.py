@@ -25,11 +25,12 @@ from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreproces
 from evalharness.api.redaction import API_KEY
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
 from evalharness.backends.checkpoint_reading import declared_vocab_size, read_companions
+from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import RequestWriter, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
-from evalharness.checkpoints.adapter import adapter_of, fingerprint_adapter, is_adapter
+from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.weights import find_weights, fingerprint_weights
 
@@ -165,11 +166,14 @@ class OpenAIBackend:
                     f"server {self._flavour_name!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and "
                     "name it with --served-model"
                 )
-            if way is not None and (adapter := adapter_of(config)) is not None:
-                self._adapters.load(adapter)
+            if way is not None:
+                source = WeightSource.read(config, preprocess)
+            else:  # an adapter may be there already, under the name of the served model
+                source = WeightSource(config, preprocess, LoadedFolder.read(Path(config.model_name_or_path)))
+            if source.adapter is not None:
+                self._adapters.load(source.adapter)
             undo.pop_all()
-        folder = LoadedFolder.read(Path(config.model_name_or_path))
-        self.weights = ServerWeights(self._client, self._flavour_name, config, preprocess, folder, self._adapters, self._take_companions)
+        self.weights = ServerWeights(self._client, self._flavour_name, source, self._adapters, self._take_companions)
         self.capabilities = Capabilities(
             supports_vlm=self.processor is not None,  # what the served model takes, only the server knows
             supports_logprobs=self._flavour.token_ids,

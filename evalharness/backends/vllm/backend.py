@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -26,6 +25,7 @@ from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import STRUCTURES
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, failure_of
 from evalharness.backends.checkpoint_reading import declared_variant, read_companions
+from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, why_no_images
@@ -49,8 +49,6 @@ from evalharness.backends.vllm.settings import (
     pixel_budget_arguments,
 )
 from evalharness.backends.vllm.weights import VllmWeights, remove_abandoned_files
-from evalharness.checkpoints.adapter import adapter_of
-from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import quantization_at
 
@@ -85,7 +83,7 @@ class VllmBackend:
         started = time.perf_counter()
         self._num_pixel_bytes = 0  # of what runs
         self._threads: ThreadPoolExecutor | None = None
-        adapter, folder = adapter_of(config), LoadedFolder.read(Path(config.model_name_or_path))
+        source = WeightSource.read(config, preprocess)  # before the weights: a trainer may write over them
         remove_abandoned_files()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
@@ -95,10 +93,10 @@ class VllmBackend:
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
             self._engine = VllmEngine(self._arguments)
-            self.weights = VllmWeights(self._engine, config, preprocess, folder, adapter, self._take_companions, self._device_type)
+            self.weights = VllmWeights(self._engine, source, self._take_companions, self._device_type)
             try:
                 self._read_engine()
-                if adapter is not None:  # vLLM starts on the base; the sums take its place
+                if source.adapter is not None:  # vLLM starts on the base; the sums take its place
                     self._engine.swap(config.model_name_or_path, config.adapter_path, None)
             except BaseException:
                 self.close()
@@ -271,7 +269,7 @@ class VllmBackend:
             "load_s": round(self._load_s, 3),
             "max_model_len": self.max_model_len,
             "vlm_problem": self._vlm_problem,
-            "quantization": quantization_at(self.weights.config.model_name_or_path),
+            "quantization": quantization_at(self.weights.source.config.model_name_or_path),
             "pixel_budget_verified": self._images is not None and self._images.can_verify,
             "adapter": self.weights.adapter_facts(),
             **self._facts,
