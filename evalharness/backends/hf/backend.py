@@ -196,9 +196,9 @@ class HfBackend:
     def _row(self, prompt: Prompt) -> Row:
         if not prompt.has_images:
             return row_to_score(Row(prompt, prompt.token_ids))
-        row = row_to_score(row_with_images(prompt, self.processor))
+        row = row_with_images(prompt, self.processor)
         prompt.check_length(len(row.token_ids), self.max_model_len)
-        return row
+        return row_to_score(row)
 
     def _run_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
         """Open the images of one batch at a time; lengths with images are estimates until then."""

@@ -249,11 +249,12 @@ class VllmBackend:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
         if prompt.load_images is None:
             token_ids = prompt.token_ids + (prompt.response_ids or ())
-            prompt.check_length(len(token_ids), self.max_model_len, num_behind=1)  # vLLM generates a token behind a response
+            prompt.check_length(len(prompt.token_ids), self.max_model_len, num_behind=1)  # vLLM generates a token behind a response
             return self._engine.render({"prompt_token_ids": list(token_ids)}), ()
         assert self._images is not None  # else the engine sends no images
         engine_input, grids = self._images.render(prompt)
-        prompt.check_length(len(engine_input["prompt_token_ids"]), self.max_model_len, num_behind=1)
+        num_tokens = len(engine_input["prompt_token_ids"]) - len(prompt.response_ids or ())
+        prompt.check_length(num_tokens, self.max_model_len, num_behind=1)
         return engine_input, grids
 
     def describe(self) -> Mapping[str, Any]:
