@@ -7,6 +7,7 @@ finished are not run again.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,7 +31,6 @@ from evalharness.backends.hf.batching import (
     is_broken_device,
     is_out_of_memory,
     release_memory,
-    windows,
 )
 from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, largest_image_tokens, row_with_images
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
@@ -150,7 +150,8 @@ class HfBackend:
             return
 
     def _outputs(self, prompts: Iterable[Prompt], runner: BatchRunner) -> Iterator[BackendOutput]:
-        for window in windows(prompts, WINDOW_SIZE):
+        source = iter(prompts)
+        while window := list(itertools.islice(source, WINDOW_SIZE)):
             for group in groups_of_equal_plan(window):
                 self.check_plan(group[0].plan)
                 is_given = group[0].response_ids is not None

@@ -21,9 +21,8 @@ import psutil
 from evalharness.api.errors import BackendError, RequestError
 from evalharness.api.hooks import RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
 from evalharness.backends.checkpoint_reading import declared_variant, read_companions
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
@@ -67,6 +66,7 @@ _request_numbers = itertools.count()  # one series for all engines of the proces
 class _Running:
     """What is kept of a request while the engine core works on it."""
 
+    request_id: str
     prompt: Prompt
     grids: tuple[ImageGrid, ...]
     watched: WatchedTokens | None
@@ -180,15 +180,12 @@ class VllmBackend:
             while (ahead.next is not None or running) and not should_stop():
                 adding_since = time.monotonic()
                 while ahead.next is not None and self._has_room(ahead.next, len(running)) and not should_stop():
-                    prompt, render = ahead.take()
-                    added = self._add(prompt, render, watching)
-                    if isinstance(added, GenerationFailure):
-                        yield prompt.index, added
-                    elif isinstance(added, Completion):
-                        yield added
+                    added = self._add(*ahead.take(), watching)
+                    if isinstance(added, _Running):
+                        running[added.request_id] = added
+                        self._num_pixel_bytes += added.num_bytes
                     else:
-                        running[added[0]] = added[1]
-                        self._num_pixel_bytes += added[1].num_bytes
+                        yield added
                     if time.monotonic() - adding_since > MAX_ADDING_S and self._engine.results_wait():
                         break
                 if running:
@@ -222,8 +219,8 @@ class VllmBackend:
 
     def _add(
         self, prompt: Prompt, render: Callable[[], tuple[Any, tuple[ImageGrid, ...]]], watching: Sequence[GenerationPlugin]
-    ) -> tuple[str, _Running] | GenerationFailure | Completion:
-        """Hand one prompt to the engine core; return its request id and its stored facts, or why it cannot run.
+    ) -> _Running | BackendOutput:
+        """Hand one prompt to the engine core; return what is kept of it, or what has come of a prompt that needs no engine or cannot run.
 
         Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
         """
@@ -235,15 +232,15 @@ class VllmBackend:
         try:
             engine_input, grids = render()
         except Exception as error:
-            return failure_of(error, "preparing the prompt")
+            return prompt.index, failure_of(error, "preparing the prompt")
         if given and (known := nothing_to_score(prompt, len(engine_input["prompt_token_ids"]))) is not None:
             return known
         try:
             self._engine.add(request_id, engine_input, params)
         except RequestError as error:
-            return failure_of(error)
+            return prompt.index, failure_of(error)
         watched = WatchedTokens(RowWatchers(watching, self.tokenizer, prompt.plan.stop_token_ids)) if watching else None
-        return request_id, _Running(prompt, grids, watched, pixel_bytes(engine_input))
+        return _Running(request_id, prompt, grids, watched, pixel_bytes(engine_input))
 
     def _render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
