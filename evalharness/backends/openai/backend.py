@@ -86,7 +86,7 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
     What is served from elsewhere cannot be told: then it is its owner's word.
     """
     root = Path(served.root) if served.root is not None and urlsplit(url).hostname in _HERE else None
-    if root is None or not _is_folder(root):
+    if root is None or not os.path.isdir(root):  # a name that is no folder's at all is none
         return
     wanted = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
     if is_adapter(root) != is_adapter(wanted):
@@ -97,13 +97,6 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
         return  # no folder that we understand
     if theirs != ours:
         raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {wanted}; serve that, or ask for that")
-
-
-def _is_folder(root: Path) -> bool:
-    try:
-        return root.is_dir()
-    except OSError:  # no name of a folder at all
-        return False
 
 
 def _fingerprint(folder: Path, allow_pickle: bool) -> str:
