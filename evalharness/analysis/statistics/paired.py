@@ -183,11 +183,7 @@ class Mean(NamedTuple):
 
 
 def means_by_place(
-    parts: Sequence[Sequence[Sequence[float]]],
-    groups: Sequence[Sequence[str | None]],
-    num_columns: int,
-    *,
-    seed: int = DEFAULT_SEED,
+    parts: Sequence[Sequence[Sequence[float]]], groups: Sequence[Sequence[str | None]], num_columns: int, *, seed: int = DEFAULT_SEED
 ) -> list[list[Mean]]:
     """Return the means of each column, place by place; NaN is a case without the score, and a place without any is left out.
 
